@@ -1,0 +1,87 @@
+"""The paper's algorithms (§2): its table, one function a row."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from bifl import mle
+from bifl.algorithm import Algorithm, Schedule, register
+from bifl.errors import ConfigError
+from bifl.nn.forward import real
+from bifl.rules import blend, blend_signs, floats, majority, means, ml_pu, replace, signs, votes
+
+
+@register
+def baseline() -> Algorithm:
+    """Centralised training of the real network: one client holds all data, nothing is sent."""
+    return Algorithm(upload=floats, broadcast=means, update=replace, forward=real, central=True)
+
+
+@register
+def bnn() -> Algorithm:
+    """Centralised training of the binary network."""
+    return Algorithm(upload=floats, broadcast=means, update=replace, central=True)
+
+
+@register
+def fedavg() -> Algorithm:
+    """FedAvg: real weights up, their mean down."""
+    return Algorithm(upload=floats, broadcast=means, update=replace, forward=real)
+
+
+@register
+def full() -> Algorithm:
+    """BiFL-Full: a binary network whose auxiliary weights are averaged at 32 bit."""
+    return Algorithm(upload=floats, broadcast=means, update=replace)
+
+
+@register
+def up_only(beta: float = 0.3) -> Algorithm:
+    """BiFL-Bi-UpOnly: 1-bit ballots up, vote counts down, blended into aux."""
+    return Algorithm(upload=signs, broadcast=votes, update=partial(blend, beta=share(beta)))
+
+
+@register
+def up_only_literal(beta: float = 0.3) -> Algorithm:
+    """BiFL-Bi-UpOnly as the text prints it: the sign of the vote is blended."""
+    return Algorithm(upload=signs, broadcast=votes, update=partial(blend_signs, beta=share(beta)))
+
+
+@register
+def up_down(beta: float = 0.3) -> Algorithm:
+    """BiFL-Bi-UpDown: 1-bit ballots up, the majority (1 bit) down, blended into aux."""
+    return Algorithm(upload=signs, broadcast=majority, update=partial(blend, beta=share(beta)))
+
+
+@register
+def biml(alpha: float = 1.25) -> Algorithm:
+    """BiFL-BiML: 1-bit ballots up, vote counts down, maximum-likelihood update."""
+    return Algorithm(upload=signs, broadcast=votes, update=partial(ml_pu, alpha=gain(alpha)))
+
+
+@register
+def biml_fit(alpha: float = 1.25) -> Algorithm:
+    """BiFL-BiML with the paper's three-constant fit instead of the exact maximum."""
+    return Algorithm(upload=signs, broadcast=votes, update=partial(ml_pu, alpha=gain(alpha), ratio=mle.fitted_ratio))
+
+
+@register
+def hybrid(switch: int = 40, alpha: float = 1.25) -> Schedule:
+    """BiFL-BiML up to round `switch`, then FedAvg, each client starting from its own aux."""
+    if switch < 1:
+        raise ConfigError(f"algorithm.switch must be a round, 1 or later, not {switch}")
+    return Schedule(biml(alpha), fedavg(), switch)
+
+
+def gain(alpha: float) -> float:
+    """α as the config gave it, or an error."""
+    if not 0 < alpha < float("inf"):
+        raise ConfigError(f"algorithm.alpha must be greater than 0, not {alpha} (the paper uses 1.25 to 2)")
+    return alpha
+
+
+def share(beta: float) -> float:
+    """β as the config gave it, or an error."""
+    if not 0 < beta <= 1:
+        raise ConfigError(f"algorithm.beta must be in (0, 1], not {beta} (the paper uses 0.3)")
+    return beta

@@ -1,0 +1,226 @@
+"""The command line: bifl run, compare, eval, list."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bifl.errors import BiflError, ConfigError
+
+if TYPE_CHECKING:  # the real imports stand in the commands: --help must not wait for torch
+    from bifl.compare import Comparison
+    from bifl.runtime.folder import RunFolder
+    from bifl.screen import Meter
+
+_EXAMPLES = """\
+examples:
+  bifl run                                     train with 1-bit uploads on embedded digits
+  bifl run algorithm=up_down algorithm.beta=1  another algorithm, another parameter
+  bifl run mnist-iid --out runs/table1         the paper's setting on full MNIST
+  bifl run --resume runs/table1                continue what was stopped or killed
+  bifl compare seeds=0,1,2 rounds=30           fedavg, full, biml, up_down: table and picture
+  bifl eval runs/table1/model mnist            a trained model on a test set
+  bifl list                                    algorithms, datasets, partitions, models, presets
+
+Bad input ends with one sentence and exit code 2, Ctrl-C with 130.
+"""
+
+_KEYS = """\
+keys (default) and their meaning:
+  algorithm (biml), dataset (mnist5k), partition (iid), model (mnist_cnn)
+                  names from `bifl list`; their parameters are set as algorithm.alpha=1.5;
+                  algorithm=my.py:mine takes one from a file of your own
+  rounds (15), clients (10), seed (0)
+  participation (1.0)   share of clients that upload in a round
+  idle (train)          what the others do: train (as in the paper) or sleep
+  optimizer (adam)      adam or sgd, fresh every round
+  lr (0.005,0.002,0.001), lr_steps (30,60)
+                        learning rates, and the rounds after which the next one applies;
+                        a single lr is used throughout
+  batch (64), local_epochs (1)
+  batchnorm (average)   running statistics of the clients are pooled exactly
+  workers (0)           processes, 0 = one per core; results do not depend on it
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the process's exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.command(options)
+        sys.stdout.flush()
+        return code
+    except BiflError as error:
+        print(f"bifl: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader of our output (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("bifl: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        "bifl",
+        formatter_class=raw,
+        epilog=_EXAMPLES,
+        description="Federated learning in which every client uploads about one bit per weight.",
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    run = commands.add_parser(
+        "run", help="train one model", formatter_class=raw, epilog=_KEYS, description="Train one model federatedly."
+    )
+    run.set_defaults(command=_run)
+    compare = commands.add_parser(
+        "compare", help="train with several algorithms on the same split", formatter_class=raw,
+        epilog=_KEYS + "  algorithms (fedavg,full,biml,up_down)   parameters after plus signs: up_down+beta=1\n  seeds (0)\n",
+        description="Train with several algorithms on the same split: a table, and a picture of accuracy against bytes.",
+    )  # fmt: skip
+    compare.set_defaults(command=_compare)
+    for command in (run, compare):
+        command.add_argument("settings", nargs="*", metavar="PRESET | KEY=VALUE", help="a preset first, if any, then keys")
+        where = command.add_mutually_exclusive_group()
+        where.add_argument("--out", type=Path, metavar="DIR", help="write into exactly this folder (default: runs/<name>)")
+        where.add_argument(
+            "--resume", type=Path, metavar="DIR", help="continue what is in this folder; rounds= and workers= may change"
+        )
+
+    evaluate = commands.add_parser("eval", help="test a trained model", description="Accuracy and size of a trained model.")
+    evaluate.set_defaults(command=_eval)
+    evaluate.add_argument("model", type=Path, metavar="MODEL", help="a model file: runs/<name>/model")
+    evaluate.add_argument("data", metavar="DATA", help="a dataset from `bifl list`: its test images are used")
+
+    listing = commands.add_parser("list", help="show what there is to choose from", description="Everything a key can be set to.")
+    listing.set_defaults(command=_list)
+    return parser
+
+
+def _version() -> str:
+    from bifl import __version__
+
+    return f"bifl {__version__}"
+
+
+def _run(options: argparse.Namespace) -> int:
+    from bifl.experiment import Experiment, pairs
+    from bifl.runtime.folder import RunFolder, free_name
+    from bifl.screen import Meter, console, run_table
+
+    if options.resume:
+        run = RunFolder.resume(options.resume, pairs(options.settings))
+    else:
+        preset, overrides = _preset(options.settings)
+        experiment = Experiment.of(preset, overrides)
+        algorithm = experiment.algorithm.name.rpartition(":")[2]
+        setting = preset or f"{experiment.dataset.name}-{experiment.partition.name}"
+        run = RunFolder.start(options.out or free_name(Path("runs"), f"{setting}-{algorithm}-s{experiment.seed}"), experiment)
+    out = console()
+    with Meter(out, run.experiment.rounds).running() as meter:
+        try:
+            _go(run, meter, run.experiment.algorithm.name.rpartition(":")[2])
+        except KeyboardInterrupt:
+            return _stopped(run, f"bifl run --resume {run.path}")
+    out.print(run_table(run.records(), run.path / "model"))
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from bifl.compare import ALGORITHMS, Comparison, summarise
+    from bifl.experiment import Experiment, pairs
+    from bifl.plot import draw
+    from bifl.runtime.folder import free_name
+    from bifl.screen import Meter, comparison_table, console
+
+    if options.resume:
+        comparison = Comparison.resume(options.resume, pairs(options.settings))
+    else:
+        preset, overrides = _preset(options.settings)
+        settings = pairs(overrides)
+        for single, several in (("algorithm", "algorithms"), ("seed", "seeds")):
+            if single in settings:
+                raise ConfigError(f"a comparison takes {several}=…, separated by commas, instead of {single}=")
+        algorithms, seeds = settings.pop("algorithms", ALGORITHMS), settings.pop("seeds", "0")
+        base = Experiment.of(preset).changed(settings)
+        path = options.out or free_name(Path("runs"), f"compare-{preset or base.dataset.name}")
+        comparison = Comparison.start(path, base, algorithms, seeds)
+    out = console()
+    with Meter(out, sum(cell.run.experiment.rounds for cell in comparison.cells)).running() as meter:
+        for cell in comparison.cells:
+            try:
+                _go(cell.run, meter, cell.run.path.name)
+            except KeyboardInterrupt:
+                return _stopped(cell.run, f"bifl compare --resume {comparison.path}")
+    results = comparison.results()
+    rounds = max(len(records) for seeds in results.values() for records in seeds)
+    out.print(comparison_table([summarise(*item) for item in results.items()], rounds, max(map(len, results.values()))))
+    draw(results, comparison.path / "compare.png", _title(comparison))
+    out.print(f"picture: {comparison.path / 'compare.png'}", soft_wrap=True)
+    return 0
+
+
+def _go(run: RunFolder, meter: Meter, label: str) -> None:
+    meter.begin(label, run.records())
+    for record in run:
+        meter.show(record, run.experiment.rounds)
+
+
+def _stopped(run: RunFolder, command: str) -> int:
+    print(f"bifl: stopped after round {len(run.records())} of {run.experiment.rounds}; continue with: {command}", file=sys.stderr)
+    return 130
+
+
+def _title(comparison: Comparison) -> str:
+    experiment = comparison.cells[0].run.experiment
+    parameters = "".join(f", {key}={value}" for key, value in experiment.partition.parameters.items())
+    return f"{experiment.dataset.name}, {experiment.partition.name}{parameters}, {experiment.clients} clients"
+
+
+def _preset(settings: list[str]) -> tuple[str | None, list[str]]:
+    """The preset, if the first word is not key=value, and the rest."""
+    return (settings[0], settings[1:]) if settings and "=" not in settings[0] else (None, settings)
+
+
+def _eval(options: argparse.Namespace) -> int:
+    from bifl.data.datasets import dataset
+    from bifl.model import Model
+    from bifl.screen import console, size
+
+    model = Model.read(options.model)
+    accuracy, loss = model.score(dataset.make(options.data, {}))
+    weights, reals = len(model.message.symbols), len(model.message.real)
+    out = console()
+    out.print(
+        f"{options.model}: {model.network.name}, {model.forward.name} weights, trained for {model.message.round} rounds",
+        soft_wrap=True,
+    )
+    out.print(f"accuracy {accuracy:.2%}, loss {loss:.4f} on {options.data}'s test images")
+    out.print(
+        f"size {size(options.model.stat().st_size)}: {weights:,} {model.message.alphabet.name} weights and {reals:,} real numbers"
+    )
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    from bifl.experiment import REGISTRIES
+    from bifl.presets import PRESETS
+    from bifl.screen import choices_table, console
+
+    out = console()
+    for key, registry in REGISTRIES.items():
+        rows = {name: (registry.parameters(name), registry.summary(name)) for name in registry.names()}
+        out.print(choices_table(f"{key}=", rows))
+    out.print(choices_table("presets", {name: ({}, preset.about) for name, preset in PRESETS.items()}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

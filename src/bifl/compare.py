@@ -1,0 +1,140 @@
+"""Several algorithms on the same split: one run folder per algorithm and seed, one table, one picture."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import mean, stdev
+from typing import NamedTuple
+
+from bifl.errors import ConfigError, RunError
+from bifl.experiment import Experiment
+from bifl.files import write_atomic, writing
+from bifl.runtime.folder import RunFolder
+from bifl.runtime.record import Record
+
+ALGORITHMS = "fedavg,full,biml,up_down"
+PLAN = "compare.toml"
+
+
+class Cell(NamedTuple):
+    """One run of a comparison."""
+
+    label: str  # the algorithm, with the parameters that were given
+    run: RunFolder
+
+
+class Comparison:
+    """The runs of a comparison, in order."""
+
+    def __init__(self, path: Path, cells: list[Cell]) -> None:
+        self.path = path
+        self.cells = cells
+
+    @classmethod
+    def start(cls, path: Path, base: Experiment, algorithms: str, seeds: str) -> Comparison:
+        """Lay out the runs of a new comparison.
+
+        Args:
+            path: its folder.
+            base: everything but algorithm and seed.
+            algorithms: comma-separated names, each with parameters after plus signs: `biml,up_down+beta=1`.
+            seeds: comma-separated numbers.
+        """
+        if (path / PLAN).exists():
+            raise RunError(
+                f"'{path}' holds a comparison already: continue it with bifl compare --resume {path}, or choose another --out"
+            )
+        labels = _listed("algorithms", algorithms)
+        numbers = [base.changed({"seed": seed}).seed for seed in _listed("seeds", seeds)]
+        experiments = {(label, seed): base.changed(_settings(label) | {"seed": seed}) for label in labels for seed in numbers}
+        names = {_name(label, seed): (label, experiment) for (label, seed), experiment in experiments.items()}
+        cells = [Cell(label, RunFolder.start(path / name, experiment)) for name, (label, experiment) in names.items()]
+        with writing(path):
+            plan = [f"[[run]]\nlabel = {json.dumps(label)}\nfolder = {json.dumps(name)}\n" for name, (label, _) in names.items()]
+            write_atomic(path / PLAN, "\n".join(plan))
+        return cls(path, cells)
+
+    @classmethod
+    def resume(cls, path: Path, changes: Mapping[str, str]) -> Comparison:
+        """Open an old comparison; runs that are complete stay as they are."""
+        try:
+            plan = tomllib.loads((path / PLAN).read_text())["run"]
+            return cls(path, [Cell(row["label"], RunFolder.resume(path / row["folder"], changes)) for row in plan])
+        except FileNotFoundError:
+            raise RunError(f"'{path}' holds no comparison: there is no {PLAN} in it") from None
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+            raise RunError(f"'{path / PLAN}' cannot be read: {error}") from error
+
+    def results(self) -> dict[str, list[list[Record]]]:
+        """For each label, the records of each seed."""
+        grouped: dict[str, list[list[Record]]] = {}
+        for cell in self.cells:
+            if records := cell.run.records():
+                grouped.setdefault(cell.label, []).append(records)
+        return grouped
+
+
+class Summary(NamedTuple):
+    """A row of the table: means over seeds, and the deviation where there are several."""
+
+    label: str
+    accuracy: float
+    deviation: float | None
+    best: float
+    up_bytes: float
+    down_bytes: float
+    up_bpp: float
+    down_bpp: float
+    seconds: float
+
+
+def summarise(label: str, seeds: list[list[Record]]) -> Summary:
+    """One algorithm's row: bytes and seconds of a whole run, bits per parameter of an average round."""
+    final = [records[-1].accuracy for records in seeds]
+    return Summary(
+        label=label,
+        accuracy=mean(final),
+        deviation=stdev(final) if len(final) > 1 else None,
+        best=mean(max(r.accuracy for r in records) for records in seeds),
+        up_bytes=mean(sum(r.up_bytes for r in records) for records in seeds),
+        down_bytes=mean(sum(r.down_bytes for r in records) for records in seeds),
+        up_bpp=mean(mean(r.up_bpp for r in records) for records in seeds),
+        down_bpp=mean(mean(r.down_bpp for r in records) for records in seeds),
+        seconds=mean(sum(r.seconds for r in records) for records in seeds),
+    )
+
+
+def _listed(key: str, text: str) -> list[str]:
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items or len(set(items)) != len(items):
+        raise ConfigError(f"{key} must be different values separated by commas, not '{text}'")
+    return items
+
+
+def _settings(label: str) -> dict[str, str]:
+    name, *parameters = label.split("+")
+    settings = {"algorithm": name}
+    for parameter in parameters:
+        key, equals, value = parameter.partition("=")
+        if not equals:
+            raise ConfigError(f"'{label}' must be an algorithm with +parameter=value after it, such as up_down+beta=1")
+        settings[f"algorithm.{key}"] = value
+    return settings
+
+
+def _name(label: str, seed: int) -> str:
+    """A folder name: a user's own file keeps its last part only."""
+    return f"{label.rpartition(':')[2].replace('/', '-')}-s{seed}"
+
+
+def short(label: str) -> str:
+    """What a table calls an algorithm."""
+    return label.rpartition(":")[2]
+
+
+def longest(results: Iterable[list[Record]]) -> int:
+    """The number of rounds of the longest run."""
+    return max((len(records) for records in results), default=0)

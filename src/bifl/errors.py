@@ -1,0 +1,23 @@
+"""Errors a person caused and can mend: each is one sentence, shown without a traceback, exit code 2."""
+
+from __future__ import annotations
+
+
+class BiflError(Exception):
+    """Base of everything that the command line reports as one sentence."""
+
+
+class ConfigError(BiflError):
+    """A key, value or combination of them that cannot be run."""
+
+
+class DataError(BiflError):
+    """A data file that is missing, damaged or not what its name says."""
+
+
+class RunError(BiflError):
+    """A run folder or checkpoint that cannot be read, written or continued."""
+
+
+class Diverged(BiflError):
+    """Training left the range of numbers (NaN or infinite)."""

@@ -1,0 +1,233 @@
+"""An experiment: everything that decides a run's numbers, frozen, and strict about every key.
+
+>>> experiment = Experiment.of("mnist5k-iid", ["algorithm=biml", "algorithm.alpha=1.5", "rounds=3"])
+>>> experiment.algorithm
+Choice(name='biml', parameters={'alpha': 1.5})
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import bifl.algorithms  # noqa: F401  (registers the algorithms)
+from bifl.algorithm import Algorithm, Schedule, register
+from bifl.data.datasets import dataset
+from bifl.data.partition import partition
+from bifl.errors import ConfigError
+from bifl.nn.models import model
+from bifl.presets import PRESETS
+from bifl.registry import Registry, nearest
+from bifl.train import OPTIMIZERS
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A registered thing by name, with all of its parameters."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+REGISTRIES: dict[str, Registry[Any]] = {"algorithm": register, "dataset": dataset, "partition": partition, "model": model}
+IDLE = ("train", "sleep")
+BATCHNORM = ("average",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What to run. Choices may be given as a name, or as a mapping with `name` and parameters.
+
+    Attributes:
+        algorithm: what is sent and how it is used.
+        dataset: which images.
+        partition: which client holds which of them.
+        model: which network.
+        rounds: training → upload → broadcast, this many times.
+        clients: M.
+        participation: λ, the share of clients that upload in a round.
+        idle: what the others do: `train` (the paper) or `sleep` (the cross-device standard).
+        seed: fixes everything else.
+        optimizer: `adam` or `sgd`, fresh every round.
+        lr: learning rates; one more than `lr_steps`, or one for all rounds.
+        lr_steps: rounds after which the next rate applies.
+        batch: images per step.
+        local_epochs: passes over the own images per round.
+        batchnorm: how running statistics become global ones: `average` pools them exactly.
+        workers: processes; 0 means one per core. Results do not depend on it.
+    """
+
+    algorithm: Choice = Choice("biml")
+    dataset: Choice = Choice("mnist5k")
+    partition: Choice = Choice("iid")
+    model: Choice = Choice("mnist_cnn")
+    rounds: int = 15
+    clients: int = 10
+    participation: float = 1.0
+    idle: str = "train"
+    seed: int = 0
+    optimizer: str = "adam"
+    lr: tuple[float, ...] = (0.005, 0.002, 0.001)
+    lr_steps: tuple[int, ...] = (30, 60)
+    batch: int = 64
+    local_epochs: int = 1
+    batchnorm: str = "average"
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        for name, registry in REGISTRIES.items():
+            object.__setattr__(self, name, _choice(name, registry, getattr(self, name)))
+        for item in fields(self):
+            if item.name not in REGISTRIES:
+                object.__setattr__(self, item.name, _value(item.name, getattr(self, item.name), item.default))
+        self._check()
+
+    def _check(self) -> None:
+        least = {"rounds": 1, "clients": 1, "seed": 0, "batch": 2, "local_epochs": 1, "workers": 0}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise ConfigError(f"{name} must be {bound} or more, not {getattr(self, name)}")
+        if not 0 < self.participation <= 1:
+            raise ConfigError(f"participation must be greater than 0 and at most 1, not {self.participation}")
+        for name, allowed in {"idle": IDLE, "optimizer": OPTIMIZERS, "batchnorm": BATCHNORM}.items():
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not '{getattr(self, name)}'")
+        if not self.lr or not all(0 < rate < math.inf for rate in self.lr):
+            raise ConfigError(f"lr must be one or more positive numbers, not {_text(self.lr)}")
+        if len(self.lr) not in (1, len(self.lr_steps) + 1):
+            raise ConfigError(
+                f"lr has {len(self.lr)} values for {len(self.lr_steps)} lr_steps: give one, or one more than lr_steps"
+            )
+        if list(self.lr_steps) != sorted(set(self.lr_steps)):
+            raise ConfigError(f"lr_steps must be rising round numbers, not {_text(self.lr_steps)}")
+        self.build()  # an algorithm refuses its parameters here, before anything was loaded
+
+    @classmethod
+    def of(cls, preset: str | None = None, overrides: Iterable[str] = (), **settings: Any) -> Experiment:
+        """A preset with changes.
+
+        Args:
+            preset: a name from `bifl list`; none means the defaults.
+            overrides: `key=value` texts, as on the command line.
+            settings: the same as keyword arguments: `rounds=3`, `algorithm="biml"`, `**{"algorithm.alpha": 1.5}`.
+        """
+        if preset is not None and preset not in PRESETS:
+            raise ConfigError(f"unknown preset '{preset}': {nearest(preset, PRESETS)}")
+        return cls().changed(PRESETS[preset].settings if preset else {}).changed(pairs(overrides)).changed(settings)
+
+    def changed(self, settings: Mapping[str, Any]) -> Experiment:
+        """A copy with flat `key` or `choice.parameter` settings, texts allowed."""
+        plain: dict[str, Any] = {}
+        choices: dict[str, dict[str, Any]] = {}
+        for key, value in settings.items():
+            head, _, parameter = key.partition(".")
+            known = [item.name for item in fields(self)]
+            if head not in known or (parameter and head not in REGISTRIES):
+                raise ConfigError(f"unknown key '{key}': {nearest(key, known)}")
+            if head in REGISTRIES:
+                choices.setdefault(head, {})[parameter or "name"] = value
+            else:
+                plain[key] = value
+        for head, changes in choices.items():
+            old: Choice = getattr(self, head)
+            same = changes.setdefault("name", old.name) == old.name
+            plain[head] = ({**old.parameters} if same else {}) | changes
+        return replace(self, **plain)
+
+    def build(self) -> Algorithm | Schedule:
+        """The algorithm itself."""
+        return register.make(self.algorithm.name, self.algorithm.parameters)
+
+    def processes(self) -> int:
+        """How many worker processes to use."""
+        return min(self.workers or os.cpu_count() or 1, self.clients)
+
+    def to_toml(self) -> str:
+        """The whole experiment, for `config.toml`."""
+        plain = [f"{i.name} = {_toml(getattr(self, i.name))}" for i in fields(self) if i.name not in REGISTRIES]
+        for name in REGISTRIES:
+            choice: Choice = getattr(self, name)
+            plain += ["", f"[{name}]", f"name = {_toml(choice.name)}"]
+            plain += [f"{key} = {_toml(value)}" for key, value in choice.parameters.items()]
+        return "\n".join(plain) + "\n"
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Experiment:
+        """Read what `to_toml` wrote."""
+        try:
+            return cls(**tomllib.loads(path.read_text()))
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read '{path}': {error}") from error
+        except TypeError as error:
+            raise ConfigError(f"'{path}' is not a config of this program: {error}") from error
+
+
+def pairs(overrides: Iterable[str]) -> dict[str, str]:
+    """`key=value` texts as a mapping."""
+    pairs: dict[str, str] = {}
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"'{text}' is neither a preset nor key=value: {nearest(text, PRESETS)}")
+        if key in pairs:
+            raise ConfigError(f"key '{key}' is given twice")
+        pairs[key] = value
+    return pairs
+
+
+def _choice(kind: str, registry: Registry[Any], given: object) -> Choice:
+    """A name, mapping or Choice with every parameter known, typed and present."""
+    if isinstance(given, str):
+        given = Choice(given)
+    elif isinstance(given, Mapping):
+        given = Choice(str(given.get("name", "")), {key: value for key, value in given.items() if key != "name"})
+    if not isinstance(given, Choice):
+        raise ConfigError(f"{kind} must be a name, not {given!r}")
+    name = given.name
+    if ":" in name:  # a user's own file: found again from any folder, and by every worker
+        file, _, own = name.rpartition(":")
+        name = f"{Path(file).resolve()}:{own}"
+    known = registry.parameters(name)
+    for key in given.parameters:
+        if key not in known:
+            allowed = nearest(key, known) if known else f"{kind} '{given.name}' has no parameters"
+            raise ConfigError(f"unknown key '{kind}.{key}': {allowed}")
+    return Choice(
+        name, {key: _value(f"{kind}.{key}", given.parameters.get(key, default), default) for key, default in known.items()}
+    )
+
+
+def _value(key: str, given: Any, default: Any) -> Any:
+    """The value as the type of its default, from a text or a Python value."""
+    if isinstance(default, tuple):
+        parts = given.split(",") if isinstance(given, str) else given if isinstance(given, (list, tuple)) else (given,)
+        return tuple(_value(key, part, default[0]) for part in parts if part != "")
+    kind = type(default)
+    if isinstance(given, str) and kind is not str:
+        try:
+            return _BOOLEANS[given.lower()] if kind is bool else kind(given)
+        except (ValueError, KeyError):
+            pass
+    elif type(given) is kind or (type(given) is int and kind is float):
+        return kind(given)
+    raise ConfigError(f"{key} must be {_KINDS[kind]}, not {given!r}")
+
+
+_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+
+
+def _text(values: Iterable[object]) -> str:
+    return ",".join(map(str, values))
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)  # numbers, true/false and escaped strings are spelled alike in TOML

@@ -1,0 +1,66 @@
+"""How a network's parameters lie in two flat vectors: `coded` (what algorithms send as symbols) and `real` (what is averaged).
+
+coded: the weights and biases of convolutions and linear layers, in the order of the network.
+real:  [ϑ, one per coded layer | batch-norm γ and β | E[x] of every batch-norm input | E[x²] of them].
+
+Running statistics travel as the moments E[x] and E[x²] because moments may be averaged: the pooled variance then contains the
+variance of the clients' means, exactly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import NamedTuple
+
+
+class Tensor(NamedTuple):
+    """One parameter tensor: its dotted name in the network, its shape, and the layer that owns it."""
+
+    name: str
+    shape: tuple[int, ...]
+    layer: int = -1  # index into Layout.layers; real tensors have none
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The names, shapes and order that both ends of a message agree on.
+
+    Attributes:
+        layers: names of the coded layers; each has one scale ϑ.
+        coded: the tensors of the coded vector.
+        affine: batch-norm γ and β, after ϑ in the real vector.
+        moments: batch-norm inputs, (name, channels): their E[x], then their E[x²], end the real vector.
+    """
+
+    layers: tuple[str, ...]
+    coded: tuple[Tensor, ...]
+    affine: tuple[Tensor, ...]
+    moments: tuple[Tensor, ...]
+
+    @cached_property
+    def count(self) -> int:
+        """Length of the coded vector."""
+        return sum(t.size for t in self.coded)
+
+    @cached_property
+    def reals(self) -> int:
+        """Length of the real vector."""
+        return len(self.layers) + sum(t.size for t in self.affine) + 2 * sum(t.size for t in self.moments)
+
+    @cached_property
+    def parameters(self) -> int:
+        """Trainable parameters (ϑ included, running statistics not): what "bits per parameter" divides by."""
+        return self.count + len(self.layers) + sum(t.size for t in self.affine)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of all names and shapes: equal exactly for networks whose messages fit each other."""
+        return hashlib.sha256(repr((self.layers, self.coded, self.affine, self.moments)).encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Networks: which weights they compute with (`forward`), what they look like (`models`), how they lie flat (`flat`)."""

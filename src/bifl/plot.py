@@ -1,0 +1,53 @@
+"""Pictures: accuracy against rounds and against uploaded megabytes, side by side."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bifl.files import write_atomic, writing
+from bifl.runtime.record import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")  # Okabe–Ito: safe for colour-blind eyes
+STYLES = ("-", "--", "-.", ":")
+
+
+def draw(results: dict[str, list[list[Record]]], path: Path, title: str) -> None:
+    """Write a PNG; several seeds become a line of means in a band of one deviation."""
+    from matplotlib.figure import Figure  # takes a second to import: only when something is drawn
+
+    figure = Figure(figsize=(11, 4.4), layout="constrained")
+    rounds, megabytes = figure.subplots(1, 2, sharey=True)
+    for number, (label, seeds) in enumerate(results.items()):
+        count = min(len(records) for records in seeds)
+        accuracy = 100 * np.array([[r.accuracy for r in records[:count]] for records in seeds])
+        uploaded = np.cumsum([[r.up_bytes for r in records[:count]] for records in seeds], axis=1).mean(0) / 1e6
+        look = {"color": PALETTE[number % len(PALETTE)], "linestyle": STYLES[number // len(PALETTE) % len(STYLES)]}
+        _curve(rounds, np.arange(1, count + 1), accuracy, label, look)
+        if uploaded[0]:  # centralised training uploads nothing
+            _curve(megabytes, uploaded, accuracy, label, look)
+    rounds.set(xlabel="round", ylabel="test accuracy, %")
+    megabytes.set(xlabel="uploaded by all clients together, MB (log scale)", xscale="log")
+    for axes in (rounds, megabytes):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    rounds.legend(frameon=False)
+    figure.suptitle(title)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=130)
+    with writing(path.parent):
+        write_atomic(path, picture.getvalue())
+
+
+def _curve(axes: Axes, x: np.ndarray, accuracy: np.ndarray, label: str, look: dict[str, str]) -> None:  # type: ignore[type-arg]
+    middle = accuracy.mean(0)
+    axes.plot(x, middle, label=label, linewidth=1.8, **look)
+    if len(accuracy) > 1:
+        spread = accuracy.std(0, ddof=1)
+        axes.fill_between(x, middle - spread, middle + spread, color=look["color"], alpha=0.15, linewidth=0)

@@ -1,0 +1,87 @@
+"""Names for things a config can choose: a factory's keyword arguments *are* its config schema.
+
+>>> shapes: Registry[str] = Registry("shape")
+>>> @shapes
+... def square(side: int = 2) -> str:
+...     '''A square.'''
+...     return f"{side}×{side}"
+>>> shapes.parameters("square")
+{'side': 2}
+>>> shapes.make("square", {"side": 3})
+'3×3'
+>>> shapes.make("sqare", {})
+Traceback (most recent call last):
+bifl.errors.ConfigError: unknown shape 'sqare': did you mean 'square'? (square)
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from bifl.errors import ConfigError
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of an "unknown …" sentence: the nearest known word if there is one, then all of them."""
+    names = list(known)
+    close = difflib.get_close_matches(word, names, n=1)
+    return (f"did you mean '{close[0]}'? " if close else "") + f"({', '.join(names)})"
+
+
+class Registry(Generic[T]):
+    """Factories by name. Used as a decorator; the function's name, doc and keyword defaults are all there is to say."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._factories: dict[str, Callable[..., T]] = {}
+
+    def __call__(self, factory: F) -> F:
+        """Register a factory under its own name."""
+        self._factories[factory.__name__] = factory
+        return factory
+
+    def names(self) -> list[str]:
+        """All names, as registered."""
+        return list(self._factories)
+
+    def factory(self, name: str) -> Callable[..., T]:
+        """The factory called `name`; `path/to/file.py:name` loads a user's own file first."""
+        if ":" in name:
+            self._load(name.rpartition(":")[0])
+            name = name.rpartition(":")[2]
+        if name not in self._factories:
+            raise ConfigError(f"unknown {self.kind} '{name}': {nearest(name, self._factories)}")
+        return self._factories[name]
+
+    def parameters(self, name: str) -> dict[str, Any]:
+        """What a config may set: the factory's keyword arguments, with their defaults."""
+        arguments = inspect.signature(self.factory(name)).parameters.values()
+        return {a.name: a.default for a in arguments if a.default is not inspect.Parameter.empty}
+
+    def summary(self, name: str) -> str:
+        """First line of the factory's docstring."""
+        return (inspect.getdoc(self.factory(name)) or "").partition("\n")[0]
+
+    def make(self, name: str, parameters: Mapping[str, Any], *given: Any) -> T:
+        """Build the thing called `name` from the config's parameters, and from what is `given` besides."""
+        return self.factory(name)(*given, **parameters)
+
+    def _load(self, path: str) -> None:
+        file = Path(path)
+        if not file.is_file():
+            raise ConfigError(f"{self.kind} file '{path}' does not exist")
+        spec = importlib.util.spec_from_file_location(f"bifl_user_{file.stem}", file)
+        if spec is None or spec.loader is None:
+            raise ConfigError(f"{self.kind} file '{path}' is not a Python file")
+        try:
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        except Exception as error:
+            raise ConfigError(f"{self.kind} file '{path}' fails to load: {type(error).__name__}: {error}") from error

@@ -1,0 +1,111 @@
+"""A run on disk: config.toml, rounds.jsonl, checkpoint/ and, in the end, model. Killed at any moment, it can be continued."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from bifl.errors import ConfigError, RunError
+from bifl.experiment import Experiment
+from bifl.files import write_atomic, writing
+from bifl.runtime.record import Record
+from bifl.runtime.simulate import Simulation
+from bifl.runtime.world import build
+
+CONFIG, ROUNDS, CHECKPOINT, MODEL, LOCK = "config.toml", "rounds.jsonl", "checkpoint", "model", ".lock"
+EXTENDABLE = ("rounds", "workers")  # what may change when a run is continued: neither alters a round already run
+
+
+def free_name(parent: Path, name: str) -> Path:
+    """`parent/name`, or with the first number that makes it new."""
+    candidates = [parent / name, *(parent / f"{name}-{number}" for number in range(2, 10_000))]
+    return next(path for path in candidates if not path.exists())
+
+
+class RunFolder:
+    """One run's folder: `start` makes it, `resume` opens it again. Iterating runs the rounds that are not there yet."""
+
+    def __init__(self, path: Path, experiment: Experiment) -> None:
+        self.path = path
+        self.experiment = experiment
+
+    @classmethod
+    def start(cls, path: Path, experiment: Experiment) -> RunFolder:
+        """A new run in exactly this folder."""
+        if (path / CONFIG).exists():
+            raise RunError(f"'{path}' holds a run already: continue it with bifl run --resume {path}, or choose another --out")
+        build(experiment)  # refuses what cannot be run, before anything is written
+        with writing(path):
+            (path / CHECKPOINT).mkdir(parents=True, exist_ok=True)
+            write_atomic(path / CONFIG, experiment.to_toml())
+        return cls(path, experiment)
+
+    @classmethod
+    def resume(cls, path: Path, changes: Mapping[str, str] = MappingProxyType({})) -> RunFolder:
+        """An old run, to be continued after its last complete round; more `rounds` or other `workers` may be asked for."""
+        if not (path / CONFIG).is_file():
+            raise RunError(f"'{path}' holds no run: there is no {CONFIG} in it")
+        for key in changes:
+            if key not in EXTENDABLE:
+                raise ConfigError(f"'{key}' cannot change when a run is continued, only {' and '.join(EXTENDABLE)} can")
+        experiment = Experiment.from_toml(path / CONFIG).changed(changes)
+        with writing(path):
+            (path / CHECKPOINT).mkdir(exist_ok=True)
+            if changes:
+                write_atomic(path / CONFIG, experiment.to_toml())
+        return cls(path, experiment)
+
+    def records(self) -> list[Record]:
+        """The complete rounds so far."""
+        return read_records(self.path)
+
+    def __iter__(self) -> Iterator[Record]:
+        """Run the remaining rounds, write each down before it is handed out, and the model at the end."""
+        with writing(self.path), (self.path / LOCK).open("w") as lock:
+            _acquire(lock.fileno(), self.path)
+            simulation = Simulation(self.experiment, self.path / CHECKPOINT)
+            self._mend_records(simulation.last)
+            with (self.path / ROUNDS).open("a") as lines:
+                for record in simulation:
+                    lines.write(record.to_json() + "\n")
+                    lines.flush()
+                    yield record
+            simulation.model().save(self.path / MODEL)
+
+    def _mend_records(self, last: Record | None) -> None:
+        """Make rounds.jsonl agree with the checkpoint: a kill may have cut its last line off, or kept it from being written."""
+        kept = [record for record in self.records() if last and record.round < last.round] + ([last] if last else [])
+        if last and len(kept) != last.round:
+            raise RunError(f"'{self.path / ROUNDS}' lacks rounds that the checkpoint has: it was changed or cut short")
+        write_atomic(self.path / ROUNDS, "".join(record.to_json() + "\n" for record in kept))
+
+
+def read_records(path: Path) -> list[Record]:
+    """The complete lines of a run's rounds.jsonl."""
+    try:
+        lines = (path / ROUNDS).read_text().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(Record.from_json(line))
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines) and not line.endswith("\n"):
+                break  # cut off by a kill
+            raise RunError(f"'{path / ROUNDS}' line {number} is not a record of a round") from error
+    return records
+
+
+def _acquire(descriptor: int, path: Path) -> None:
+    """Refuse to write into a folder that another process is writing into; the lock ends with its holder, however it ends."""
+    if os.name != "posix":
+        return
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RunError(f"another process is running in '{path}': wait for it, or end it") from None

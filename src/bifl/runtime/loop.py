@@ -1,0 +1,51 @@
+"""The simulator's readable twin: one process, one list of clients, no bookkeeping. Tests hold the two to the same bytes.
+
+>>> from bifl.experiment import Experiment
+>>> news, shared = next(loop(Experiment(rounds=1, clients=2, algorithm="up_down")))
+>>> shared.round, news.symbols.shape
+(1, (81958,))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from bifl import wire
+from bifl.algorithm import Client, Message, Shared, client_turn, key, server_turn
+from bifl.experiment import Experiment
+from bifl.runtime.world import World, build, make_network, plan, sampled
+from bifl.train import Samples, train
+
+
+def loop(experiment: Experiment) -> Iterator[tuple[Message, Shared]]:
+    """Each round's broadcast and the public state after it."""
+    torch.set_num_threads(1)
+    world = build(experiment)
+    shared, news = world.shared, None
+    clients = [Client(shared.weights, shared.weights, shared.real, len(part), 0) for part in world.parts]
+    counted: list[int] = []
+    for round in range(1, experiment.rounds + 1):
+        voters = sampled(experiment, len(clients), round)
+        uploads = []
+        for number in voters if experiment.idle == "sleep" else range(len(clients)):
+            client = clients[number]._replace(key=key(experiment.seed, round, number), voted=number in counted)
+            local = partial(_train, world=world, number=number, round=round)
+            clients[number], upload = client_turn(world.algorithm, client, shared, news, local)
+            if number in voters:
+                uploads.append(wire.encode(upload._replace(sender=number), shared))
+        said, _ = server_turn(world.algorithm, shared, (wire.decode(upload, shared) for upload in uploads))
+        news = wire.decode(wire.encode(said, shared), shared)
+        shared = world.algorithm.at(round).absorb(shared, news)
+        counted = voters
+        yield news, shared
+
+
+def _train(client: Client, world: World, number: int, round: int) -> Client:
+    data = world.data
+    samples = Samples(torch.from_numpy(data.images), torch.from_numpy(data.labels), data.mean, data.std)
+    network = make_network(world.experiment, data.classes)
+    index = torch.from_numpy(world.parts[number])
+    return train(client, network, world.algorithm.at(round).forward, samples, index, plan(world.experiment, round))[0]

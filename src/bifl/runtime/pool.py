@@ -1,0 +1,138 @@
+"""The workers of a simulation: in this process, or one process per core that each own a slice of the clients."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
+from multiprocessing.connection import Connection, Listener, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bifl.errors import BiflError, RunError
+from bifl.files import writing
+from bifl.runtime.worker import CHUNK, Job, Score, Task, Turn, Worker
+from bifl.runtime.world import World
+
+
+class Pool(AbstractContextManager["Pool"]):
+    """Runs clients' turns and evaluations; a context, so that no process outlives it.
+
+    Args:
+        world: what is run.
+        news: the last broadcast, when resuming; world.shared has absorbed it.
+        checkpoint: where the clients' state is kept.
+    """
+
+    def __init__(self, world: World, news: bytes | None = None, checkpoint: Path | None = None) -> None:
+        self._world, self._news, self._checkpoint = world, news, checkpoint
+        self._count = min(world.experiment.processes(), len(world.parts))
+        self._stack = ExitStack()
+        self._local: Worker | None = None
+        self._workers: list[Connection] = []
+
+    def __enter__(self) -> Pool:
+        try:
+            folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="bifl-")))
+            with writing(folder):
+                for name in ("images", "labels", "test_images", "test_labels"):
+                    np.save(folder / f"{name}.npy", getattr(self._world.data, name))
+            jobs = [self._job(folder, rank) for rank in range(self._count)]
+            if self._count == 1:
+                threads = torch.get_num_threads()
+                self._stack.callback(torch.set_num_threads, threads)
+                torch.set_num_threads(1)  # as in a worker process: sums must not depend on how many threads share them
+                self._local = Worker(jobs[0])
+            else:
+                self._workers = self._start(jobs)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def turns(self, tasks: list[Task]) -> Iterator[Turn]:
+        """Run the tasks; each turn as soon as it is done, in no particular order."""
+        if self._local is not None:
+            yield from map(self._local.turn, tasks)
+            return
+        waiting: dict[Any, int] = {}
+        for rank, worker in enumerate(self._workers):
+            own = [task for task in tasks if task.number % self._count == rank]
+            if own:
+                self._send(worker, own)
+                waiting[worker] = len(own)
+        while waiting:
+            for ready in wait(list(waiting)):
+                yield self._receive(ready)
+                waiting[ready] -= 1
+                if not waiting[ready]:
+                    del waiting[ready]
+
+    def hear(self, news: bytes) -> tuple[float, float]:
+        """Give the news to all workers; accuracy and loss of the new global model."""
+        if self._local is not None:
+            scores = self._local.hear(news)
+        else:
+            for worker in self._workers:
+                self._send(worker, news)
+            scores = [score for worker in self._workers for score in self._receive(worker)]
+        scores = sorted(scores, key=lambda score: score.chunk)
+        images = len(self._world.data.test_labels)
+        return sum(s.correct for s in scores) / images, sum(s.loss for s in scores) / images
+
+    def _job(self, folder: Path, rank: int) -> Job:
+        world, data = self._world, self._world.data
+        parts = {number: part for number, part in enumerate(world.parts) if number % self._count == rank}
+        chunks = list(range(rank, -(-len(data.test_labels) // CHUNK), self._count))
+        return Job(
+            world.experiment, folder, data.classes, data.mean, data.std, parts, chunks, world.shared, self._news, self._checkpoint
+        )
+
+    def _start(self, jobs: list[Job]) -> list[Connection]:
+        secret = secrets.token_bytes(16)
+        environment = os.environ | {"BIFL_WORKER_KEY": secret.hex(), "OMP_NUM_THREADS": "1"}
+        listener = self._stack.enter_context(Listener(authkey=secret))
+        for _ in jobs:
+            command = [sys.executable, "-c", "from bifl.runtime.worker import main; main()", str(listener.address)]
+            self._stack.callback(_end, subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
+        workers = []
+        for job in jobs:
+            worker = self._stack.enter_context(listener.accept())
+            worker.send(job)
+            workers.append(worker)
+        for worker in workers:
+            self._receive(worker)  # ready, or why not
+        return workers
+
+    def _send(self, worker: Connection, request: Any) -> None:
+        try:
+            worker.send(request)
+        except OSError as error:
+            raise self._lost() from error
+
+    def _receive(self, worker: Any) -> Any:
+        try:
+            reply: Turn | list[Score] | BiflError = worker.recv()
+        except (EOFError, OSError) as error:
+            raise self._lost() from error
+        if isinstance(reply, BiflError):
+            raise reply
+        return reply
+
+    def _lost(self) -> RunError:
+        return RunError("a worker process ended unexpectedly, perhaps for want of memory: try again with fewer workers")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()

@@ -1,0 +1,63 @@
+"""One line of rounds.jsonl: what a round achieved and what it cost."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bifl.algorithm import Shared
+
+
+class Record(NamedTuple):
+    """A round. Bytes are those of the serialised messages, everything included."""
+
+    round: int
+    accuracy: float  # of the global model on the test images, 0 … 1
+    loss: float  # of the global model on the test images
+    train_loss: float  # mean over the clients' own training, weighted by their images
+    clients: int  # how many uploaded
+    up_bytes: int  # sum over the uploading clients
+    down_bytes: int  # sum over the receiving clients: the broadcast and one byte "your ballot was counted"
+    broadcast_bytes: int  # one copy
+    up_bpp: float  # bits per parameter and uploading client
+    down_bpp: float  # bits per parameter and receiving client
+    flips: float  # share of the global model's signs that changed since the last round
+    seconds: float
+
+    def to_json(self) -> str:
+        """One line, without the newline."""
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def from_json(cls, line: str) -> Record:
+        """Read such a line; keys of later versions are passed over."""
+        values: dict[str, Any] = json.loads(line)
+        return cls(**{name: values[name] for name in cls._fields})
+
+
+class Traffic(NamedTuple):
+    """The bytes of a round, as sent."""
+
+    uploads: int
+    up_bytes: int
+    receivers: int
+    broadcast_bytes: int
+
+    def fields(self, parameters: int) -> dict[str, Any]:
+        """The record's fields about bytes. `parameters` is what "bits per parameter" divides by."""
+        down_bytes = self.receivers * (self.broadcast_bytes + 1) if self.broadcast_bytes else 0
+        return {
+            "clients": self.uploads,
+            "up_bytes": self.up_bytes,
+            "down_bytes": down_bytes,
+            "broadcast_bytes": self.broadcast_bytes,
+            "up_bpp": 8 * self.up_bytes / (self.uploads * parameters),
+            "down_bpp": 8 * down_bytes / (self.receivers * parameters),
+        }
+
+
+def flips(before: Shared, after: Shared) -> float:
+    """The share of signs that differ."""
+    return float(np.mean((before.weights > 0) != (after.weights > 0)))

@@ -1,0 +1,119 @@
+"""The simulator: many clients on one machine, sending each other exactly the bytes that a deployment would.
+
+>>> from bifl.experiment import Experiment
+>>> for record in simulate(Experiment(rounds=1, clients=2, workers=1)):
+...     print(record.round, record.clients, round(record.up_bpp, 2))
+1 2 1.23
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from bifl import wire
+from bifl.algorithm import Message, Shared, server_turn
+from bifl.experiment import Experiment
+from bifl.model import Model
+from bifl.runtime import checkpoint
+from bifl.runtime.pool import Pool
+from bifl.runtime.record import Record, Traffic, flips
+from bifl.runtime.worker import Task, Turn
+from bifl.runtime.world import World, build, sampled
+from bifl.tally import ExactSum
+
+
+def simulate(experiment: Experiment) -> Simulation:
+    """Run an experiment: iterate over the result for one `Record` per round."""
+    return Simulation(experiment)
+
+
+class Simulation:
+    """An experiment under way: an iterable of records.
+
+    Args:
+        experiment: what to run.
+        folder: where a checkpoint is written after every round, and taken from if there is one; None keeps nothing.
+
+    Attributes:
+        shared: the global model after the last round.
+        last: the record of the last complete round, if any.
+    """
+
+    def __init__(self, experiment: Experiment, folder: Path | None = None) -> None:
+        self.experiment = experiment
+        self.last: Record | None = None
+        self._folder = folder
+        self._news: bytes | None = None
+        self.world: World = build(experiment)
+        if folder is not None and checkpoint.has_server(folder):
+            shared, self._news, self.last = checkpoint.load_server(folder, self.world.shared)
+            self.world = self.world._replace(shared=shared)
+        self.shared: Shared = self.world.shared
+
+    def model(self) -> Model:
+        """The global model as it stands."""
+        forward = self.world.algorithm.at(max(self.shared.round, 1)).forward
+        return Model.of(self.experiment, self.world.data, self.shared, forward)
+
+    def __iter__(self) -> Iterator[Record]:
+        if self.shared.round >= self.experiment.rounds:
+            return  # without starting workers
+        with Pool(self.world, self._news, self._folder) as pool:
+            while self.shared.round < self.experiment.rounds:
+                self.last = self._round(pool)
+                yield self.last
+
+    def _round(self, pool: Pool) -> Record:
+        began, before = time.perf_counter(), self.shared
+        round, clients = before.round + 1, len(self.world.parts)
+        voters = set(sampled(self.experiment, clients, round))
+        counted = set(sampled(self.experiment, clients, round - 1)) if round > 1 else set()
+        sleeping = self.experiment.idle == "sleep"
+        awake = sorted(voters) if sleeping else range(clients)
+        booth = Booth(self.world, before)
+        turns = pool.turns([Task(n, n in counted, n in voters) for n in awake])
+        news, _ = server_turn(self.world.algorithm, before, booth.ballots(turns))
+        self._news = wire.encode(news, before)
+        heard = wire.decode(self._news, before, expect=before.layout.count)  # what the clients will read, not what was meant
+        self.shared = self.world.algorithm.at(round).absorb(before, heard)
+        accuracy, loss = pool.hear(self._news)
+        receivers = len(sampled(self.experiment, clients, round + 1)) if sleeping else clients
+        traffic = Traffic(len(voters), booth.bytes, receivers, len(self._news))
+        if self.world.algorithm.at(round).central:  # nothing leaves the one machine
+            traffic = traffic._replace(up_bytes=0, broadcast_bytes=0)
+        record = Record(
+            round=round,
+            accuracy=accuracy,
+            loss=loss,
+            train_loss=float(booth.losses.mean()),
+            flips=flips(before, self.shared),
+            seconds=_milliseconds(time.perf_counter() - began),
+            **traffic.fields(before.layout.parameters),
+        )
+        if self._folder is not None:
+            checkpoint.save_server(self._folder, self.shared, self._news, record)
+            checkpoint.prune(self._folder, round)
+        return record
+
+
+class Booth:
+    """Opens the envelopes: decodes uploads one by one as they come, and notes their bytes and training losses."""
+
+    def __init__(self, world: World, shared: Shared) -> None:
+        self._world, self._shared = world, shared
+        self.bytes = 0
+        self.losses = ExactSum()
+
+    def ballots(self, turns: Iterable[Turn]) -> Iterator[Message]:
+        """The uploads in the order in which they arrive."""
+        for turn in turns:
+            self.losses.add(turn.loss, len(self._world.parts[turn.number]))
+            if turn.upload is not None:
+                self.bytes += len(turn.upload)
+                yield wire.decode(turn.upload, self._shared, expect=self._shared.layout.count)
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds, 3)

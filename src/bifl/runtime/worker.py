@@ -1,0 +1,145 @@
+"""A worker: one thread of arithmetic that owns some of the clients and keeps their state.
+
+Between it and the server go the wire's messages, as in a deployment. `main` makes a process one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from multiprocessing.connection import Client as connect
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from bifl import wire
+from bifl.algorithm import Client, Message, Shared, client_turn, key
+from bifl.errors import BiflError, Diverged
+from bifl.experiment import Experiment
+from bifl.runtime import checkpoint
+from bifl.runtime.world import make_network, plan
+from bifl.train import Samples, evaluate, train
+
+CHUNK = 500  # test images per evaluation step; fixed, so that sums do not depend on the number of workers
+
+
+class Job(NamedTuple):
+    """What a worker needs to know once."""
+
+    experiment: Experiment
+    data: Path  # folder with the arrays, mapped into memory by all workers together
+    classes: int
+    mean: float
+    std: float
+    parts: dict[int, np.ndarray[Any, Any]]  # images of the clients that this worker owns
+    chunks: list[int]  # parts of the test set that this worker evaluates
+    shared: Shared
+    news: bytes | None  # the last broadcast; None before the first round
+    checkpoint: Path | None  # where clients' state is kept and, when resuming, comes from
+
+
+class Task(NamedTuple):
+    """A client's part in a round."""
+
+    number: int
+    voted: bool  # its ballot is in the news
+    uploads: bool  # its ballot will be counted
+
+
+class Turn(NamedTuple):
+    """What came of it; `upload` is None for a client that only trained."""
+
+    number: int
+    upload: bytes | None
+    loss: float
+
+
+class Score(NamedTuple):
+    """The global model on one chunk of the test set."""
+
+    chunk: int
+    correct: int
+    loss: float
+
+
+class Worker:
+    """Runs its clients one after the other."""
+
+    def __init__(self, job: Job) -> None:
+        self.experiment, self.parts, self.shared, self.checkpoint = job.experiment, job.parts, job.shared, job.checkpoint
+        self.algorithm = job.experiment.build()
+        self.network = make_network(job.experiment, job.classes)
+        self.chunks = job.chunks
+        self.samples, self.test = (
+            Samples(_mapped(job.data / f"{name}images.npy"), _mapped(job.data / f"{name}labels.npy"), job.mean, job.std)
+            for name in ("", "test_")
+        )
+        self.news = self._read(job.news) if job.news else None
+        fresh = job.shared.weights if job.shared.round == 0 else self.network.initial_aux()
+        self.clients = {n: Client(fresh, fresh, job.shared.real, len(part), 0) for n, part in job.parts.items()}
+        if job.checkpoint is not None and self.news is not None:
+            for number, path in checkpoint.newest_clients(job.checkpoint, self.shared.round).items():
+                if number in self.clients:
+                    self.clients[number] = checkpoint.load_client(path, self.clients[number])
+
+    def turn(self, task: Task) -> Turn:
+        """Let a client react to the news, train and, if it is sampled, upload."""
+        round = self.shared.round + 1
+        index = torch.from_numpy(self.parts[task.number])
+        client = self.clients[task.number]._replace(key=key(self.shared.seed, round, task.number), voted=task.voted)
+        losses = []
+
+        def local(ready: Client) -> Client:
+            forward = self.algorithm.at(round).forward
+            trained, loss = train(ready, self.network, forward, self.samples, index, plan(self.experiment, round))
+            losses.append(loss)
+            return trained
+
+        client, upload = client_turn(self.algorithm, client, self.shared, self.news, local)
+        if not np.isfinite(losses[0]):
+            raise Diverged(f"round {round}: the loss of client {task.number} is {losses[0]}: the training diverged; lower lr")
+        self.clients[task.number] = client._replace(start=client.aux)  # the old start is of no more use
+        if self.checkpoint is not None:
+            checkpoint.save_client(self.checkpoint, task.number, round, client)
+        return Turn(task.number, wire.encode(upload._replace(sender=task.number), self.shared) if task.uploads else None, losses[0])
+
+    def hear(self, news: bytes) -> list[Score]:
+        """Absorb a broadcast; score the new global model on this worker's part of the test set."""
+        self.news = self._read(news)
+        algorithm = self.algorithm.at(self.news.round)
+        self.shared = algorithm.absorb(self.shared, self.news)
+        self.network.write_real(self.shared.real)
+        with torch.no_grad():
+            self.network.place(torch.from_numpy(self.shared.weights), algorithm.forward)
+        return [Score(c, *evaluate(self.network, self.test, slice(c * CHUNK, (c + 1) * CHUNK))) for c in self.chunks]
+
+    def _read(self, news: bytes) -> Message:
+        return wire.decode(news, self.shared, expect=self.shared.layout.count)
+
+
+def _mapped(path: Path) -> torch.Tensor:
+    return torch.from_numpy(np.load(path, mmap_mode="c"))  # copy-on-write: shared between processes, and torch may not complain
+
+
+def main() -> None:
+    """Serve the server's requests until it hangs up. Ctrl-C is the server's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    with connect(sys.argv[1], authkey=bytes.fromhex(os.environ["BIFL_WORKER_KEY"])) as server:
+        try:
+            worker = Worker(server.recv())
+            server.send(None)  # ready
+            while True:
+                request = server.recv()
+                if isinstance(request, bytes):
+                    server.send(worker.hear(request))
+                else:
+                    for task in request:
+                        server.send(worker.turn(task))
+        except (EOFError, ConnectionError):
+            return  # the server is gone
+        except BiflError as error:
+            server.send(error)

@@ -1,0 +1,117 @@
+"""What a person sees in the terminal: the progress bar and the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from bifl.compare import Summary, short
+from bifl.runtime.record import Record
+
+PLAIN_WIDTH = 100  # where there is no terminal to ask
+
+
+def console() -> Console:
+    """Standard output; wide enough for the tables where it is a file or a pipe."""
+    out = Console(highlight=False, soft_wrap=False)
+    return out if out.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+
+
+def size(count: float) -> str:
+    """Bytes for people, in powers of ten as links are sold."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            break
+        count /= 1000
+    return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}" if count < 1000 else f"{count:.0f} {unit}"
+
+
+class Meter:
+    """Live progress over the rounds of one or more runs; on something that is no terminal, a line now and then."""
+
+    def __init__(self, out: Console, total: int) -> None:
+        self._out, self._total, self._up, self._down = out, total, 0, 0
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=out,
+            disable=not out.is_terminal,
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting", total=total, numbers="")
+
+    @contextmanager
+    def running(self) -> Iterator[Meter]:
+        """Show it."""
+        with self._bar:
+            yield self
+
+    def begin(self, label: str, past: list[Record]) -> None:
+        """A run begins, or goes on after its past rounds; bytes count per run."""
+        self._label = label
+        self._up, self._down = sum(r.up_bytes for r in past), sum(r.down_bytes for r in past)
+        self._bar.update(self._task, description=label, advance=len(past), numbers="")
+
+    def show(self, record: Record, rounds: int) -> None:
+        """A round is done."""
+        self._up, self._down = self._up + record.up_bytes, self._down + record.down_bytes
+        numbers = f"{record.accuracy:6.2%}  loss {record.loss:.3f}  ↑ {size(self._up)}  ↓ {size(self._down)}"
+        self._bar.update(self._task, advance=1, numbers=numbers)
+        if not self._out.is_terminal and (record.round == rounds or record.round % max(1, rounds // 10) == 0):
+            self._out.print(f"{self._label}  round {record.round}/{rounds}  {numbers}  {record.seconds:.1f} s")
+
+
+def run_table(records: list[Record], model: Path) -> Table:
+    """What a run achieved and cost."""
+    last, best = records[-1], max(records, key=lambda record: record.accuracy)
+    table = Table(box=box.SIMPLE, show_header=False)
+    table.add_row("accuracy", f"{last.accuracy:.2%} after round {last.round} (best {best.accuracy:.2%}, round {best.round})")
+    table.add_row("loss", f"{last.loss:.4f} test, {last.train_loss:.4f} train")
+    up, down = sum(r.up_bytes for r in records), sum(r.down_bytes for r in records)
+    table.add_row("uploaded", f"{size(up)} by all clients, {last.up_bpp:.3f} bit per parameter in the last round")
+    table.add_row("downloaded", f"{size(down)} by all clients, {last.down_bpp:.3f} bit per parameter in the last round")
+    table.add_row("time", f"{sum(r.seconds for r in records):.1f} s in {len(records)} rounds")
+    table.add_row("model", f"{model} ({size(model.stat().st_size)})")
+    return table
+
+
+def comparison_table(summaries: list[Summary], rounds: int, seeds: int) -> Table:
+    """One row per algorithm."""
+    over = f", mean ± std of {seeds} seeds" if seeds > 1 else ""
+    table = Table(box=box.SIMPLE_HEAD, title=f"after {rounds} rounds{over}", title_justify="left", title_style="bold")
+    for heading in ("algorithm", "accuracy %", "best %", "uploaded", "downloaded", "bit/par up", "down", "seconds"):
+        table.add_column(heading, justify="left" if heading == "algorithm" else "right", no_wrap=True)
+    for row in summaries:
+        deviation = "" if row.deviation is None else f" ± {100 * row.deviation:.2f}"
+        table.add_row(
+            short(row.label),
+            f"{100 * row.accuracy:.2f}{deviation}",
+            f"{100 * row.best:.2f}",
+            size(row.up_bytes),
+            size(row.down_bytes),
+            f"{row.up_bpp:.3f}",
+            f"{row.down_bpp:.3f}",
+            f"{row.seconds:.1f}",
+        )
+    return table
+
+
+def choices_table(kind: str, rows: Mapping[str, tuple[Mapping[str, Any], str]]) -> Table:
+    """Everything a key can be set to: name, parameters with their defaults, what it is."""
+    table = Table(box=box.SIMPLE, show_header=False, title=kind, title_justify="left", title_style="bold", padding=(0, 1))
+    for heading in ("name", "parameters", "about"):
+        table.add_column(heading, no_wrap=heading != "about")
+    for name, (parameters, about) in rows.items():
+        table.add_row(name, " ".join(f"{key}={value}" for key, value in parameters.items()), about)
+    return table

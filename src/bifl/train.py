@@ -1,0 +1,106 @@
+"""Local training (paper §4): one client, one round. The optimiser is fresh every round, as in the paper.
+
+The gradient of the loss w.r.t. the binary weights is applied to aux (straight-through), then aux is clipped to [−1, 1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bifl.algorithm import Client
+from bifl.errors import ConfigError
+from bifl.nn.flat import Network
+from bifl.nn.forward import Forward
+
+OPTIMIZERS = ("adam", "sgd")
+
+
+class Plan(NamedTuple):
+    """How to train in this round."""
+
+    optimizer: str
+    lr: float
+    batch: int
+    epochs: int
+
+
+class Samples(NamedTuple):
+    """Images and labels with the numbers that normalise the images."""
+
+    images: Tensor  # (n, channels, height, width) uint8
+    labels: Tensor  # (n,) int64
+    mean: float
+    std: float
+
+    def batch(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """The chosen images as normalised floats, and their labels."""
+        pixels = self.images[index].to(torch.float32).div_(255.0)
+        images = pixels.sub_(self.mean).div_(self.std)
+        # .to, not .contiguous: with one channel both orders are "contiguous", and only .to makes the layers take the fast one
+        return images.to(memory_format=torch.channels_last), self.labels[index]
+
+
+def schedule(round: int, lr: tuple[float, ...], steps: tuple[int, ...]) -> float:
+    """The learning rate of a round: the next one after each of the rounds `steps`."""
+    return lr[sum(round > step for step in steps)] if len(lr) > 1 else lr[0]
+
+
+def batches(index: Tensor, size: int, generator: np.random.Generator) -> Iterator[Tensor]:
+    """An epoch in random order. Batch-norm cannot train on one image, so a lone last one joins the batch before."""
+    order = index[torch.from_numpy(generator.permutation(len(index)))]
+    starts = list(range(0, len(order), size))
+    if len(starts) > 1 and len(order) - starts[-1] == 1:
+        starts.pop()
+    for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
+        yield order[start:end]
+
+
+def _optimizer(name: str, parameters: list[Tensor], lr: float) -> torch.optim.Optimizer:
+    if name == "adam":
+        return torch.optim.Adam(parameters, lr=lr, fused=True)
+    if name == "sgd":
+        return torch.optim.SGD(parameters, lr=lr, fused=True)
+    raise ConfigError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, not '{name}'")
+
+
+def train(client: Client, network: Network, forward: Forward, samples: Samples, index: Tensor, plan: Plan) -> tuple[Client, float]:
+    """Train aux and the real parameters on the client's own images.
+
+    Returns:
+        The client with new `aux` and `real`, and the mean loss over the images it trained on (NaN if it diverged).
+    """
+    network.write_real(client.real)
+    network.module.train()
+    aux = torch.from_numpy(client.aux.copy()).requires_grad_()
+    optimizer = _optimizer(plan.optimizer, [aux, *network.trainable()], plan.lr)
+    generator = np.random.default_rng(client.key)
+    total, seen = 0.0, 0
+    for _ in range(plan.epochs):
+        for chosen in batches(index, plan.batch, generator):
+            images, labels = samples.batch(chosen)
+            network.place(aux, forward)
+            loss = nn.functional.cross_entropy(network.module(images), labels)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if forward.clip:
+                with torch.no_grad():
+                    aux.clamp_(-1, 1)
+            total += loss.item() * len(labels)
+            seen += len(labels)
+    return client._replace(aux=aux.detach().numpy(), real=network.read_real()), total / seen
+
+
+@torch.no_grad()
+def evaluate(network: Network, samples: Samples, part: slice) -> tuple[int, float]:
+    """Correct answers and summed loss of the placed network, in evaluation mode, on a part of the samples."""
+    network.module.eval()
+    images, labels = samples.batch(part)
+    scores = network.module(images)
+    loss = nn.functional.cross_entropy(scores, labels, reduction="sum")
+    return int((scores.argmax(1) == labels).sum()), float(loss)

@@ -1,0 +1,77 @@
+"""Symbols as bits: 1 bit per binary symbol, 1.6 per trit, ⌈log2(total + 1)⌉ per vote count, 32 per float.
+
+Each symbol vector has exactly one spelling; `unpack` refuses every other.
+
+>>> import numpy as np
+>>> from bifl.message import BINARY
+>>> pack(np.array([1, 0, 1, 1], np.uint8), BINARY).hex()
+'b0'
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from bifl.message import TERNARY, Alphabet, Floats, Symbols
+
+_TRITS = 5  # 3⁵ = 243 ≤ 256
+_POWERS = 3 ** np.arange(_TRITS, dtype=np.uint8)[::-1]
+
+
+def bits_per_symbol(alphabet: Alphabet) -> int:
+    """Width of a packed symbol in whole bits (trits apart)."""
+    return 32 if alphabet.size == 0 else (alphabet.size - 1).bit_length()
+
+
+def packed_size(count: int, alphabet: Alphabet) -> int:
+    """Bytes that `count` symbols take."""
+    if alphabet == TERNARY:
+        return -(-count // _TRITS)
+    return -(-count * bits_per_symbol(alphabet) // 8)
+
+
+def pack(symbols: Symbols, alphabet: Alphabet) -> bytes:
+    """The one spelling of the symbols."""
+    if alphabet.size == 0:
+        floats: Floats = symbols.astype("<f4")
+        return floats.tobytes()
+    if alphabet == TERNARY:
+        trits = np.zeros(packed_size(len(symbols), alphabet) * _TRITS, np.uint8)
+        trits[: len(symbols)] = symbols
+        return (trits.reshape(-1, _TRITS) * _POWERS).sum(1, dtype=np.uint8).tobytes()
+    width = bits_per_symbol(alphabet)
+    if width == 1:
+        return np.packbits(symbols.astype(np.uint8)).tobytes()
+    shifts = np.arange(width)[::-1]
+    return np.packbits(((symbols[:, None] >> shifts) & 1).astype(np.uint8)).tobytes()
+
+
+def unpack(data: bytes, count: int, alphabet: Alphabet) -> Symbols:
+    """The symbols that `data`, of exactly `packed_size` bytes, spells.
+
+    Raises:
+        ValueError: data is not what `pack` makes of any symbols.
+    """
+    symbols = _read(np.frombuffer(data, np.uint8), count, alphabet)
+    if alphabet.size and len(symbols) and int(symbols.max()) >= alphabet.size:
+        raise ValueError(f"symbol {int(symbols.argmax())} is {int(symbols.max())}, beyond the largest, {alphabet.size - 1}")
+    if alphabet.size and pack(symbols[count - count % 40 :], alphabet) != data[packed_size(count - count % 40, alphabet) :]:
+        raise ValueError("the padding after the last symbol is not zero")  # 40 symbols fill whole bytes at every width
+    return symbols
+
+
+def _read(raw: npt.NDArray[np.uint8], count: int, alphabet: Alphabet) -> Symbols:
+    if alphabet.size == 0:
+        return raw.view("<f4").astype(np.float32)
+    if alphabet == TERNARY:
+        return (raw[:, None] // _POWERS % 3).astype(np.uint8).ravel()[:count]
+    width = bits_per_symbol(alphabet)
+    bits = np.unpackbits(raw, count=count * width).reshape(count, width)
+    if width == 1:
+        return bits[:, 0]
+    counts = np.zeros(count, np.int64)
+    for column in bits.T:  # a column at a time: memory stays below ten times that of the message
+        counts <<= 1
+        counts |= column
+    return counts
