@@ -115,7 +115,7 @@ class Experiment:
         Args:
             preset: a name from `bifl list`; none means the defaults.
             overrides: `key=value` texts, as on the command line.
-            settings: the same as keyword arguments: `rounds=3`, `algorithm="biml"`, `**{"algorithm.alpha": 1.5}`.
+            settings: the same as keyword arguments: `rounds=3`, `algorithm={"name": "biml", "alpha": 1.5}`.
         """
         if preset is not None and preset not in PRESETS:
             raise ConfigError(f"unknown preset '{preset}': {nearest(preset, PRESETS)}")
@@ -130,10 +130,14 @@ class Experiment:
             known = [item.name for item in fields(self)]
             if head not in known or (parameter and head not in REGISTRIES):
                 raise ConfigError(f"unknown key '{key}': {nearest(key, known)}")
-            if head in REGISTRIES:
-                choices.setdefault(head, {})[parameter or "name"] = value
-            else:
+            if head not in REGISTRIES:
                 plain[key] = value
+            elif isinstance(value, Choice):
+                choices.setdefault(head, {}).update(value.parameters, name=value.name)
+            elif isinstance(value, Mapping):
+                choices.setdefault(head, {}).update(value)
+            else:
+                choices.setdefault(head, {})[parameter or "name"] = value
         for head, changes in choices.items():
             old: Choice = getattr(self, head)
             same = changes.setdefault("name", old.name) == old.name

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bifl.files import write_atomic, writing
 from bifl.runtime.record import Record
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")  # Okabe–Ito: safe for colour-blind eyes
+Values = npt.NDArray[Any]
 STYLES = ("-", "--", "-.", ":")
 
 
@@ -45,7 +47,7 @@ def draw(results: dict[str, list[list[Record]]], path: Path, title: str) -> None
         write_atomic(path, picture.getvalue())
 
 
-def _curve(axes: Axes, x: np.ndarray, accuracy: np.ndarray, label: str, look: dict[str, str]) -> None:  # type: ignore[type-arg]
+def _curve(axes: Axes, x: Values, accuracy: Values, label: str, look: dict[str, Any]) -> None:
     middle = accuracy.mean(0)
     axes.plot(x, middle, label=label, linewidth=1.8, **look)
     if len(accuracy) > 1:

@@ -39,7 +39,8 @@ def pack(symbols: Symbols, alphabet: Alphabet) -> bytes:
     if alphabet == TERNARY:
         trits = np.zeros(packed_size(len(symbols), alphabet) * _TRITS, np.uint8)
         trits[: len(symbols)] = symbols
-        return (trits.reshape(-1, _TRITS) * _POWERS).sum(1, dtype=np.uint8).tobytes()
+        packed: npt.NDArray[np.uint8] = (trits.reshape(-1, _TRITS) * _POWERS).sum(1, dtype=np.uint8)
+        return packed.tobytes()
     width = bits_per_symbol(alphabet)
     if width == 1:
         return np.packbits(symbols.astype(np.uint8)).tobytes()

@@ -1,0 +1,91 @@
+"""Settings: strict about every key, with a sentence that helps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bifl.errors import ConfigError
+from bifl.experiment import Choice, Experiment
+from bifl.presets import PRESETS
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_survive_toml(preset: str, tmp_path: Path) -> None:
+    experiment = Experiment.of(preset, ["algorithm=up_down", "lr=0.1", "participation=0.25"])
+    path = tmp_path / "config.toml"
+    path.write_text(experiment.to_toml())
+    assert Experiment.from_toml(path) == experiment
+
+
+def test_three_ways_to_say_the_same() -> None:
+    words = Experiment.of(None, ["algorithm.alpha=1.5", "algorithm=biml", "lr=0.01,0.001", "lr_steps=5", "rounds=7"])
+    keywords = Experiment.of(rounds=7, lr=(0.01, 0.001), lr_steps=(5,), algorithm={"name": "biml", "alpha": 1.5})
+    fields = Experiment(algorithm={"name": "biml", "alpha": 1.5}, rounds=7, lr=[0.01, 0.001], lr_steps=5)  # type: ignore[arg-type]
+    assert words == keywords == fields
+    assert words.algorithm == Choice("biml", {"alpha": 1.5})
+
+
+def test_another_algorithm_does_not_inherit_parameters() -> None:
+    experiment = Experiment.of(None, ["algorithm=biml", "algorithm.alpha=2"]).changed({"algorithm": "up_down"})
+    assert experiment.algorithm == Choice("up_down", {"beta": 0.3})
+    assert Experiment.of("mnist-nc5", ["rounds=1"]).partition == Choice("by_class", {"classes_per_client": 5})
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("algoritm=biml", "unknown key 'algoritm': did you mean 'algorithm'?"),
+        ("algorithm=bilm", "unknown algorithm 'bilm': did you mean 'biml'?"),
+        ("algorithm.alhpa=1", "unknown key 'algorithm.alhpa': did you mean 'alpha'?"),
+        ("rounds.x=1", "unknown key 'rounds.x'"),
+        ("partition.x=1", "partition 'iid' has no parameters"),
+        ("rounds=ten", "rounds must be a whole number, not 'ten'"),
+        ("rounds=1.5", "rounds must be a whole number, not '1.5'"),
+        ("rounds=0", "rounds must be 1 or more, not 0"),
+        ("seed=-1", "seed must be 0 or more"),
+        ("batch=1", "batch must be 2 or more"),
+        ("algorithm.alpha=0", "algorithm.alpha must be greater than 0, not 0.0"),
+        ("algorithm.alpha=-1", "algorithm.alpha must be greater than 0"),
+        ("algorithm.alpha=nan", "algorithm.alpha must be greater than 0"),
+        ("participation=0", "participation must be greater than 0 and at most 1, not 0.0"),
+        ("participation=1.1", "participation must be greater than 0 and at most 1"),
+        ("idle=nap", "idle must be one of train, sleep, not 'nap'"),
+        ("optimizer=lion", "optimizer must be one of adam, sgd, not 'lion'"),
+        ("batchnorm=x", "batchnorm must be one of average, not 'x'"),
+        ("lr=0", "lr must be one or more positive numbers, not 0"),
+        ("lr=", "lr must be one or more positive numbers"),
+        ("lr=0.1,0.2", "lr has 2 values for 2 lr_steps"),
+        ("lr_steps=60,30", "lr_steps must be rising round numbers, not 60,30"),
+        ("word", "'word' is neither a preset nor key=value"),
+    ],
+)
+def test_a_wrong_setting_gets_one_sentence(setting: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Experiment.of(None, [setting])
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("rounds", 1.5), ("rounds", True), ("seed", None), ("participation", "x"), ("algorithm", 3)]
+)
+def test_wrong_python_values_too(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=key):
+        Experiment(**{key: value})
+
+
+def test_a_key_given_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'rounds' is given twice"):
+        Experiment.of(None, ["rounds=1", "rounds=2"])
+
+
+def test_an_algorithm_from_a_file_that_fails_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    with pytest.raises(ConfigError, match=r"mine\.py' does not exist"):
+        Experiment.of(None, [f"algorithm={path}:mine"])
+    path.write_text("1/0")
+    with pytest.raises(ConfigError, match=r"mine\.py' fails to load: ZeroDivisionError"):
+        Experiment.of(None, [f"algorithm={path}:mine"])

@@ -1,0 +1,167 @@
+"""Networks: the straight-through step, trainable ϑ, and the flat vectors."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import nn
+
+from bifl.algorithm import Client
+from bifl.nn.flat import Network
+from bifl.nn.forward import Forward, binary, real, straight_through_sign
+from bifl.nn.models import mnist_cnn
+from bifl.train import Plan, Samples, batches, schedule, train
+
+
+def test_sign_of_zero_is_minus_one_and_the_gradient_passes_unchanged() -> None:
+    aux = torch.tensor([-0.5, 0.0, 0.5], requires_grad=True)
+    signs = straight_through_sign(aux)
+    assert signs.tolist() == [-1, -1, 1]
+    signs.backward(torch.tensor([1.0, 2.0, 3.0]))  # type: ignore[no-untyped-call]
+    assert aux.grad is not None
+    assert aux.grad.tolist() == [1, 2, 3]
+
+
+def test_the_papers_parameter_count() -> None:
+    layout = Network(mnist_cnn(10)).layout
+    assert layout.parameters - len(layout.layers) == 82_242
+    assert layout.layers == ("conv1", "conv2", "linear3", "linear4")
+
+
+def test_pooling_first_changes_no_number() -> None:
+    x = torch.randn(4, 3, 8, 8)
+    pool = nn.MaxPool2d(2)
+    assert torch.equal(torch.tanh(pool(x)), pool(torch.tanh(x)))
+
+
+def plain_network() -> nn.Sequential:
+    """Without batch-norm, so that ϑ matters."""
+    torch.manual_seed(0)
+    return nn.Sequential(OrderedDict(flatten=nn.Flatten(), one=nn.Linear(4, 5), tanh=nn.Tanh(), two=nn.Linear(5, 3)))
+
+
+def test_theta_scales_weights_and_bias_and_gets_the_right_gradient() -> None:
+    network = Network(plain_network())
+    aux = torch.from_numpy(network.initial_aux()).requires_grad_()
+    with torch.no_grad():
+        network.theta.copy_(torch.tensor([0.7, -1.3]))
+    x, y = torch.randn(6, 1, 2, 2), torch.randint(0, 3, (6,))
+    network.place(aux, binary)
+    loss = nn.functional.cross_entropy(network.module(x), y)
+    loss.backward()  # type: ignore[no-untyped-call]
+
+    # the definition, spelled out: a_l = ϑ_l · f_l(Sign(W̄_l), a_{l-1})
+    signs = straight_through_sign(aux.detach()).requires_grad_()
+    theta = network.theta.detach().clone().requires_grad_()
+    one, bias_one, two, bias_two = torch.split_with_sizes(signs, [20, 5, 15, 3])
+    hidden = torch.tanh(theta[0] * nn.functional.linear(x.flatten(1), one.view(5, 4), bias_one))
+    scores = theta[1] * nn.functional.linear(hidden, two.view(3, 5), bias_two)
+    expected = nn.functional.cross_entropy(scores, y)
+    expected.backward()  # type: ignore[no-untyped-call]
+    assert torch.allclose(loss, expected)
+    assert aux.grad is not None
+    assert signs.grad is not None
+    assert network.theta.grad is not None
+    assert theta.grad is not None
+    assert torch.allclose(aux.grad, signs.grad, atol=1e-7)
+    assert torch.allclose(network.theta.grad, theta.grad, atol=1e-7)
+    assert theta.grad.abs().min() > 1e-4  # no rounding noise: it really is trained
+
+
+def samples(count: int = 12) -> Samples:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randint(0, 256, (count, 1, 2, 2), generator=generator, dtype=torch.uint8)
+    return Samples(images, torch.randint(0, 3, (count,), generator=generator), 0.5, 0.25)
+
+
+def client_of(network: Network) -> Client:
+    aux = network.initial_aux()
+    return Client(aux, aux, network.read_real(), 12, key=5)
+
+
+def test_training_is_descent_on_aux_clipped_after_every_step() -> None:
+    network = Network(plain_network())
+    client = client_of(network)
+    trained, _ = train(client, network, binary, samples(), torch.arange(12), Plan("sgd", 0.5, 12, 1))
+
+    again = Network(plain_network())
+    aux = torch.from_numpy(client.aux.copy()).requires_grad_()
+    again.place(aux, binary)
+    images, labels = samples().batch(slice(None))
+    nn.functional.cross_entropy(again.module(images), labels).backward()  # type: ignore[no-untyped-call]
+    assert aux.grad is not None
+    expected = (aux.detach() - 0.5 * aux.grad).clamp(-1, 1).numpy()
+    np.testing.assert_allclose(trained.aux, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("forward", "clipped"), [(binary, True), (real, False)])
+def test_only_the_binary_forward_clips(forward: Forward, clipped: bool) -> None:
+    network = Network(plain_network())
+    trained, _ = train(client_of(network), network, forward, samples(), torch.arange(12), Plan("sgd", 500.0, 4, 1))
+    assert (np.abs(trained.aux).max() <= 1) == clipped
+
+
+def test_training_reads_nothing_but_its_arguments() -> None:
+    network = Network(mnist_cnn(10))
+    client = client_of(network)
+    digits = Samples(torch.randint(0, 256, (130, 1, 28, 28), dtype=torch.uint8), torch.arange(130) % 10, 0.1307, 0.3081)
+    once = train(client, network, binary, digits, torch.arange(130), Plan("adam", 0.005, 64, 1))
+    torch.manual_seed(99)
+    twice = train(client, network, binary, digits, torch.arange(130), Plan("adam", 0.005, 64, 1))  # the network was used before
+    assert once[0].aux.tobytes() == twice[0].aux.tobytes()
+    assert once[0].real.tobytes() == twice[0].real.tobytes()
+    assert client.aux.tobytes() == network.initial_aux().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(2, [2]), (64, [64]), (65, [65]), (129, [64, 65]), (130, [64, 64, 2]), (600, [64] * 9 + [24])]
+)
+def test_batches_use_every_image_once_and_never_one_alone(count: int, expected: list[int]) -> None:
+    parts = list(batches(torch.arange(count), 64, np.random.default_rng(0)))
+    assert [len(part) for part in parts] == expected
+    assert sorted(torch.cat(parts).tolist()) == list(range(count))
+
+
+def test_real_parameters_survive_the_flat_vector() -> None:
+    network = Network(mnist_cnn(10))
+    network.module.train()
+    network.module(torch.randn(32, 1, 28, 28))
+    flat = network.read_real()
+    other = Network(mnist_cnn(10))
+    other.write_real(flat)
+    np.testing.assert_allclose(other.read_real(), flat, rtol=1e-6)
+
+
+def test_averaged_moments_are_those_of_the_pooled_data() -> None:
+    """The law behind batchnorm=average: the variance of the clients' means is in the pooled variance."""
+    generator = np.random.default_rng(0)
+    groups: list[npt.NDArray[np.float64]] = [generator.normal(center, 1, 1000) for center in (-3, 0, 5)]
+    networks = []
+    for group in groups:
+        network = Network(nn.Sequential(OrderedDict(norm=nn.BatchNorm1d(1))))
+        norm = network.module.norm
+        assert isinstance(norm, nn.BatchNorm1d)
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        norm.running_mean.fill_(group.mean())
+        norm.running_var.fill_(group.var())
+        networks.append(network)
+    pooled = networks[0]
+    pooled.write_real(np.mean([network.read_real() for network in networks], axis=0, dtype=np.float32))
+    norm = pooled.module.norm
+    assert isinstance(norm, nn.BatchNorm1d)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    together = np.concatenate(groups)
+    assert float(norm.running_mean) == pytest.approx(together.mean(), rel=1e-5)
+    assert float(norm.running_var) == pytest.approx(together.var(), rel=1e-5)
+
+
+def test_the_learning_rate_steps_after_the_named_rounds() -> None:
+    rates, steps = (0.005, 0.002, 0.001), (30, 60)
+    assert [schedule(r, rates, steps) for r in (1, 30, 31, 60, 61, 100)] == [0.005, 0.005, 0.002, 0.002, 0.001, 0.001]
+    assert schedule(50, (0.1,), steps) == 0.1

@@ -1,0 +1,76 @@
+"""The verbs of the table, against their definitions written out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bifl import mle
+from bifl.algorithm import BINARY, FLOAT32, NOTHING, Client, Message, Shared, Votes, mean, take_over
+from bifl.layout import Layout
+from bifl.rules import blend, blend_signs, floats, majority, means, ml_pu, replace, sign, signs, votes
+
+AUX = np.array([0.5, -0.25, 0.0, 1.0], np.float32)
+EMPTY = Layout((), (), (), ())
+
+
+def client_of(aux: np.ndarray[tuple[int], np.dtype[np.float32]], weight: int = 600, voted: bool = True) -> Client:
+    return Client(aux, aux, NOTHING, weight, key=0, voted=voted)
+
+
+def shared_after(news: Message) -> Shared:
+    return take_over(Shared(0, 0, EMPTY, np.zeros(4, np.float32), NOTHING), news)
+
+
+def test_sign_of_zero_is_minus_one_everywhere() -> None:
+    assert sign(AUX).tolist() == [1, -1, -1, 1]
+    assert signs(client_of(AUX), shared_after(Message(AUX, FLOAT32, NOTHING))).symbols.tolist() == [1, 0, 0, 1]
+
+
+def test_votes_majority_and_means_say_the_same_tally() -> None:
+    ballots = [[1, 0, 1, 1], [1, 0, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0]]
+    tally = mean(Message(np.array(b, np.uint8), BINARY, NOTHING, weight=600) for b in ballots)
+    shared = shared_after(Message(AUX, FLOAT32, NOTHING))
+    assert votes(tally, shared, None).symbols.tolist() == [4, 1, 2, 1]
+    assert votes(tally, shared, None).alphabet == Votes(4, 600)
+    assert votes(tally, shared, None).values().tolist() == means(tally, shared, None).values().tolist() == [1, -0.5, 0, -0.5]
+    assert majority(tally, shared, None).values().tolist() == [1, -1, -1, -1]  # a tie is −1
+
+
+def test_blend_and_replace() -> None:
+    news = Message(np.array([4, 1, 2, 1]), Votes(4), NOTHING)
+    shared = shared_after(news)
+    assert replace(client_of(AUX), shared, news).aux.tolist() == [1, -0.5, 0, -0.5]
+    assert blend(client_of(AUX), shared, news, beta=0.25).aux.tolist() == [0.625, -0.3125, 0, 0.625]
+    assert blend_signs(client_of(AUX), shared, news, beta=0.25).aux.tolist() == [0.625, -0.4375, -0.25, 0.5]
+
+
+@pytest.mark.parametrize("voted", [True, False])
+@pytest.mark.parametrize("weight", [300, 600, 1200])
+def test_ml_pu_is_the_definition(weight: int, voted: bool) -> None:
+    """M_i = |D|/|D_i| and M_P = (w̃ + 1)·M_i/2, weight by weight."""
+    total, unit, alpha = 200, 300, 1.25
+    generator = np.random.default_rng(weight)
+    aux = generator.uniform(-1, 1, 500).astype(np.float32)
+    own = weight // unit
+    counts = generator.integers(own, total - own + 1, 500)
+    news = Message(counts, Votes(total, unit), NOTHING)
+    shared = shared_after(news)
+    expected = []
+    for w, w_mean in zip(aux, shared.weights, strict=True):
+        voters = total * unit / weight
+        positive = (float(w_mean) + 1) * voters / 2
+        agree = np.clip(positive if w > 0 else voters - positive, 1 if voted else 0, voters)  # w̃ is rounded to float32
+        expected.append(np.clip(alpha * float(mle.ratio(agree, voters, voted)) * w, -1, 1))
+    updated = ml_pu(client_of(aux, weight, voted), shared, news, alpha=alpha).aux
+    np.testing.assert_allclose(updated, expected, atol=2e-5)
+    assert updated.dtype == np.float32
+
+
+def test_rules_that_need_ballots_say_so() -> None:
+    shared = shared_after(Message(AUX, FLOAT32, NOTHING))
+    tally = mean([floats(client_of(AUX), shared)])
+    with pytest.raises(ValueError, match="upload of signs"):
+        votes(tally, shared, None)
+    with pytest.raises(ValueError, match="broadcast of votes"):
+        ml_pu(client_of(AUX), shared, Message(AUX, FLOAT32, NOTHING), alpha=1.25)

@@ -1,0 +1,55 @@
+"""Aggregation does not depend on order, and loses nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from bifl.errors import Diverged
+from bifl.message import BINARY, FLOAT32, NOTHING, Message
+from bifl.tally import ExactSum, mean
+
+weights = st.lists(st.integers(1, 60_000), min_size=1, max_size=8)
+floats = hnp.arrays(np.float32, (8, 5), elements=st.floats(-1e6, 1e6, width=32))
+
+
+@given(values=floats, sizes=weights, seed=st.integers(0, 2**32))
+def test_any_order_gives_the_same_bits(values: npt.NDArray[np.float32], sizes: list[int], seed: int) -> None:
+    messages = [Message(row, FLOAT32, row[::-1], weight=size) for row, size in zip(values, sizes, strict=False)]
+    shuffled = [messages[i] for i in np.random.default_rng(seed).permutation(len(messages))]
+    one, other = mean(messages), mean(shuffled)
+    assert one.mean.tobytes() == other.mean.tobytes()
+    assert one.real.tobytes() == other.real.tobytes()
+
+
+@given(values=floats, sizes=weights)
+def test_it_is_the_weighted_mean(values: npt.NDArray[np.float32], sizes: list[int]) -> None:
+    rows = values[: len(sizes)].astype(np.float64)
+    expected = np.average(rows, axis=0, weights=sizes)
+    tally = mean(Message(row.astype(np.float32), FLOAT32, NOTHING, weight=size) for row, size in zip(rows, sizes, strict=True))
+    np.testing.assert_allclose(tally.mean, expected, rtol=1e-12, atol=1e-9)
+
+
+@given(ballots=hnp.arrays(np.uint8, (8, 5), elements=st.integers(0, 1)), sizes=weights)
+def test_votes_are_exact_integers_in_units(ballots: npt.NDArray[np.uint8], sizes: list[int]) -> None:
+    tally = mean(Message(b, BINARY, NOTHING, weight=s) for b, s in zip(ballots, sizes, strict=False))
+    assert tally.votes is not None
+    assert tally.total * tally.unit == sum(sizes)
+    assert all(size % tally.unit == 0 for size in sizes)
+    expected = ballots[: len(sizes)].T.astype(np.int64) @ np.array(sizes)
+    assert (tally.votes * tally.unit).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])
+def test_what_is_no_trained_number_is_refused(bad: float) -> None:
+    with pytest.raises(Diverged, match="not finite"):
+        ExactSum().add([0.0, bad], 1)
+
+
+def test_an_empty_round_has_no_tally() -> None:
+    with pytest.raises(ValueError, match="without uploads"):
+        mean([])
