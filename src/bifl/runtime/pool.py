@@ -100,10 +100,11 @@ class Pool(AbstractContextManager["Pool"]):
 
     def _start(self, jobs: list[Job]) -> list[Connection]:
         secret = secrets.token_bytes(16)
-        environment = os.environ | {"BIFL_WORKER_KEY": secret.hex(), "OMP_NUM_THREADS": "1"}
+        paths = os.pathsep.join(path for path in sys.path if path)  # what this process can import, and not the current folder (-P)
+        environment = os.environ | {"BIFL_WORKER_KEY": secret.hex(), "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
         listener = self._stack.enter_context(Listener(authkey=secret))
         for _ in jobs:
-            command = [sys.executable, "-c", "from bifl.runtime.worker import main; main()", str(listener.address)]
+            command = [sys.executable, "-P", "-c", "from bifl.runtime.worker import main; main()", str(listener.address)]
             self._stack.callback(_end, subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
         workers = []
         for job in jobs:

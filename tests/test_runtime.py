@@ -1,0 +1,133 @@
+"""The simulator: equal to the readable loop byte for byte, whatever the number of workers; and it learns."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bifl
+from bifl.errors import ConfigError, Diverged
+from bifl.experiment import Experiment
+from bifl.model import Model
+from bifl.runtime.loop import loop
+from bifl.runtime.record import Record
+from bifl.runtime.simulate import Simulation
+from bifl.runtime.world import build, sampled
+
+CASES: dict[str, dict[str, Any]] = {
+    "biml": {},
+    "fedavg": {"algorithm": "fedavg"},
+    "sampled": {"participation": 0.4},
+    "sleeping": {"participation": 0.4, "idle": "sleep"},
+    "unbalanced": {"partition": "unbalanced"},
+    "hybrid": {"algorithm": {"name": "hybrid", "switch": 2}},
+}
+
+
+def without_seconds(records: list[Record]) -> list[Record]:
+    return [record._replace(seconds=0) for record in records]
+
+
+def simulated(experiment: Experiment) -> tuple[Simulation, list[Record]]:
+    simulation = bifl.simulate(experiment)
+    return simulation, without_seconds(list(simulation))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_simulator_and_loop_say_the_same_bytes(case: str) -> None:
+    experiment = Experiment(clients=20, rounds=3, workers=1, **CASES[case])
+    simulation, records = simulated(experiment)
+    *_, (_, shared) = loop(experiment)
+    assert simulation.shared.weights.tobytes() == shared.weights.tobytes()
+    assert simulation.shared.real.tobytes() == shared.real.tobytes()
+    assert [record.round for record in records] == [1, 2, 3]
+
+
+def test_the_number_of_workers_changes_nothing() -> None:
+    runs = [simulated(Experiment(clients=5, rounds=2, participation=0.7, workers=workers)) for workers in (1, 2, 3)]
+    assert runs[0][1] == runs[1][1] == runs[2][1]
+    assert len({simulation.shared.weights.tobytes() for simulation, _ in runs}) == 1
+
+
+def test_another_seed_is_another_run() -> None:
+    one, other = (simulated(Experiment(clients=2, rounds=1, workers=1, seed=seed))[1] for seed in (0, 1))
+    assert one != other
+
+
+def test_bytes_are_those_of_the_messages() -> None:
+    _, (record,) = simulated(Experiment(clients=10, rounds=1, workers=1, participation=0.25))
+    layout = build(Experiment()).shared.layout
+    upload = 56 + -(-81_958 // 8) + 4 * 572 + 4
+    broadcast = 56 + -(-81_958 * 2 // 8) + 4 * 572 + 4  # ⌈0.25·10⌉ = 3 voters: counts 0 … 3 in two bits
+    assert record.clients == 3
+    assert record.up_bytes == 3 * upload
+    assert record.broadcast_bytes == broadcast
+    assert record.down_bytes == 10 * (broadcast + 1)
+    assert record.up_bpp == 8 * upload / layout.parameters
+    assert record.down_bpp == 8 * (broadcast + 1) / layout.parameters
+
+
+def test_who_sleeps_receives_nothing() -> None:
+    _, (record,) = simulated(Experiment(clients=10, rounds=1, workers=1, participation=0.25, idle="sleep"))
+    assert record.down_bytes == 3 * (record.broadcast_bytes + 1)
+
+
+def test_sampling_takes_the_ceiling_without_rounding_noise() -> None:
+    assert len(sampled(Experiment(participation=0.07), 100, 1)) == 7
+    assert len(sampled(Experiment(participation=0.071), 100, 1)) == 8
+    assert sampled(Experiment(participation=0.5), 100, 1) != sampled(Experiment(participation=0.5), 100, 2)
+
+
+@pytest.mark.parametrize("algorithm", ["baseline", "bnn"])
+def test_centralised_training_sends_nothing(algorithm: str) -> None:
+    simulation, (record,) = simulated(Experiment(algorithm=algorithm, rounds=1))  # type: ignore[arg-type]
+    assert len(simulation.world.parts) == 1
+    assert (record.up_bytes, record.down_bytes, record.broadcast_bytes, record.up_bpp) == (0, 0, 0, 0)
+    assert record.accuracy > 0.7
+
+
+def test_biml_learns_and_beats_up_down() -> None:
+    """10 clients, 15 rounds, seed 0. Measured: biml BIML %, up_down UPDOWN % (bifl compare algorithms=biml,up_down)."""
+    biml = simulated(Experiment(algorithm="biml"))[1]  # type: ignore[arg-type]
+    up_down = simulated(Experiment(algorithm="up_down"))[1]  # type: ignore[arg-type]
+    assert biml[-1].accuracy >= 0.0
+    assert biml[-1].accuracy > up_down[-1].accuracy
+
+
+def test_a_saved_model_computes_what_the_trained_one_did(tmp_path: Path) -> None:
+    simulation, records = simulated(Experiment(clients=4, rounds=2, workers=1))
+    size = simulation.model().save(tmp_path / "model")
+    assert size < 1.3 * 82_242 / 8
+    model = Model.read(tmp_path / "model")
+    accuracy, loss = model.score(simulation.world.data)
+    assert accuracy == records[-1].accuracy
+    assert loss == pytest.approx(records[-1].loss, rel=1e-6)
+    weights = bifl.load(tmp_path / "model").get_parameter("conv1.weight").detach().numpy()
+    assert len(np.unique(np.abs(weights))) == 1  # ±ϑ
+
+
+def test_a_diverging_run_says_so() -> None:
+    with pytest.raises(Diverged, match="lower lr"):
+        list(bifl.simulate(Experiment(algorithm="fedavg", clients=2, rounds=3, workers=1, optimizer="sgd", lr=1e30)))  # type: ignore[arg-type]
+
+
+def test_more_clients_than_images_is_refused() -> None:
+    with pytest.raises(ConfigError, match="clients=5000 is more than the 4000"):
+        bifl.simulate(Experiment(clients=5000))
+
+
+def test_a_script_needs_no_main_guard_and_import_needs_no_torch(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, bifl\n"
+        "assert 'torch' not in sys.modules\n"
+        "for record in bifl.simulate(bifl.Experiment(rounds=1, clients=2, workers=2)):\n"
+        "    print(record.round, record.clients)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout == "1 2\n"
