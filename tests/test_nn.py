@@ -14,6 +14,7 @@ from bifl.algorithm import Client
 from bifl.nn.flat import Network
 from bifl.nn.forward import Forward, binary, real, straight_through_sign
 from bifl.nn.models import mnist_cnn
+from bifl.nn.optim import Adam, Sgd
 from bifl.train import Plan, Samples, batches, schedule, train
 
 
@@ -46,17 +47,16 @@ def plain_network() -> nn.Sequential:
 
 def test_theta_scales_weights_and_bias_and_gets_the_right_gradient() -> None:
     network = Network(plain_network())
-    aux = torch.from_numpy(network.initial_aux()).requires_grad_()
-    with torch.no_grad():
-        network.theta.copy_(torch.tensor([0.7, -1.3]))
+    aux = torch.from_numpy(network.initial()[0]).requires_grad_()
+    real = torch.tensor([0.7, -1.3], requires_grad=True)
     x, y = torch.randn(6, 1, 2, 2), torch.randint(0, 3, (6,))
-    network.place(aux, binary)
+    network.place(aux, real, binary)
     loss = nn.functional.cross_entropy(network.module(x), y)
     loss.backward()  # type: ignore[no-untyped-call]
 
     # the definition, spelled out: a_l = ϑ_l · f_l(Sign(W̄_l), a_{l-1})
     signs = straight_through_sign(aux.detach()).requires_grad_()
-    theta = network.theta.detach().clone().requires_grad_()
+    theta = real.detach().clone().requires_grad_()
     one, bias_one, two, bias_two = torch.split_with_sizes(signs, [20, 5, 15, 3])
     hidden = torch.tanh(theta[0] * nn.functional.linear(x.flatten(1), one.view(5, 4), bias_one))
     scores = theta[1] * nn.functional.linear(hidden, two.view(3, 5), bias_two)
@@ -65,10 +65,10 @@ def test_theta_scales_weights_and_bias_and_gets_the_right_gradient() -> None:
     assert torch.allclose(loss, expected)
     assert aux.grad is not None
     assert signs.grad is not None
-    assert network.theta.grad is not None
+    assert real.grad is not None
     assert theta.grad is not None
     assert torch.allclose(aux.grad, signs.grad, atol=1e-7)
-    assert torch.allclose(network.theta.grad, theta.grad, atol=1e-7)
+    assert torch.allclose(real.grad, theta.grad, atol=1e-7)
     assert theta.grad.abs().min() > 1e-4  # no rounding noise: it really is trained
 
 
@@ -79,8 +79,8 @@ def samples(count: int = 12) -> Samples:
 
 
 def client_of(network: Network) -> Client:
-    aux = network.initial_aux()
-    return Client(aux, aux, network.read_real(), 12, key=5)
+    aux, real = network.initial()
+    return Client(aux, aux, real, 12, key=5)
 
 
 def test_training_is_descent_on_aux_clipped_after_every_step() -> None:
@@ -90,7 +90,7 @@ def test_training_is_descent_on_aux_clipped_after_every_step() -> None:
 
     again = Network(plain_network())
     aux = torch.from_numpy(client.aux.copy()).requires_grad_()
-    again.place(aux, binary)
+    again.place(aux, torch.ones(2), binary)
     images, labels = samples().batch(slice(None))
     nn.functional.cross_entropy(again.module(images), labels).backward()  # type: ignore[no-untyped-call]
     assert aux.grad is not None
@@ -114,7 +114,7 @@ def test_training_reads_nothing_but_its_arguments() -> None:
     twice = train(client, network, binary, digits, torch.arange(130), Plan("adam", 0.005, 64, 1))  # the network was used before
     assert once[0].aux.tobytes() == twice[0].aux.tobytes()
     assert once[0].real.tobytes() == twice[0].real.tobytes()
-    assert client.aux.tobytes() == network.initial_aux().tobytes()
+    assert client.aux.tobytes() == network.initial()[0].tobytes()
 
 
 @pytest.mark.parametrize(
@@ -126,39 +126,46 @@ def test_batches_use_every_image_once_and_never_one_alone(count: int, expected: 
     assert sorted(torch.cat(parts).tolist()) == list(range(count))
 
 
-def test_real_parameters_survive_the_flat_vector() -> None:
+def test_moments_survive_the_flat_vector() -> None:
     network = Network(mnist_cnn(10))
     network.module.train()
     network.module(torch.randn(32, 1, 28, 28))
-    flat = network.read_real()
+    moments = network.read_moments()
     other = Network(mnist_cnn(10))
-    other.write_real(flat)
-    np.testing.assert_allclose(other.read_real(), flat, rtol=1e-6)
+    other.write_moments(moments)
+    np.testing.assert_allclose(other.read_moments(), moments, rtol=1e-6)
 
 
 def test_averaged_moments_are_those_of_the_pooled_data() -> None:
     """The law behind batchnorm=average: the variance of the clients' means is in the pooled variance."""
     generator = np.random.default_rng(0)
     groups: list[npt.NDArray[np.float64]] = [generator.normal(center, 1, 1000) for center in (-3, 0, 5)]
-    networks = []
+    moments = []
     for group in groups:
-        network = Network(nn.Sequential(OrderedDict(norm=nn.BatchNorm1d(1))))
-        norm = network.module.norm
-        assert isinstance(norm, nn.BatchNorm1d)
-        assert norm.running_mean is not None
-        assert norm.running_var is not None
-        norm.running_mean.fill_(group.mean())
-        norm.running_var.fill_(group.var())
-        networks.append(network)
-    pooled = networks[0]
-    pooled.write_real(np.mean([network.read_real() for network in networks], axis=0, dtype=np.float32))
-    norm = pooled.module.norm
-    assert isinstance(norm, nn.BatchNorm1d)
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
+        norm = nn.BatchNorm1d(1)
+        norm.running_mean, norm.running_var = torch.tensor([group.mean()]), torch.tensor([group.var()])
+        moments.append(Network(nn.Sequential(norm)).read_moments())
+    pooled = nn.BatchNorm1d(1)
+    Network(nn.Sequential(pooled)).write_moments(np.mean(moments, axis=0).astype(np.float32))
+    assert pooled.running_mean is not None
+    assert pooled.running_var is not None
     together = np.concatenate(groups)
-    assert float(norm.running_mean) == pytest.approx(together.mean(), rel=1e-5)
-    assert float(norm.running_var) == pytest.approx(together.var(), rel=1e-5)
+    assert float(pooled.running_mean) == pytest.approx(together.mean(), rel=1e-5)
+    assert float(pooled.running_var) == pytest.approx(together.var(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(Adam, torch.optim.Adam), (Sgd, torch.optim.SGD)])
+def test_optimisers_equal_torchs(ours: type[Adam] | type[Sgd], theirs: type[torch.optim.Optimizer]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(1000, generator=generator)
+    one, other = start.clone().requires_grad_(), start.clone().requires_grad_()
+    mine, reference = ours([one], 0.005), theirs([other], lr=0.005)  # type: ignore[call-arg]
+    for step in range(20):
+        gradient = torch.randn(1000, generator=generator) * 10.0 ** -(step % 9)
+        one.grad, other.grad = gradient.clone(), gradient.clone()
+        mine.step()
+        reference.step()
+    torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
 
 
 def test_the_learning_rate_steps_after_the_named_rounds() -> None:

@@ -22,9 +22,9 @@ from bifl.data.datasets import dataset
 from bifl.data.partition import partition
 from bifl.errors import ConfigError
 from bifl.nn.models import model
+from bifl.nn.optim import OPTIMIZERS
 from bifl.presets import PRESETS
 from bifl.registry import Registry, nearest
-from bifl.train import OPTIMIZERS
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Experiment:
                 raise ConfigError(f"{name} must be {bound} or more, not {getattr(self, name)}")
         if not 0 < self.participation <= 1:
             raise ConfigError(f"participation must be greater than 0 and at most 1, not {self.participation}")
-        for name, allowed in {"idle": IDLE, "optimizer": OPTIMIZERS, "batchnorm": BATCHNORM}.items():
+        for name, allowed in {"idle": IDLE, "optimizer": tuple(OPTIMIZERS), "batchnorm": BATCHNORM}.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not '{getattr(self, name)}'")
         if not self.lr or not all(0 < rate < math.inf for rate in self.lr):

@@ -51,14 +51,19 @@ class Layout:
         return sum(t.size for t in self.coded)
 
     @cached_property
+    def trained(self) -> int:
+        """How much of the real vector is trained: ϑ, γ, β. The rest are moments."""
+        return len(self.layers) + sum(t.size for t in self.affine)
+
+    @cached_property
     def reals(self) -> int:
         """Length of the real vector."""
-        return len(self.layers) + sum(t.size for t in self.affine) + 2 * sum(t.size for t in self.moments)
+        return self.trained + 2 * sum(t.size for t in self.moments)
 
     @cached_property
     def parameters(self) -> int:
         """Trainable parameters (ϑ included, running statistics not): what "bits per parameter" divides by."""
-        return self.count + len(self.layers) + sum(t.size for t in self.affine)
+        return self.count + self.trained
 
     @cached_property
     def fingerprint(self) -> str:

@@ -108,14 +108,14 @@ class Model:
 
     def module(self) -> nn.Module:
         """The network in evaluation mode. It takes (n, channels, height, width) floats: (pixels/255 − mean)/std."""
-        return self._network().module
+        return self._network().ordinary()
 
     def _network(self) -> Network:
         network = Network(model.make(self.network.name, self.network.parameters, self.classes))
         layout, message = network.layout, self.message
         if len(message.symbols) != layout.count or len(message.real) != layout.reals:
             raise DataError(f"the model file holds {len(message.symbols)} weights, {self.network.name} has {layout.count}")
-        network.finish(message.values(), message.real, self.forward)
+        network.show(message.values(), message.real, self.forward)
         return network
 
     def score(self, data: Dataset, chunk: int = 500) -> tuple[float, float]:

@@ -36,6 +36,7 @@ def draw(results: dict[str, list[list[Record]]], path: Path, title: str) -> None
             _curve(megabytes, uploaded, accuracy, label, look)
     rounds.set(xlabel="round", ylabel="test accuracy, %")
     megabytes.set(xlabel="uploaded by all clients together, MB (log scale)", xscale="log")
+    megabytes.xaxis.set_major_formatter("{x:g}")  # 0.1, 1, 10 rather than powers
     for axes in (rounds, megabytes):
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)

@@ -13,11 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from bifl.algorithm import Client
-from bifl.errors import ConfigError
 from bifl.nn.flat import Network
 from bifl.nn.forward import Forward
-
-OPTIMIZERS = ("adam", "sgd")
+from bifl.nn.optim import OPTIMIZERS
 
 
 class Plan(NamedTuple):
@@ -60,32 +58,25 @@ def batches(index: Tensor, size: int, generator: np.random.Generator) -> Iterato
         yield order[start:end]
 
 
-def _optimizer(name: str, parameters: list[Tensor], lr: float) -> torch.optim.Optimizer:
-    if name == "adam":
-        return torch.optim.Adam(parameters, lr=lr, fused=True)
-    if name == "sgd":
-        return torch.optim.SGD(parameters, lr=lr, fused=True)
-    raise ConfigError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, not '{name}'")
-
-
 def train(client: Client, network: Network, forward: Forward, samples: Samples, index: Tensor, plan: Plan) -> tuple[Client, float]:
     """Train aux and the real parameters on the client's own images.
 
     Returns:
         The client with new `aux` and `real`, and the mean loss over the images it trained on (NaN if it diverged).
     """
-    network.write_real(client.real)
+    trained = network.layout.trained
+    network.write_moments(client.real[trained:])
     network.module.train()
     aux = torch.from_numpy(client.aux.copy()).requires_grad_()
-    optimizer = _optimizer(plan.optimizer, [aux, *network.trainable()], plan.lr)
+    real = torch.from_numpy(client.real[:trained].copy()).requires_grad_()
+    optimizer = OPTIMIZERS[plan.optimizer]([aux, real], plan.lr)
     generator = np.random.default_rng(client.key)
     total, seen = 0.0, 0
     for _ in range(plan.epochs):
         for chosen in batches(index, plan.batch, generator):
             images, labels = samples.batch(chosen)
-            network.place(aux, forward)
+            network.place(aux, real, forward)
             loss = nn.functional.cross_entropy(network.module(images), labels)
-            optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             if forward.clip:
@@ -93,13 +84,13 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
                     aux.clamp_(-1, 1)
             total += loss.item() * len(labels)
             seen += len(labels)
-    return client._replace(aux=aux.detach().numpy(), real=network.read_real()), total / seen
+    new_real = np.concatenate([real.detach().numpy(), network.read_moments()])
+    return client._replace(aux=aux.detach().numpy(), real=new_real), total / seen
 
 
 @torch.no_grad()
 def evaluate(network: Network, samples: Samples, part: slice) -> tuple[int, float]:
-    """Correct answers and summed loss of the placed network, in evaluation mode, on a part of the samples."""
-    network.module.eval()
+    """Correct answers and summed loss of the model that the network shows, on a part of the samples."""
     images, labels = samples.batch(part)
     scores = network.module(images)
     loss = nn.functional.cross_entropy(scores, labels, reduction="sum")

@@ -1,6 +1,5 @@
 """Between an nn.Module and the two flat vectors of `bifl.layout`.
 
->>> import torch
 >>> from bifl.nn.models import mnist_cnn
 >>> network = Network(mnist_cnn(10))
 >>> network.layout.count, network.layout.parameters
@@ -8,8 +7,6 @@
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -22,85 +19,89 @@ from bifl.nn.forward import Forward
 
 CODED = (nn.Conv2d, nn.Linear)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+_Slot = tuple[nn.Module, str]  # a module and the name of its attribute
 
 
 class Network:
-    """A module whose conv and linear weights are taken from a flat vector at every step.
+    """A module that computes with parts of two flat vectors: `place` puts them there, autograd finds its way back.
 
     Attributes:
         module: computes with whatever `place` put there last.
         layout: names, shapes and order of the flat vectors.
-        theta: (layers,) trainable ϑ.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        coded = [(name, child) for name, child in module.named_modules() if isinstance(child, CODED)]
-        self._norms = [(name, child) for name, child in module.named_modules() if isinstance(child, NORMS)]
-        specs, self._slots = [], []
-        self._initial: list[Tensor] = []
-        for layer, (name, child) in enumerate(coded):
-            for attribute, parameter in list(child.named_parameters(recurse=False)):
-                specs.append(Spec(f"{name}.{attribute}", tuple(parameter.shape), layer))
-                self._slots.append((child, attribute))
-                self._initial.append(parameter.detach().clone())
-                delattr(child, attribute)  # from now on a plain attribute, set by `place`
-                setattr(child, attribute, self._initial[-1])
-        self.layout = Layout(
-            layers=tuple(name for name, _ in coded),
-            coded=tuple(specs),
-            affine=tuple(Spec(name, tuple(p.shape)) for name, p in module.named_parameters()),
-            moments=tuple(Spec(name, (child.num_features,)) for name, child in self._norms),
-        )
-        self.theta = torch.ones(len(coded), requires_grad=True)
+        layers = [(name, child) for name, child in module.named_modules() if isinstance(child, CODED)]
+        self._norms = [child for child in module.modules() if isinstance(child, NORMS)]
+        coded, self._coded, aux = [], [], []
+        for layer, (name, child) in enumerate(layers):
+            for attribute, parameter in _release(child):
+                coded.append(Spec(f"{name}.{attribute}", tuple(parameter.shape), layer))
+                self._coded.append((child, attribute))
+                aux.append(parameter.ravel())
+        affine, self._affine, real = [], [], [torch.ones(len(layers))]
+        for name, child in module.named_modules():
+            for attribute, parameter in _release(child):
+                affine.append(Spec(f"{name}.{attribute}", tuple(parameter.shape)))
+                self._affine.append((child, attribute))
+                real.append(parameter.ravel())
+        moments = [Spec(name, (child.num_features,)) for name, child in module.named_modules() if isinstance(child, NORMS)]
+        self.layout = Layout(tuple(name for name, _ in layers), tuple(coded), tuple(affine), tuple(moments))
+        self._initial = (torch.cat(aux) if aux else torch.zeros(0), torch.cat(real))
 
-    def initial_aux(self) -> Floats:
-        """(count,) the module's own initialisation."""
-        return np.concatenate([t.numpy().ravel() for t in self._initial])
+    def initial(self) -> tuple[Floats, Floats]:
+        """(count,) aux and (reals,) real vector of the module's own initialisation, ϑ = 1."""
+        aux, trained = self._initial
+        return aux.numpy(), np.concatenate([trained.numpy(), self.read_moments()])
 
-    def trainable(self) -> list[Tensor]:
-        """The real parameters: ϑ and batch-norm γ, β."""
-        return [self.theta, *self.module.parameters()]
-
-    def place(self, aux: Tensor, forward: Forward) -> None:
-        """Let the layers compute with what `forward` makes of aux."""
-        weights = torch.split_with_sizes(forward.weights(aux), [spec.size for spec in self.layout.coded])
-        for (child, attribute), spec, part in zip(self._slots, self.layout.coded, weights, strict=True):
+    def place(self, aux: Tensor, trained: Tensor, forward: Forward) -> None:
+        """Let the module compute with what `forward` makes of aux, and with the trained part of the real vector."""
+        specs = self.layout
+        weights = torch.split_with_sizes(forward.weights(aux), [spec.size for spec in specs.coded])
+        theta, *affine = torch.split_with_sizes(trained, [len(specs.layers), *(spec.size for spec in specs.affine)])
+        for slot, spec, part in zip(self._coded, specs.coded, weights, strict=True):
             tensor = part.view(spec.shape)
-            setattr(child, attribute, tensor * self.theta[spec.layer] if forward.scaled else tensor)
+            setattr(*slot, tensor * theta[spec.layer] if forward.scaled else tensor)
+        for slot, spec, part in zip(self._affine, specs.affine, affine, strict=True):
+            setattr(*slot, part.view(spec.shape))
 
-    def read_real(self) -> Floats:
-        """(reals,) ϑ, γ, β and the moments of the running statistics."""
-        means = [child.running_mean for _, child in self._norms]
-        squares = [child.running_var + child.running_mean**2 for _, child in self._norms]  # type: ignore[operator]
-        with torch.no_grad():
-            return torch.cat([t.reshape(-1) for t in (*self.trainable(), *means, *squares) if t is not None]).numpy()
+    def read_moments(self) -> Floats:
+        """(moments,) E[x] of every batch-norm input, then E[x²] of every one, from the running statistics."""
+        pairs = [(norm.running_mean, norm.running_var) for norm in self._norms]
+        means = [mean for mean, _ in pairs if mean is not None]
+        squares = [variance + mean**2 for mean, variance in pairs if mean is not None and variance is not None]
+        return torch.cat([*means, *squares]).numpy() if pairs else np.zeros(0, np.float32)
+
+    def write_moments(self, moments: Floats) -> None:
+        """The inverse of `read_moments`."""
+        parts = torch.split_with_sizes(torch.from_numpy(moments.copy()), [spec.size for spec in self.layout.moments] * 2)
+        for norm, mean, square in zip(self._norms, parts[: len(self._norms)], parts[len(self._norms) :], strict=True):
+            norm.running_mean = mean
+            norm.running_var = (square - mean**2).clamp_(min=0)
 
     @torch.no_grad()
-    def write_real(self, real: Floats) -> None:
-        """The inverse of `read_real`."""
-        parts = iter(torch.split_with_sizes(torch.from_numpy(real.copy()), list(self._real_sizes())))
-        for parameter in self.trainable():
-            parameter.copy_(next(parts).view_as(parameter))
-        means = [next(parts) for _ in self._norms]
-        for (_, child), average, square in zip(self._norms, means, parts, strict=True):
-            assert child.running_mean is not None
-            assert child.running_var is not None
-            child.running_mean.copy_(average)
-            child.running_var.copy_((square - average**2).clamp_(min=0))
+    def show(self, weights: Floats, real: Floats, forward: Forward) -> None:
+        """Make the module the given model, in evaluation mode."""
+        self.write_moments(real[self.layout.trained :])
+        self.place(torch.from_numpy(weights), torch.from_numpy(real[: self.layout.trained]), forward)
+        self.module.eval()
 
-    def _real_sizes(self) -> Iterator[int]:
-        yield len(self.layout.layers)
-        yield from (spec.size for spec in self.layout.affine)
-        yield from (spec.size for spec in self.layout.moments * 2)
-
-    def finish(self, weights: Floats, real: Floats, forward: Forward) -> None:
-        """Make the module an ordinary one in evaluation mode: its parameters are what it computes with."""
-        self.write_real(real)
-        with torch.no_grad():
-            self.place(torch.from_numpy(weights), forward)
-        for child, attribute in self._slots:
-            tensor = getattr(child, attribute)
+    def ordinary(self) -> nn.Module:
+        """The module as anyone expects one: what it computes with becomes its parameters."""
+        for child, attribute in self._coded + self._affine:
+            tensor: Tensor = getattr(child, attribute)
             delattr(child, attribute)
             setattr(child, attribute, nn.Parameter(tensor.detach().clone()))
-        self.module.eval()
+        return self.module
+
+
+def _release(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """Turn a module's own parameters into plain attributes, which `place` may set; their names and initial values."""
+    released = []
+    for attribute, parameter in list(module.named_parameters(recurse=False)):
+        tensor = parameter.detach().clone()
+        delattr(module, attribute)
+        setattr(module, attribute, tensor)
+        released.append((attribute, tensor))
+    return released

@@ -78,7 +78,7 @@ class Worker:
             for name in ("", "test_")
         )
         self.news = self._read(job.news) if job.news else None
-        fresh = job.shared.weights if job.shared.round == 0 else self.network.initial_aux()
+        fresh, _ = self.network.initial()
         self.clients = {n: Client(fresh, fresh, job.shared.real, len(part), 0) for n, part in job.parts.items()}
         if job.checkpoint is not None and self.news is not None:
             for number, path in checkpoint.newest_clients(job.checkpoint, self.shared.round).items():
@@ -111,9 +111,7 @@ class Worker:
         self.news = self._read(news)
         algorithm = self.algorithm.at(self.news.round)
         self.shared = algorithm.absorb(self.shared, self.news)
-        self.network.write_real(self.shared.real)
-        with torch.no_grad():
-            self.network.place(torch.from_numpy(self.shared.weights), algorithm.forward)
+        self.network.show(self.shared.weights, self.shared.real, algorithm.forward)
         return [Score(c, *evaluate(self.network, self.test, slice(c * CHUNK, (c + 1) * CHUNK))) for c in self.chunks]
 
     def _read(self, news: bytes) -> Message:

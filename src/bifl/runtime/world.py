@@ -38,7 +38,7 @@ def build(experiment: Experiment) -> World:
     else:
         parts = split(deal, data.labels, experiment.clients, experiment.seed)
     network = make_network(experiment, data.classes)
-    shared = Shared(experiment.seed, 0, network.layout, network.initial_aux(), network.read_real())
+    shared = Shared(experiment.seed, 0, network.layout, *network.initial())
     return World(experiment, algorithm, data, parts, shared)
 
 
