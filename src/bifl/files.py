@@ -29,4 +29,4 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunError(f"cannot write '{error.filename or folder}': {error.strerror}") from error
+        raise RunError(f"cannot write '{error.filename or folder}': {error.strerror or error}") from error

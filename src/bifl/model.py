@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from bifl import wire
@@ -121,7 +120,7 @@ class Model:
     def score(self, data: Dataset, chunk: int = 500) -> tuple[float, float]:
         """Accuracy and loss on a dataset's test images."""
         network = self._network()
-        samples = Samples(torch.from_numpy(data.test_images), torch.from_numpy(data.test_labels), self.mean, self.std)
+        samples = Samples.of(data.test_images, data.test_labels, data)._replace(mean=self.mean, std=self.std)
         images = len(data.test_labels)
         parts = [evaluate(network, samples, slice(start, start + chunk)) for start in range(0, images, chunk)]
         return sum(correct for correct, _ in parts) / images, sum(loss for _, loss in parts) / images

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from bifl.algorithm import Client
+from bifl.data.datasets import Dataset
 from bifl.nn.flat import Network
 from bifl.nn.forward import Forward
 from bifl.nn.optim import OPTIMIZERS
@@ -34,6 +36,11 @@ class Samples(NamedTuple):
     labels: Tensor  # (n,) int64
     mean: float
     std: float
+
+    @classmethod
+    def of(cls, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], data: Dataset) -> Samples:
+        """Images and labels of a dataset."""
+        return cls(torch.from_numpy(images), torch.from_numpy(labels), data.mean, data.std)
 
     def batch(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
         """The chosen images as normalised floats, and their labels."""

@@ -40,6 +40,21 @@ class Dataset(NamedTuple):
 dataset: Registry[Dataset] = Registry("dataset")
 
 
+def save(data: Dataset, folder: Path) -> None:
+    """Put a dataset where several processes can map it into memory."""
+    for name, value in data._asdict().items():
+        np.save(folder / f"{name}.npy", value)
+
+
+def mapped(folder: Path) -> Dataset:
+    """A dataset from such a folder; copy-on-write, so that processes share the memory and torch finds it writable."""
+    images, labels, test_images, test_labels = (
+        np.load(folder / f"{name}.npy", mmap_mode="c") for name in ("images", "labels", "test_images", "test_labels")
+    )
+    classes, mean, std = (np.load(folder / f"{name}.npy").item() for name in ("classes", "mean", "std"))
+    return Dataset(images, labels, test_images, test_labels, classes, mean, std)
+
+
 @dataset
 def mnist5k() -> Dataset:
     """5,000 real MNIST digits that come with a package: 4,000 to train, 1,000 to test, no download."""

@@ -45,7 +45,7 @@ def loop(experiment: Experiment) -> Iterator[tuple[Message, Shared]]:
 
 def _train(client: Client, world: World, number: int, round: int) -> Client:
     data = world.data
-    samples = Samples(torch.from_numpy(data.images), torch.from_numpy(data.labels), data.mean, data.std)
+    samples = Samples.of(data.images, data.labels, data)
     network = make_network(world.experiment, data.classes)
     index = torch.from_numpy(world.parts[number])
     return train(client, network, world.algorithm.at(round).forward, samples, index, plan(world.experiment, round))[0]

@@ -13,9 +13,9 @@ from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+from bifl.data.datasets import save
 from bifl.errors import BiflError, RunError
 from bifl.files import writing
 from bifl.runtime.worker import CHUNK, Job, Score, Task, Turn, Worker
@@ -40,16 +40,11 @@ class Pool(AbstractContextManager["Pool"]):
 
     def __enter__(self) -> Pool:
         try:
-            folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="bifl-")))
-            with writing(folder):
-                for name in ("images", "labels", "test_images", "test_labels"):
-                    np.save(folder / f"{name}.npy", getattr(self._world.data, name))
-            jobs = [self._job(folder, rank) for rank in range(self._count)]
+            jobs = [self._job(rank) for rank in range(self._count)]
             if self._count == 1:
-                threads = torch.get_num_threads()
-                self._stack.callback(torch.set_num_threads, threads)
+                self._stack.callback(torch.set_num_threads, torch.get_num_threads())
                 torch.set_num_threads(1)  # as in a worker process: sums must not depend on how many threads share them
-                self._local = Worker(jobs[0])
+                self._local = Worker(jobs[0], self._world.data)
             else:
                 self._workers = self._start(jobs)
         except BaseException:
@@ -90,15 +85,16 @@ class Pool(AbstractContextManager["Pool"]):
         images = len(self._world.data.test_labels)
         return sum(s.correct for s in scores) / images, sum(s.loss for s in scores) / images
 
-    def _job(self, folder: Path, rank: int) -> Job:
-        world, data = self._world, self._world.data
+    def _job(self, rank: int) -> Job:
+        world = self._world
         parts = {number: part for number, part in enumerate(world.parts) if number % self._count == rank}
-        chunks = list(range(rank, -(-len(data.test_labels) // CHUNK), self._count))
-        return Job(
-            world.experiment, folder, data.classes, data.mean, data.std, parts, chunks, world.shared, self._news, self._checkpoint
-        )
+        chunks = list(range(rank, -(-len(world.data.test_labels) // CHUNK), self._count))
+        return Job(world.experiment, parts, chunks, world.shared, self._news, self._checkpoint)
 
     def _start(self, jobs: list[Job]) -> list[Connection]:
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="bifl-")))
+        with writing(folder):
+            save(self._world.data, folder)
         secret = secrets.token_bytes(16)
         paths = os.pathsep.join(path for path in sys.path if path)  # what this process can import, and not the current folder (-P)
         environment = os.environ | {"BIFL_WORKER_KEY": secret.hex(), "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
@@ -109,7 +105,7 @@ class Pool(AbstractContextManager["Pool"]):
         workers = []
         for job in jobs:
             worker = self._stack.enter_context(listener.accept())
-            worker.send(job)
+            worker.send((job, folder))
             workers.append(worker)
         for worker in workers:
             self._receive(worker)  # ready, or why not

@@ -17,6 +17,7 @@ import torch
 
 from bifl import wire
 from bifl.algorithm import Client, Message, Shared, client_turn, key
+from bifl.data.datasets import Dataset, mapped
 from bifl.errors import BiflError, Diverged
 from bifl.experiment import Experiment
 from bifl.runtime import checkpoint
@@ -30,10 +31,6 @@ class Job(NamedTuple):
     """What a worker needs to know once."""
 
     experiment: Experiment
-    data: Path  # folder with the arrays, mapped into memory by all workers together
-    classes: int
-    mean: float
-    std: float
     parts: dict[int, np.ndarray[Any, Any]]  # images of the clients that this worker owns
     chunks: list[int]  # parts of the test set that this worker evaluates
     shared: Shared
@@ -68,15 +65,13 @@ class Score(NamedTuple):
 class Worker:
     """Runs its clients one after the other."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, data: Dataset) -> None:
         self.experiment, self.parts, self.shared, self.checkpoint = job.experiment, job.parts, job.shared, job.checkpoint
         self.algorithm = job.experiment.build()
-        self.network = make_network(job.experiment, job.classes)
+        self.network = make_network(job.experiment, data.classes)
         self.chunks = job.chunks
-        self.samples, self.test = (
-            Samples(_mapped(job.data / f"{name}images.npy"), _mapped(job.data / f"{name}labels.npy"), job.mean, job.std)
-            for name in ("", "test_")
-        )
+        self.samples = Samples.of(data.images, data.labels, data)
+        self.test = Samples.of(data.test_images, data.test_labels, data)
         self.news = self._read(job.news) if job.news else None
         fresh, _ = self.network.initial()
         self.clients = {n: Client(fresh, fresh, job.shared.real, len(part), 0) for n, part in job.parts.items()}
@@ -118,17 +113,14 @@ class Worker:
         return wire.decode(news, self.shared, expect=self.shared.layout.count)
 
 
-def _mapped(path: Path) -> torch.Tensor:
-    return torch.from_numpy(np.load(path, mmap_mode="c"))  # copy-on-write: shared between processes, and torch may not complain
-
-
 def main() -> None:
     """Serve the server's requests until it hangs up. Ctrl-C is the server's business."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     with connect(sys.argv[1], authkey=bytes.fromhex(os.environ["BIFL_WORKER_KEY"])) as server:
         try:
-            worker = Worker(server.recv())
+            job, folder = server.recv()
+            worker = Worker(job, mapped(folder))
             server.send(None)  # ready
             while True:
                 request = server.recv()

@@ -1,0 +1,46 @@
+"""What the documentation shows is what runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bifl.experiment import Experiment
+from bifl.runtime.simulate import simulate
+
+ROOT = Path(__file__).parent.parent
+
+
+def python_blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def test_the_worked_example_is_short_and_learns(tmp_path: Path) -> None:
+    (example,) = python_blocks("docs/adding-an-algorithm.md")
+    assert example.count("\n") < 60
+    path = tmp_path / "sign_majority.py"
+    path.write_text(example)
+    records = list(simulate(Experiment.of(None, [f"algorithm={path}:sign_majority", "rounds=8", "workers=2"])))
+    assert records[-1].accuracy > 0.7
+    assert records[-1].up_bpp < 1.25
+    assert records[-1].down_bpp < 1.25
+
+
+def test_the_readme_runs(tmp_path: Path) -> None:
+    blocks = python_blocks("README.md")
+    assert blocks
+    done = subprocess.run([sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
+        if "://" not in target:
+            assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
