@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -92,11 +93,12 @@ def test_centralised_training_sends_nothing(algorithm: str) -> None:
 
 
 def test_biml_learns_and_beats_up_down() -> None:
-    """10 clients, 15 rounds, seed 0. Measured: biml BIML %, up_down UPDOWN % (bifl compare algorithms=biml,up_down)."""
+    """10 clients, 15 rounds, seed 0, mean of the last 5. Measured: biml 93.4 %, up_down 85.2 % (bifl compare)."""
     biml = simulated(Experiment(algorithm="biml"))[1]  # type: ignore[arg-type]
     up_down = simulated(Experiment(algorithm="up_down"))[1]  # type: ignore[arg-type]
-    assert biml[-1].accuracy >= 0.0
-    assert biml[-1].accuracy > up_down[-1].accuracy
+    level = mean(record.accuracy for record in biml[-5:])
+    assert level >= 0.934 - 0.02
+    assert level > mean(record.accuracy for record in up_down[-5:])
 
 
 def test_a_saved_model_computes_what_the_trained_one_did(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def fitted_ratio(agree: npt.ArrayLike, voters: npt.ArrayLike, voted: bool = True
     return np.asarray(a1 + a2 * np.log(np.maximum(a * FIT_VOTERS / m, 1) + a3))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def table(total: int, unit: int, weight: int, voted: bool, ratio: Callable[[Array, float, bool], Array] = ratio) -> Array:
     """(total + 1,) r by the number of agreeing votes 0 … total, for a client of |D_i| = weight.
 

@@ -90,7 +90,8 @@ def comparison_table(summaries: list[Summary], rounds: int, seeds: int) -> Table
     """One row per algorithm."""
     over = f", mean ± std of {seeds} seeds" if seeds > 1 else ""
     table = Table(box=box.SIMPLE_HEAD, title=f"after {rounds} rounds{over}", title_justify="left", title_style="bold")
-    for heading in ("algorithm", "accuracy %", "best %", "uploaded", "downloaded", "bit/par up", "down", "seconds"):
+    headings = ("algorithm", "accuracy\n%", "best\n%", "bytes\nup", "bytes\ndown", "bit/param\nup", "bit/param\ndown", "time\ns")
+    for heading in headings:
         table.add_column(heading, justify="left" if heading == "algorithm" else "right", no_wrap=True)
     for row in summaries:
         deviation = "" if row.deviation is None else f" ± {100 * row.deviation:.2f}"

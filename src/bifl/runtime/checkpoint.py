@@ -59,15 +59,17 @@ def has_server(folder: Path) -> bool:
 
 def save_client(folder: Path, number: int, round: int, client: Client) -> None:
     """Keep what a client must remember of a round."""
-    _write(folder / f"client-{number:05d}.round-{round:05d}.npz", {"aux": client.aux, "memory": client.memory})
+    _write(
+        folder / f"client-{number:05d}.round-{round:05d}.npz", {"aux": client.aux, "scales": client.scales, "memory": client.memory}
+    )
 
 
 def load_client(path: Path, client: Client) -> Client:
     """The client with what it remembered."""
-    arrays = _read(path, ("aux", "memory"))
+    arrays = _read(path, ("aux", "scales", "memory"))
     if arrays["aux"].shape != client.aux.shape:
         raise RunError(f"'{path}' holds {arrays['aux'].size} weights, the model has {client.aux.size}")
-    return client._replace(aux=arrays["aux"], memory=arrays["memory"])
+    return client._replace(aux=arrays["aux"], scales=arrays["scales"], memory=arrays["memory"])
 
 
 def newest_clients(folder: Path, round: int) -> dict[int, Path]:
