@@ -124,13 +124,16 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(finished: Path, tmp_path: Pa
     assert rounds(folder) == rounds(finished)
 
 
-def test_workers_do_not_outlive_a_killed_server(tmp_path: Path) -> None:
+def test_a_killed_server_leaves_no_workers_and_no_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     process = start("clients=2", "workers=2", "rounds=1000", "--out", tmp_path / "orphans")
     wait_for_round(tmp_path / "orphans", 1)
     workers = [int(word) for word in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     process.kill()
     process.communicate()
     assert len(workers) == 2
+    assert not list((tmp_path / "temporary").iterdir())
     for _ in range(3000):
         if not any(Path(f"/proc/{pid}").exists() for pid in workers):
             return

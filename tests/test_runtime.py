@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import bifl
-from bifl.errors import ConfigError, Diverged
+from bifl.errors import ConfigError, Diverged, RunError
 from bifl.experiment import Experiment
 from bifl.model import Model
 from bifl.runtime.loop import loop
@@ -116,6 +116,13 @@ def test_a_saved_model_computes_what_the_trained_one_did(tmp_path: Path) -> None
 def test_a_diverging_run_says_so() -> None:
     with pytest.raises(Diverged, match="lower lr"):
         list(bifl.simulate(Experiment(algorithm="fedavg", clients=2, rounds=3, workers=1, optimizer="sgd", lr=1e30)))  # type: ignore[arg-type]
+
+
+def test_a_loop_that_was_left_cannot_be_entered_again() -> None:
+    simulation = bifl.simulate(Experiment(clients=2, rounds=3, workers=1))
+    assert next(iter(simulation)).round == 1
+    with pytest.raises(RunError, match="only once"):
+        next(iter(simulation))
 
 
 def test_more_clients_than_images_is_refused() -> None:

@@ -6,6 +6,7 @@ The gradient of the loss w.r.t. the binary weights is applied to aux (straight-t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -65,6 +66,18 @@ def batches(index: Tensor, size: int, generator: np.random.Generator) -> Iterato
         yield order[start:end]
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums must not depend on how many threads share them; and one process per core is faster than threads in one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@one_thread()
 def train(client: Client, network: Network, forward: Forward, samples: Samples, index: Tensor, plan: Plan) -> tuple[Client, float]:
     """Train aux and the real parameters on the client's own images.
 
@@ -95,6 +108,7 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
     return client._replace(aux=aux.detach().numpy(), real=new_real), total / seen
 
 
+@one_thread()
 @torch.no_grad()
 def evaluate(network: Network, samples: Samples, part: slice) -> tuple[int, float]:
     """Correct answers and summed loss of the model that the network shows, on a part of the samples."""

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from bifl.algorithm import Client, Shared
+from bifl import wire
+from bifl.algorithm import Client, Message, Shared
 from bifl.errors import RunError
 from bifl.files import write_atomic, writing
 from bifl.runtime.record import Record
@@ -26,16 +27,16 @@ _SERVER = "server.npz"
 _CLIENT = re.compile(r"client-(\d+)\.round-(\d+)\.npz")
 
 
-def save_server(folder: Path, shared: Shared, news: bytes, record: Record) -> None:
+def save_server(folder: Path, shared: Shared, news: Message, record: Record) -> None:
     """Declare the record's round complete."""
     arrays = {"weights": shared.weights, "real": shared.real, "scales": shared.scales}
     if shared.votes is not None:
         arrays["votes"] = shared.votes
     facts = {"seed": shared.seed, "round": shared.round, "model": shared.layout.fingerprint, "record": record.to_json()}
-    _write(folder / _SERVER, arrays | {"news": np.frombuffer(news, np.uint8), "facts": np.array(json.dumps(facts))})
+    _write(folder / _SERVER, arrays | {"news": np.frombuffer(wire.encode(news), np.uint8), "facts": np.array(json.dumps(facts))})
 
 
-def load_server(folder: Path, fresh: Shared) -> tuple[Shared, bytes, Record]:
+def load_server(folder: Path, fresh: Shared) -> tuple[Shared, Message, Record]:
     """The state after the last complete round.
 
     Args:
@@ -49,7 +50,7 @@ def load_server(folder: Path, fresh: Shared) -> tuple[Shared, bytes, Record]:
     shared = fresh._replace(
         round=facts["round"], weights=arrays["weights"], real=arrays["real"], scales=arrays["scales"], votes=arrays.get("votes")
     )
-    return shared, arrays["news"].tobytes(), Record.from_json(facts["record"])
+    return shared, wire.decode(arrays["news"].tobytes(), expect=fresh.layout.count), Record.from_json(facts["record"])
 
 
 def has_server(folder: Path) -> bool:

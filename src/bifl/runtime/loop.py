@@ -22,7 +22,6 @@ from bifl.train import Samples, train
 
 def loop(experiment: Experiment) -> Iterator[tuple[Message, Shared]]:
     """Each round's broadcast and the public state after it."""
-    torch.set_num_threads(1)
     world = build(experiment)
     shared, news = world.shared, None
     clients = [Client(shared.weights, shared.weights, shared.real, len(part), 0) for part in world.parts]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import secrets
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
-from multiprocessing.connection import Connection, Listener, wait
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from bifl.algorithm import Message
 from bifl.data.datasets import save
 from bifl.errors import BiflError, RunError
 from bifl.files import writing
@@ -31,7 +30,7 @@ class Pool(AbstractContextManager["Pool"]):
         checkpoint: where the clients' state is kept.
     """
 
-    def __init__(self, world: World, news: bytes | None = None, checkpoint: Path | None = None) -> None:
+    def __init__(self, world: World, news: Message | None = None, checkpoint: Path | None = None) -> None:
         self._world, self._news, self._checkpoint = world, news, checkpoint
         self._count = min(world.experiment.processes(), len(world.parts))
         self._stack = ExitStack()
@@ -42,8 +41,6 @@ class Pool(AbstractContextManager["Pool"]):
         try:
             jobs = [self._job(rank) for rank in range(self._count)]
             if self._count == 1:
-                self._stack.callback(torch.set_num_threads, torch.get_num_threads())
-                torch.set_num_threads(1)  # as in a worker process: sums must not depend on how many threads share them
                 self._local = Worker(jobs[0], self._world.data)
             else:
                 self._workers = self._start(jobs)
@@ -92,23 +89,28 @@ class Pool(AbstractContextManager["Pool"]):
         return Job(world.experiment, parts, chunks, world.shared, self._news, self._checkpoint)
 
     def _start(self, jobs: list[Job]) -> list[Connection]:
-        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="bifl-")))
-        with writing(folder):
-            save(self._world.data, folder)
-        secret = secrets.token_bytes(16)
         paths = os.pathsep.join(path for path in sys.path if path)  # what this process can import, and not the current folder (-P)
-        environment = os.environ | {"BIFL_WORKER_KEY": secret.hex(), "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-        listener = self._stack.enter_context(Listener(authkey=secret))
-        for _ in jobs:
-            command = [sys.executable, "-P", "-c", "from bifl.runtime.worker import main; main()", str(listener.address)]
-            self._stack.callback(_end, subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
-        workers = []
-        for job in jobs:
-            worker = self._stack.enter_context(listener.accept())
-            worker.send((job, folder))
-            workers.append(worker)
-        for worker in workers:
-            self._receive(worker)  # ready, or why not
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+        program = "from bifl.runtime.worker import main; main()"
+        # the workers map the data into memory and the folder is gone before the first round: nothing is left if we are killed later
+        with tempfile.TemporaryDirectory(prefix="bifl-") as name:
+            folder = Path(name)
+            with writing(folder):
+                save(self._world.data, folder)
+            workers = []
+            for job in jobs:
+                ours, theirs = Pipe()
+                workers.append(self._stack.enter_context(ours))
+                with theirs:
+                    descriptor = theirs.fileno()
+                    process = subprocess.Popen(
+                        [sys.executable, "-P", "-c", program, str(descriptor)], env=environment, pass_fds=[descriptor],
+                        stdin=subprocess.DEVNULL, start_new_session=True,  # Ctrl-C is for us
+                    )  # fmt: skip
+                self._stack.callback(_end, process)
+                self._send(ours, (job, folder))
+            for worker in workers:
+                self._receive(worker)  # ready, or why not
         return workers
 
     def _send(self, worker: Connection, request: Any) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bifl import wire
 from bifl.algorithm import Message, Shared, server_turn
+from bifl.errors import RunError
 from bifl.experiment import Experiment
 from bifl.model import Model
 from bifl.runtime import checkpoint
@@ -45,7 +46,8 @@ class Simulation:
         self.experiment = experiment
         self.last: Record | None = None
         self._folder = folder
-        self._news: bytes | None = None
+        self._news: Message | None = None  # the last broadcast
+        self._begun = False
         self.world: World = build(experiment)
         if folder is not None and checkpoint.has_server(folder):
             shared, self._news, self.last = checkpoint.load_server(folder, self.world.shared)
@@ -60,6 +62,9 @@ class Simulation:
     def __iter__(self) -> Iterator[Record]:
         if self.shared.round >= self.experiment.rounds:
             return  # without starting workers
+        if self._begun and self._folder is None:
+            raise RunError("a simulation without a folder can be iterated only once: its clients are gone when the loop is left")
+        self._begun = True
         with Pool(self.world, self._news, self._folder) as pool:
             while self.shared.round < self.experiment.rounds:
                 self.last = self._round(pool)
@@ -75,12 +80,12 @@ class Simulation:
         booth = Booth(self.world, before)
         turns = pool.turns([Task(n, n in counted, n in voters) for n in awake])
         news, _ = server_turn(self.world.algorithm, before, booth.ballots(turns))
-        self._news = wire.encode(news, before)
-        heard = wire.decode(self._news, before, expect=before.layout.count)  # what the clients will read, not what was meant
-        self.shared = self.world.algorithm.at(round).absorb(before, heard)
-        accuracy, loss = pool.hear(self._news)
+        data = wire.encode(news, before)
+        self._news = wire.decode(data, before, expect=before.layout.count)  # what the clients will read, not what was meant
+        self.shared = self.world.algorithm.at(round).absorb(before, self._news)
+        accuracy, loss = pool.hear(data)
         receivers = len(sampled(self.experiment, clients, round + 1)) if sleeping else clients
-        traffic = Traffic(len(voters), booth.bytes, receivers, len(self._news))
+        traffic = Traffic(len(voters), booth.bytes, receivers, len(data))
         if self.world.algorithm.at(round).central:  # nothing leaves the one machine
             traffic = traffic._replace(up_bytes=0, broadcast_bytes=0)
         record = Record(

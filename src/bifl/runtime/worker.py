@@ -5,10 +5,8 @@ Between it and the server go the wire's messages, as in a deployment. `main` mak
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-from multiprocessing.connection import Client as connect
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +32,7 @@ class Job(NamedTuple):
     parts: dict[int, np.ndarray[Any, Any]]  # images of the clients that this worker owns
     chunks: list[int]  # parts of the test set that this worker evaluates
     shared: Shared
-    news: bytes | None  # the last broadcast; None before the first round
+    news: Message | None  # the last broadcast, which `shared` has absorbed; None before the first round
     checkpoint: Path | None  # where clients' state is kept and, when resuming, comes from
 
 
@@ -72,7 +70,7 @@ class Worker:
         self.chunks = job.chunks
         self.samples = Samples.of(data.images, data.labels, data)
         self.test = Samples.of(data.test_images, data.test_labels, data)
-        self.news = self._read(job.news) if job.news else None
+        self.news = job.news
         fresh, _ = self.network.initial()
         self.clients = {n: Client(fresh, fresh, job.shared.real, len(part), 0) for n, part in job.parts.items()}
         if job.checkpoint is not None and self.news is not None:
@@ -103,21 +101,16 @@ class Worker:
 
     def hear(self, news: bytes) -> list[Score]:
         """Absorb a broadcast; score the new global model on this worker's part of the test set."""
-        self.news = self._read(news)
+        self.news = wire.decode(news, self.shared, expect=self.shared.layout.count)
         algorithm = self.algorithm.at(self.news.round)
         self.shared = algorithm.absorb(self.shared, self.news)
         self.network.show(self.shared.weights, self.shared.real, algorithm.forward)
         return [Score(c, *evaluate(self.network, self.test, slice(c * CHUNK, (c + 1) * CHUNK))) for c in self.chunks]
 
-    def _read(self, news: bytes) -> Message:
-        return wire.decode(news, self.shared, expect=self.shared.layout.count)
-
 
 def main() -> None:
-    """Serve the server's requests until it hangs up. Ctrl-C is the server's business."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    with connect(sys.argv[1], authkey=bytes.fromhex(os.environ["BIFL_WORKER_KEY"])) as server:
+    """Serve the server's requests, over the pipe whose number it gave us, until it hangs up."""
+    with Connection(int(sys.argv[1])) as server:
         try:
             job, folder = server.recv()
             worker = Worker(job, mapped(folder))
