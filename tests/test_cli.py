@@ -10,11 +10,13 @@ import sys
 import time
 import tomllib
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from bifl import cli
+from bifl.experiment import Choice, Experiment
 
 BIFL = [sys.executable, "-m", "bifl.cli"]
 SMALL = ["clients=2", "workers=1"]
@@ -262,6 +264,18 @@ def test_list_shows_everything() -> None:
     shown = bifl("list").stdout
     for word in ("biml_fit", "alpha=1.25", "mnist5k", "by_class", "classes_per_client=3", "mnist_cnn", "mnist-unbalanced"):
         assert word in shown
+
+
+def test_help_tells_every_key_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["run", "--help"])
+    shown = capsys.readouterr().out
+    for item in fields(Experiment):
+        default = item.default
+        text = (
+            default.name if isinstance(default, Choice) else ",".join(map(str, default)) if isinstance(default, tuple) else default
+        )
+        assert f"{item.name} ({text})" in shown
 
 
 def test_help_needs_no_torch() -> None:

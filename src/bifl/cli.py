@@ -30,11 +30,9 @@ Bad input ends with one sentence and exit code 2, Ctrl-C with 130.
 """
 
 _KEYS = """\
-keys (default) and their meaning:
-  algorithm (biml), dataset (mnist5k), partition (iid), model (mnist_cnn)
-                  names from `bifl list`; their parameters are set as algorithm.alpha=1.5;
-                  algorithm=my.py:mine takes one from a file of your own
-  rounds (15), clients (10), seed (0)
+  dataset (mnist5k), partition (iid), model (mnist_cnn)
+                        names from `bifl list`, parameters as for algorithms
+  rounds (15), clients (10)
   participation (1.0)   share of clients that upload in a round
   idle (train)          what the others do: train (as in the paper) or sleep
   optimizer (adam)      adam or sgd, fresh every round
@@ -45,6 +43,21 @@ keys (default) and their meaning:
   batchnorm (average)   running statistics of the clients are pooled exactly
   workers (0)           processes, 0 = one per core; results do not depend on it
 """
+
+_RUN_KEYS = f"""\
+keys (default) and their meaning:
+  algorithm (biml)      a name from `bifl list`; its parameters are set as algorithm.alpha=1.5;
+                        algorithm=my.py:mine takes one from a file of your own
+  seed (0)              fixes everything
+{_KEYS}"""
+
+_COMPARE_KEYS = f"""\
+keys (default) and their meaning:
+  algorithms (fedavg,full,biml,up_down)
+                        names from `bifl list`, parameters after plus signs: biml,up_down+beta=1;
+                        my.py:mine is one from a file of your own
+  seeds (0)             several give mean ± standard deviation
+{_KEYS}"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,12 +90,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     run = commands.add_parser(
-        "run", help="train one model", formatter_class=raw, epilog=_KEYS, description="Train one model federatedly."
+        "run", help="train one model", formatter_class=raw, epilog=_RUN_KEYS, description="Train one model federatedly."
     )
     run.set_defaults(command=_run)
     compare = commands.add_parser(
         "compare", help="train with several algorithms on the same split", formatter_class=raw,
-        epilog=_KEYS + "  algorithms (fedavg,full,biml,up_down)   parameters after plus signs: up_down+beta=1\n  seeds (0)\n",
+        epilog=_COMPARE_KEYS,
         description="Train with several algorithms on the same split: a table, and a picture of accuracy against bytes.",
     )  # fmt: skip
     compare.set_defaults(command=_compare)

@@ -118,7 +118,7 @@ class Experiment:
             settings: the same as keyword arguments: `rounds=3`, `algorithm={"name": "biml", "alpha": 1.5}`.
         """
         if preset is not None and preset not in PRESETS:
-            raise ConfigError(f"unknown preset '{preset}': {nearest(preset, PRESETS)}")
+            raise ConfigError(f"unknown preset '{preset}'{nearest(preset, PRESETS)}")
         return cls().changed(PRESETS[preset].settings if preset else {}).changed(pairs(overrides)).changed(settings)
 
     def changed(self, settings: Mapping[str, Any]) -> Experiment:
@@ -129,7 +129,7 @@ class Experiment:
             head, _, parameter = key.partition(".")
             known = [item.name for item in fields(self)]
             if head not in known or (parameter and head not in REGISTRIES):
-                raise ConfigError(f"unknown key '{key}': {nearest(key, known)}")
+                raise ConfigError(f"unknown key '{key}'{nearest(key, known)}")
             if head not in REGISTRIES:
                 plain[key] = value
             elif isinstance(value, Choice):
@@ -178,7 +178,7 @@ def pairs(overrides: Iterable[str]) -> dict[str, str]:
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals:
-            raise ConfigError(f"'{text}' is neither a preset nor key=value: {nearest(text, PRESETS)}")
+            raise ConfigError(f"'{text}' is neither a preset nor key=value{nearest(text, PRESETS)}")
         if key in pairs:
             raise ConfigError(f"key '{key}' is given twice")
         pairs[key] = value
@@ -200,8 +200,8 @@ def _choice(kind: str, registry: Registry[Any], given: object) -> Choice:
     known = registry.parameters(name)
     for key in given.parameters:
         if key not in known:
-            allowed = nearest(key, known) if known else f"{kind} '{given.name}' has no parameters"
-            raise ConfigError(f"unknown key '{kind}.{key}': {allowed}")
+            allowed = nearest(key, known) if known else f": {kind} '{given.name}' has no parameters"
+            raise ConfigError(f"unknown key '{kind}.{key}'{allowed}")
     return Choice(
         name, {key: _value(f"{kind}.{key}", given.parameters.get(key, default), default) for key, default in known.items()}
     )

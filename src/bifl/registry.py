@@ -11,7 +11,7 @@
 '3×3'
 >>> shapes.make("sqare", {})
 Traceback (most recent call last):
-bifl.errors.ConfigError: unknown shape 'sqare': did you mean 'square'? (square)
+bifl.errors.ConfigError: unknown shape 'sqare': did you mean 'square'? (known: square)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """The end of an "unknown …" sentence: the nearest known word if there is one, then all of them."""
     names = list(known)
     close = difflib.get_close_matches(word, names, n=1)
-    return (f"did you mean '{close[0]}'? " if close else "") + f"({', '.join(names)})"
+    return (f": did you mean '{close[0]}'?" if close else "") + f" (known: {', '.join(names)})"
 
 
 class Registry(Generic[T]):
@@ -58,7 +58,7 @@ class Registry(Generic[T]):
             self._load(name.rpartition(":")[0])
             name = name.rpartition(":")[2]
         if name not in self._factories:
-            raise ConfigError(f"unknown {self.kind} '{name}': {nearest(name, self._factories)}")
+            raise ConfigError(f"unknown {self.kind} '{name}'{nearest(name, self._factories)}")
         return self._factories[name]
 
     def parameters(self, name: str) -> dict[str, Any]:
