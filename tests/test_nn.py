@@ -117,6 +117,21 @@ def test_training_reads_nothing_but_its_arguments() -> None:
     assert client.aux.tobytes() == network.initial()[0].tobytes()
 
 
+def test_rounding_noise_does_not_move_theta() -> None:
+    """Batch-norm follows every layer of mnist_cnn, so that ϑ has no effect; with the usual ε it walked to 0 and beyond."""
+    network = Network(mnist_cnn(10))
+    client = client_of(network)
+    digits = Samples(torch.randint(0, 256, (320, 1, 28, 28), dtype=torch.uint8), torch.arange(320) % 10, 0.1307, 0.3081)
+    trained, _ = train(client, network, binary, digits, torch.arange(320), Plan("adam", 0.005, 16, 5))  # 100 steps
+    assert np.abs(trained.real[:4] - 1).max() < 0.02
+
+
+def test_theta_is_trained_where_it_matters() -> None:
+    network = Network(plain_network())
+    trained, _ = train(client_of(network), network, binary, samples(), torch.arange(12), Plan("adam", 0.005, 12, 10))
+    assert np.abs(trained.real[:2] - 1).min() > 0.02
+
+
 @pytest.mark.parametrize(
     ("count", "expected"), [(2, [2]), (64, [64]), (65, [65]), (129, [64, 65]), (130, [64, 64, 2]), (600, [64] * 9 + [24])]
 )
@@ -159,7 +174,7 @@ def test_optimisers_equal_torchs(ours: type[Adam] | type[Sgd], theirs: type[torc
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(1000, generator=generator)
     one, other = start.clone().requires_grad_(), start.clone().requires_grad_()
-    mine, reference = ours([one], 0.005), theirs([other], lr=0.005)  # type: ignore[call-arg]
+    mine, reference = ours([one], 0.005, [1e-8]), theirs([other], lr=0.005)  # type: ignore[call-arg]
     for step in range(20):
         gradient = torch.randn(1000, generator=generator) * 10.0 ** -(step % 9)
         one.grad, other.grad = gradient.clone(), gradient.clone()

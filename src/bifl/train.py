@@ -20,6 +20,11 @@ from bifl.nn.flat import Network
 from bifl.nn.forward import Forward
 from bifl.nn.optim import OPTIMIZERS
 
+EPSILON = 1e-8
+# Where batch-norm follows a layer, its ϑ has no effect and its gradient is rounding noise (1e-7 or so), of which Adam with the usual
+# ε makes full steps: ϑ then walks at random and may cross zero, where the network collapses. True gradients are 1e-3 and more.
+THETA_EPSILON = 1e-4
+
 
 class Plan(NamedTuple):
     """How to train in this round."""
@@ -89,7 +94,9 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
     network.module.train()
     aux = torch.from_numpy(client.aux.copy()).requires_grad_()
     real = torch.from_numpy(client.real[:trained].copy()).requires_grad_()
-    optimizer = OPTIMIZERS[plan.optimizer]([aux, real], plan.lr)
+    floors = torch.full_like(real, EPSILON, requires_grad=False)
+    floors[: len(network.layout.layers)] = THETA_EPSILON
+    optimizer = OPTIMIZERS[plan.optimizer]([aux, real], plan.lr, [EPSILON, floors])
     generator = np.random.default_rng(client.key)
     total, seen = 0.0, 0
     for _ in range(plan.epochs):

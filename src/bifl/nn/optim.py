@@ -7,11 +7,13 @@ import math
 import torch
 from torch import Tensor
 
+Floor = float | Tensor  # gradients much smaller than this are noise, per vector or per element
+
 
 class Sgd:
-    """Plain gradient descent."""
+    """Plain gradient descent. It never blows small gradients up, so it needs no floors."""
 
-    def __init__(self, parameters: list[Tensor], lr: float) -> None:
+    def __init__(self, parameters: list[Tensor], lr: float, floors: list[Floor]) -> None:
         self.parameters = parameters
         self.lr = lr
 
@@ -25,12 +27,13 @@ class Sgd:
 
 
 class Adam:
-    """Adam with its usual constants (Kingma and Ba, 2015)."""
+    """Adam with its usual constants (Kingma and Ba, 2015); `floors` are its ε."""
 
-    beta1, beta2, epsilon = 0.9, 0.999, 1e-8
+    beta1, beta2 = 0.9, 0.999
 
-    def __init__(self, parameters: list[Tensor], lr: float) -> None:
+    def __init__(self, parameters: list[Tensor], lr: float, floors: list[Floor]) -> None:
         self.parameters = parameters
+        self.floors = floors
         self.lr = lr
         self.steps = 0
         self.moments = [(torch.zeros_like(p, requires_grad=False), torch.zeros_like(p, requires_grad=False)) for p in parameters]
@@ -41,12 +44,12 @@ class Adam:
         self.steps += 1
         rate = self.lr / (1 - self.beta1**self.steps)
         correction = math.sqrt(1 - self.beta2**self.steps)
-        for parameter, (first, second) in zip(self.parameters, self.moments, strict=True):
+        for parameter, floor, (first, second) in zip(self.parameters, self.floors, self.moments, strict=True):
             if parameter.grad is None:
                 continue
             first.lerp_(parameter.grad, 1 - self.beta1)
             second.mul_(self.beta2).addcmul_(parameter.grad, parameter.grad, value=1 - self.beta2)
-            parameter.addcdiv_(first, second.sqrt().div_(correction).add_(self.epsilon), value=-rate)
+            parameter.addcdiv_(first, second.sqrt().div_(correction).add_(floor), value=-rate)
             parameter.grad = None
 
 
