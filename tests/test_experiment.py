@@ -23,7 +23,7 @@ def test_presets_survive_toml(preset: str, tmp_path: Path) -> None:
 def test_three_ways_to_say_the_same() -> None:
     words = Experiment.of(None, ["algorithm.alpha=1.5", "algorithm=biml", "lr=0.01,0.001", "lr_steps=5", "rounds=7"])
     keywords = Experiment.of(rounds=7, lr=(0.01, 0.001), lr_steps=(5,), algorithm={"name": "biml", "alpha": 1.5})
-    fields = Experiment(algorithm={"name": "biml", "alpha": 1.5}, rounds=7, lr=[0.01, 0.001], lr_steps=5)  # type: ignore[arg-type]
+    fields = Experiment(algorithm={"name": "biml", "alpha": 1.5}, rounds=7, lr=[0.01, 0.001], lr_steps=5)
     assert words == keywords == fields
     assert words.algorithm == Choice("biml", {"alpha": 1.5})
 
@@ -46,6 +46,8 @@ def test_another_algorithm_does_not_inherit_parameters() -> None:
         ("rounds=1.5", "rounds must be a whole number, not '1.5'"),
         ("rounds=0", "rounds must be 1 or more, not 0"),
         ("seed=-1", "seed must be 0 or more"),
+        ("seed=99999999999999999999", "seed must be less than 2^63"),
+        ("lr_steps=-5,60", "lr_steps must be rising round numbers"),
         ("batch=1", "batch must be 2 or more"),
         ("algorithm.alpha=0", "algorithm.alpha must be greater than 0, not 0.0"),
         ("algorithm.alpha=-1", "algorithm.alpha must be greater than 0"),
@@ -80,6 +82,32 @@ def test_wrong_python_values_too(key: str, value: Any) -> None:
 def test_a_key_given_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="'rounds' is given twice"):
         Experiment.of(None, ["rounds=1", "rounds=2"])
+
+
+OWN = """
+from __future__ import annotations
+from dataclasses import dataclass
+from bifl.algorithm import Algorithm, register
+from bifl.rules import floats, means, replace
+
+@dataclass
+class Thing:
+    size: int
+
+@register
+def {name}(step: float = 1) -> Algorithm:
+    'My own.'
+    return Algorithm(upload=floats, broadcast=means, update=replace)
+"""
+
+
+def test_an_algorithm_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN.format(name="mine"))
+    experiment = Experiment.of(None, [f"algorithm={tmp_path}/mine.py:mine", "algorithm.step=0.5"])
+    assert experiment.algorithm.parameters == {"step": 0.5}
+    (tmp_path / "clash.py").write_text(OWN.format(name="biml"))
+    with pytest.raises(ConfigError, match="algorithm 'biml' exists already"):
+        Experiment.of(None, [f"algorithm={tmp_path}/clash.py:biml"])
 
 
 def test_an_algorithm_from_a_file_that_fails_is_named(tmp_path: Path) -> None:

@@ -12,15 +12,19 @@ from torch import nn
 
 from bifl.algorithm import Client
 from bifl.nn.flat import Network
-from bifl.nn.forward import Forward, binary, real, straight_through_sign
+from bifl.nn.forward import Forward, Latent, binary, real, straight_through_sign
 from bifl.nn.models import mnist_cnn
 from bifl.nn.optim import Adam, Sgd
 from bifl.train import Plan, Samples, batches, schedule, train
 
 
+def latent(aux: torch.Tensor) -> Latent:
+    return Latent(aux, aux.detach(), progress=0, key=0)
+
+
 def test_sign_of_zero_is_minus_one_and_the_gradient_passes_unchanged() -> None:
     aux = torch.tensor([-0.5, 0.0, 0.5], requires_grad=True)
-    signs = straight_through_sign(aux)
+    signs = straight_through_sign(latent(aux))
     assert signs.tolist() == [-1, -1, 1]
     signs.backward(torch.tensor([1.0, 2.0, 3.0]))  # type: ignore[no-untyped-call]
     assert aux.grad is not None
@@ -50,12 +54,12 @@ def test_theta_scales_weights_and_bias_and_gets_the_right_gradient() -> None:
     aux = torch.from_numpy(network.initial()[0]).requires_grad_()
     real = torch.tensor([0.7, -1.3], requires_grad=True)
     x, y = torch.randn(6, 1, 2, 2), torch.randint(0, 3, (6,))
-    network.place(aux, real, binary)
+    network.place(latent(aux), real, binary)
     loss = nn.functional.cross_entropy(network.module(x), y)
     loss.backward()  # type: ignore[no-untyped-call]
 
     # the definition, spelled out: a_l = ϑ_l · f_l(Sign(W̄_l), a_{l-1})
-    signs = straight_through_sign(aux.detach()).requires_grad_()
+    signs = straight_through_sign(latent(aux.detach())).requires_grad_()
     theta = real.detach().clone().requires_grad_()
     one, bias_one, two, bias_two = torch.split_with_sizes(signs, [20, 5, 15, 3])
     hidden = torch.tanh(theta[0] * nn.functional.linear(x.flatten(1), one.view(5, 4), bias_one))
@@ -90,7 +94,7 @@ def test_training_is_descent_on_aux_clipped_after_every_step() -> None:
 
     again = Network(plain_network())
     aux = torch.from_numpy(client.aux.copy()).requires_grad_()
-    again.place(aux, torch.ones(2), binary)
+    again.place(latent(aux), torch.ones(2), binary)
     images, labels = samples().batch(slice(None))
     nn.functional.cross_entropy(again.module(images), labels).backward()  # type: ignore[no-untyped-call]
     assert aux.grad is not None

@@ -7,6 +7,7 @@ import pytest
 
 from bifl import mle
 from bifl.algorithm import BINARY, FLOAT32, NOTHING, Client, Message, Shared, Votes, mean, take_over
+from bifl.errors import ConfigError
 from bifl.layout import Layout
 from bifl.rules import blend, blend_signs, floats, majority, means, ml_pu, replace, sign, signs, votes
 
@@ -70,7 +71,7 @@ def test_ml_pu_is_the_definition(weight: int, voted: bool) -> None:
 def test_rules_that_need_ballots_say_so() -> None:
     shared = shared_after(Message(AUX, FLOAT32, NOTHING))
     tally = mean([floats(client_of(AUX), shared)])
-    with pytest.raises(ValueError, match="upload of signs"):
+    with pytest.raises(ConfigError, match="upload of signs"):
         votes(tally, shared, None)
-    with pytest.raises(ValueError, match="broadcast of votes"):
+    with pytest.raises(ConfigError, match="broadcast of votes"):
         ml_pu(client_of(AUX), shared, Message(AUX, FLOAT32, NOTHING), alpha=1.25)

@@ -81,12 +81,13 @@ def test_who_sleeps_receives_nothing() -> None:
 def test_sampling_takes_the_ceiling_without_rounding_noise() -> None:
     assert len(sampled(Experiment(participation=0.07), 100, 1)) == 7
     assert len(sampled(Experiment(participation=0.071), 100, 1)) == 8
+    assert len(sampled(Experiment(participation=1e-10), 100, 1)) == 1
     assert sampled(Experiment(participation=0.5), 100, 1) != sampled(Experiment(participation=0.5), 100, 2)
 
 
 @pytest.mark.parametrize("algorithm", ["baseline", "bnn"])
 def test_centralised_training_sends_nothing(algorithm: str) -> None:
-    simulation, (record,) = simulated(Experiment(algorithm=algorithm, rounds=1))  # type: ignore[arg-type]
+    simulation, (record,) = simulated(Experiment(algorithm=algorithm, rounds=1))
     assert len(simulation.world.parts) == 1
     assert (record.up_bytes, record.down_bytes, record.broadcast_bytes, record.up_bpp) == (0, 0, 0, 0)
     assert record.accuracy > 0.7
@@ -94,8 +95,8 @@ def test_centralised_training_sends_nothing(algorithm: str) -> None:
 
 def test_biml_learns_and_beats_up_down() -> None:
     """10 clients, 15 rounds, seed 0, mean of the last 5. Measured: biml 93.4 %, up_down 85.2 % (bifl compare)."""
-    biml = simulated(Experiment(algorithm="biml"))[1]  # type: ignore[arg-type]
-    up_down = simulated(Experiment(algorithm="up_down"))[1]  # type: ignore[arg-type]
+    biml = simulated(Experiment(algorithm="biml"))[1]
+    up_down = simulated(Experiment(algorithm="up_down"))[1]
     level = mean(record.accuracy for record in biml[-5:])
     assert level >= 0.934 - 0.02
     assert level > mean(record.accuracy for record in up_down[-5:])
@@ -115,7 +116,7 @@ def test_a_saved_model_computes_what_the_trained_one_did(tmp_path: Path) -> None
 
 def test_a_diverging_run_says_so() -> None:
     with pytest.raises(Diverged, match="lower lr"):
-        list(bifl.simulate(Experiment(algorithm="fedavg", clients=2, rounds=3, workers=1, optimizer="sgd", lr=1e30)))  # type: ignore[arg-type]
+        list(bifl.simulate(Experiment(algorithm="fedavg", clients=2, rounds=3, workers=1, optimizer="sgd", lr=1e30)))
 
 
 def test_a_loop_that_was_left_cannot_be_entered_again() -> None:
@@ -123,6 +124,51 @@ def test_a_loop_that_was_left_cannot_be_entered_again() -> None:
     assert next(iter(simulation)).round == 1
     with pytest.raises(RunError, match="only once"):
         next(iter(simulation))
+
+
+def test_a_loop_with_a_folder_goes_on_where_it_was_left(tmp_path: Path) -> None:
+    experiment = Experiment(clients=2, rounds=3, workers=1)
+    simulation = Simulation(experiment, tmp_path)
+    first = next(iter(simulation))
+    assert without_seconds([first, *simulation]) == simulated(experiment)[1]
+
+
+OWN = """
+import numpy as np
+import bifl
+from bifl.algorithm import FLOAT32, Algorithm, Message, register
+from bifl.rules import floats, means
+
+def remember(client, shared, news):
+    # error feedback of a kind: uses what a client remembers of the last round
+    change = client.aux - client.start + (client.memory if client.memory.size else 0)
+    return client._replace(aux=shared.weights + 0.1 * change, memory=change)
+
+@register
+def remembering() -> Algorithm:
+    'An algorithm with private state, in a script.'
+    return Algorithm(upload=floats, broadcast=means, update=remember)
+"""
+
+
+def test_private_state_is_the_same_in_every_runtime(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    experiment = Experiment(algorithm=f"{tmp_path}/own.py:remembering", clients=3, rounds=3, workers=1)
+    *_, (_, shared) = loop(experiment)
+    assert simulated(experiment)[0].shared.weights.tobytes() == shared.weights.tobytes()
+    (tmp_path / "state").mkdir()
+    for rounds in (1, 2, 3):  # as if killed after every round
+        resumed = Simulation(experiment.changed({"rounds": rounds}), tmp_path / "state")
+        list(resumed)
+    assert resumed.shared.weights.tobytes() == shared.weights.tobytes()
+
+
+def test_an_algorithm_of_a_script_reaches_the_workers(tmp_path: Path) -> None:
+    setting = "algorithm='remembering', rounds=1, clients=2, workers=2"
+    run = f"for record in bifl.simulate(bifl.Experiment({setting})):\n    print(record.round)\n"
+    (tmp_path / "script.py").write_text(OWN + run)
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("1\n", "")
 
 
 def test_more_clients_than_images_is_refused() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bifl.errors import Diverged
+from bifl.errors import DataError, Diverged
 from bifl.message import BINARY, FLOAT32, NOTHING, Message
 from bifl.tally import ExactSum, mean
 
@@ -48,6 +48,18 @@ def test_votes_are_exact_integers_in_units(ballots: npt.NDArray[np.uint8], sizes
 def test_what_is_no_trained_number_is_refused(bad: float) -> None:
     with pytest.raises(Diverged, match="not finite"):
         ExactSum().add([0.0, bad], 1)
+
+
+def test_uploads_that_do_not_fit_each_other_are_refused() -> None:
+    ballot = Message(np.array([1, 0], np.uint8), BINARY, np.zeros(3, np.float32))
+    for other in (
+        ballot._replace(symbols=np.array([1], np.uint8)),
+        ballot._replace(real=np.zeros(1, np.float32)),
+        ballot._replace(symbols=np.zeros(2, np.float32), alphabet=FLOAT32),
+        ballot._replace(weight=2**30),
+    ):
+        with pytest.raises(DataError):
+            mean([ballot, other])
 
 
 def test_an_empty_round_has_no_tally() -> None:

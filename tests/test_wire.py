@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -31,7 +32,7 @@ def symbols_of(alphabet: Alphabet, count: int, seed: int) -> np.ndarray[tuple[in
     count=st.integers(0, 300),
     seed=st.integers(0, 1000),
     sender=st.none() | st.integers(0, 2**32 - 1),
-    weight=st.integers(1, 2**40),
+    weight=st.integers(1, 2**30),
     round=st.integers(0, 2**32 - 1),
     reals=st.integers(0, 20),
     scales=st.integers(0, 5),
@@ -130,6 +131,22 @@ def test_a_message_for_another_model_is_refused_before_it_is_unpacked() -> None:
 def test_a_future_version_is_refused_by_name() -> None:
     with pytest.raises(WireError, match="version 9"):
         decode(SMALL[:4] + b"\x09" + SMALL[5:])
+
+
+def test_symbols_outside_the_alphabet_are_not_encoded() -> None:
+    for symbols, alphabet in (([-1, 1], BINARY), ([3], TERNARY), ([6], Votes(5))):
+        with pytest.raises(ValueError, match="symbols run from 0 to"):
+            encode(Message(np.array(symbols), alphabet, np.zeros(0, np.float32)))
+
+
+@pytest.mark.parametrize("alphabet", [BINARY, TERNARY, Votes(3), Votes(100), Votes(40_000), FLOAT32])
+def test_decoding_takes_a_bounded_multiple_of_the_message(alphabet: Alphabet) -> None:
+    data = encode(Message(symbols_of(alphabet, 1_000_000, 0), alphabet, np.zeros(0, np.float32)))
+    tracemalloc.start()
+    decode(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 * len(data)
 
 
 def test_padding_must_be_zero() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,7 +63,12 @@ keys (default) and their meaning:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the process's exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, more = parser.parse_known_args(arguments)
+    if more and hasattr(options, "settings") and not any(word.startswith("-") for word in more):
+        options.settings += more  # key=value may stand after --out too
+    elif more:
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
     try:
         code: int = options.command(options)
         sys.stdout.flush()
@@ -70,9 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BiflError as error:
         print(f"bifl: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader of our output (head, less) has seen enough
+    except OSError as error:  # of standard output; everything else has a sentence of its own
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        print(f"bifl: {error.strerror or error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("bifl: interrupted", file=sys.stderr)
         return 130
@@ -125,7 +132,8 @@ def _version() -> str:
 
 def _run(options: argparse.Namespace) -> int:
     from bifl.experiment import Experiment, pairs
-    from bifl.runtime.folder import RunFolder, free_name
+    from bifl.runtime.folder import RunFolder, claim
+    from bifl.runtime.world import build
     from bifl.screen import Meter, console, run_table
 
     if options.resume:
@@ -135,13 +143,14 @@ def _run(options: argparse.Namespace) -> int:
         experiment = Experiment.of(preset, overrides)
         algorithm = experiment.algorithm.name.rpartition(":")[2]
         setting = preset or f"{experiment.dataset.name}-{experiment.partition.name}"
-        run = RunFolder.start(options.out or free_name(Path("runs"), f"{setting}-{algorithm}-s{experiment.seed}"), experiment)
+        build(experiment)  # refuses what cannot be run, before anything is written
+        run = RunFolder.start(options.out or claim(Path("runs"), f"{setting}-{algorithm}-s{experiment.seed}"), experiment)
     out = console()
     with Meter(out, run.experiment.rounds).running() as meter:
         try:
             _go(run, meter, run.experiment.algorithm.name.rpartition(":")[2])
         except KeyboardInterrupt:
-            return _stopped(run, f"bifl run --resume {run.path}")
+            return _stopped(run, f"bifl run --resume {shlex.quote(str(run.path))}")
     out.print(run_table(run.records(), run.path / "model"))
     return 0
 
@@ -150,7 +159,8 @@ def _compare(options: argparse.Namespace) -> int:
     from bifl.compare import ALGORITHMS, Comparison, summarise
     from bifl.experiment import Experiment, pairs
     from bifl.plot import draw
-    from bifl.runtime.folder import free_name
+    from bifl.runtime.folder import claim
+    from bifl.runtime.world import build
     from bifl.screen import Meter, comparison_table, console
 
     if options.resume:
@@ -163,7 +173,8 @@ def _compare(options: argparse.Namespace) -> int:
                 raise ConfigError(f"a comparison takes {several}=…, separated by commas, instead of {single}=")
         algorithms, seeds = settings.pop("algorithms", ALGORITHMS), settings.pop("seeds", "0")
         base = Experiment.of(preset).changed(settings)
-        path = options.out or free_name(Path("runs"), f"compare-{preset or base.dataset.name}")
+        build(base)
+        path = options.out or claim(Path("runs"), f"compare-{preset or base.dataset.name}")
         comparison = Comparison.start(path, base, algorithms, seeds)
     out = console()
     with Meter(out, sum(cell.run.experiment.rounds for cell in comparison.cells)).running() as meter:
@@ -171,7 +182,7 @@ def _compare(options: argparse.Namespace) -> int:
             try:
                 _go(cell.run, meter, cell.run.path.name)
             except KeyboardInterrupt:
-                return _stopped(cell.run, f"bifl compare --resume {comparison.path}")
+                return _stopped(cell.run, f"bifl compare --resume {shlex.quote(str(comparison.path))}")
     results = comparison.results()
     rounds = max(len(records) for seeds in results.values() for records in seeds)
     out.print(comparison_table([summarise(*item) for item in results.items()], rounds, max(map(len, results.values()))))
@@ -198,8 +209,11 @@ def _title(comparison: Comparison) -> str:
 
 
 def _preset(settings: list[str]) -> tuple[str | None, list[str]]:
-    """The preset, if the first word is not key=value, and the rest."""
-    return (settings[0], settings[1:]) if settings and "=" not in settings[0] else (None, settings)
+    """The word that is not key=value, if there is one, and the rest."""
+    words = [word for word in settings if "=" not in word]
+    if len(words) > 1:
+        raise ConfigError(f"only one preset can be given, not {' and '.join(words)}; settings are key=value")
+    return (words[0] if words else None), [word for word in settings if "=" in word]
 
 
 def _eval(options: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
@@ -49,13 +49,16 @@ class Comparison:
             )
         labels = _listed("algorithms", algorithms)
         numbers = [base.changed({"seed": seed}).seed for seed in _listed("seeds", seeds)]
-        experiments = {(label, seed): base.changed(_settings(label) | {"seed": seed}) for label in labels for seed in numbers}
-        names = {_name(label, seed): (label, experiment) for (label, seed), experiment in experiments.items()}
-        cells = [Cell(label, RunFolder.start(path / name, experiment)) for name, (label, experiment) in names.items()]
+        rows = [
+            (_name(label, seed), label, base.changed(_settings(label) | {"seed": seed})) for label in labels for seed in numbers
+        ]
+        if len({name for name, _, _ in rows}) < len(rows):
+            raise ConfigError(f"algorithms={algorithms} has two of the same name: rename one")
         with writing(path):
-            plan = [f"[[run]]\nlabel = {json.dumps(label)}\nfolder = {json.dumps(name)}\n" for name, (label, _) in names.items()]
+            path.mkdir(parents=True, exist_ok=True)
+            plan = [f"[[run]]\nlabel = {json.dumps(label)}\nfolder = {json.dumps(name)}\n" for name, label, _ in rows]
             write_atomic(path / PLAN, "\n".join(plan))
-        return cls(path, cells)
+        return cls(path, [Cell(label, RunFolder.start(path / name, experiment)) for name, label, experiment in rows])
 
     @classmethod
     def resume(cls, path: Path, changes: Mapping[str, str]) -> Comparison:
@@ -133,8 +136,3 @@ def _name(label: str, seed: int) -> str:
 def short(label: str) -> str:
     """What a table calls an algorithm."""
     return label.rpartition(":")[2]
-
-
-def longest(results: Iterable[list[Record]]) -> int:
-    """The number of rounds of the longest run."""
-    return max((len(records) for records in results), default=0)

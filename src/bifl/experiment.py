@@ -11,10 +11,10 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import bifl.algorithms  # noqa: F401  (registers the algorithms)
 from bifl.algorithm import Algorithm, Schedule, register
@@ -32,9 +32,10 @@ class Choice:
     """A registered thing by name, with all of its parameters."""
 
     name: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
+Given = Choice | str | Mapping[str, Any]
 REGISTRIES: dict[str, Registry[Any]] = {"algorithm": register, "dataset": dataset, "partition": partition, "model": model}
 IDLE = ("train", "sleep")
 BATCHNORM = ("average",)
@@ -80,6 +81,15 @@ class Experiment:
     batchnorm: str = "average"
     workers: int = 0
 
+    if TYPE_CHECKING:  # what may be given, as opposed to what is kept
+
+        def __init__(
+            self, *, algorithm: Given = ..., dataset: Given = ..., partition: Given = ..., model: Given = ..., rounds: int = ...,
+            clients: int = ..., participation: float = ..., idle: str = ..., seed: int = ..., optimizer: str = ...,
+            lr: float | Sequence[float] = ..., lr_steps: int | Sequence[int] = ..., batch: int = ..., local_epochs: int = ...,
+            batchnorm: str = ..., workers: int = ...,
+        ) -> None: ...  # fmt: skip
+
     def __post_init__(self) -> None:
         for name, registry in REGISTRIES.items():
             object.__setattr__(self, name, _choice(name, registry, getattr(self, name)))
@@ -93,6 +103,8 @@ class Experiment:
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise ConfigError(f"{name} must be {bound} or more, not {getattr(self, name)}")
+        if self.seed >= 2**63:
+            raise ConfigError(f"seed must be less than 2^63, not {self.seed}")
         if not 0 < self.participation <= 1:
             raise ConfigError(f"participation must be greater than 0 and at most 1, not {self.participation}")
         for name, allowed in {"idle": IDLE, "optimizer": tuple(OPTIMIZERS), "batchnorm": BATCHNORM}.items():
@@ -104,7 +116,7 @@ class Experiment:
             raise ConfigError(
                 f"lr has {len(self.lr)} values for {len(self.lr_steps)} lr_steps: give one, or one more than lr_steps"
             )
-        if list(self.lr_steps) != sorted(set(self.lr_steps)):
+        if list(self.lr_steps) != sorted(set(self.lr_steps)) or min(self.lr_steps, default=1) < 1:
             raise ConfigError(f"lr_steps must be rising round numbers, not {_text(self.lr_steps)}")
         self.build()  # an algorithm refuses its parameters here, before anything was loaded
 
@@ -129,7 +141,8 @@ class Experiment:
             head, _, parameter = key.partition(".")
             known = [item.name for item in fields(self)]
             if head not in known or (parameter and head not in REGISTRIES):
-                raise ConfigError(f"unknown key '{key}'{nearest(key, known)}")
+                owners = [f"{kind}.{key}" for kind in REGISTRIES if key in getattr(self, kind).parameters]
+                raise ConfigError(f"unknown key '{key}'" + (f": did you mean '{owners[0]}'?" if owners else nearest(key, known)))
             if head not in REGISTRIES:
                 plain[key] = value
             elif isinstance(value, Choice):

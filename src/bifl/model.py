@@ -1,6 +1,7 @@
 """The trained model as a product: one packed file, one bit per binary weight, the reals beside it.
 
-File: magic "BIFLMODL", a JSON header (length as 4 bytes, little-endian), and one message of the wire with the weights.
+File: magic "BIFLMODL", a JSON header (its length before it as 4 bytes, little-endian), one message of the wire with the
+weights, and the CRC-32 of all that.
 
 >>> import bifl
 >>> network = bifl.load("runs/first/model")  # doctest: +SKIP
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,18 +20,18 @@ import numpy as np
 from torch import nn
 
 from bifl import wire
-from bifl.algorithm import Message, Shared
+from bifl.algorithm import BINARY, Message, Shared
 from bifl.data.datasets import Dataset
 from bifl.errors import BiflError, DataError
-from bifl.experiment import Choice, Experiment
+from bifl.experiment import Choice
 from bifl.files import write_atomic, writing
 from bifl.nn.flat import Network
-from bifl.nn.forward import FORWARDS, Forward
+from bifl.nn.forward import FORWARDS, Forward, real
 from bifl.nn.models import model
 from bifl.train import Samples, evaluate
 
 MAGIC = b"BIFLMODL"
-_LENGTH = struct.Struct("<I")
+_NUMBER = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,15 @@ class Model:
     message: Message
 
     @classmethod
-    def of(cls, experiment: Experiment, data: Dataset, shared: Shared, forward: Forward) -> Model:
-        """The global model of an experiment."""
-        binary = forward.alphabet.size == 2
-        symbols = (shared.weights > 0).astype(np.uint8) if binary else shared.weights
+    def of(cls, choice: Choice, network: Network, data: Dataset, shared: Shared, forward: Forward) -> Model:
+        """The global model, as `forward` uses it."""
+        weights = shared.weights
+        if FORWARDS.get(forward.name) != forward:  # somebody's own: keep what the network computes with in the end
+            network.show(weights, shared.real, forward)
+            weights, forward = network.effective(), real
+        symbols = (weights > 0).astype(np.uint8) if forward.alphabet == BINARY else weights
         message = Message(symbols, forward.alphabet, shared.real, round=shared.round)
-        return cls(experiment.model, data.classes, forward, data.mean, data.std, message)
+        return cls(choice, data.classes, forward, data.mean, data.std, message)
 
     def to_bytes(self) -> bytes:
         """The file's contents."""
@@ -67,11 +72,12 @@ class Model:
             "classes": self.classes, "forward": self.forward.name, "mean": self.mean, "std": self.std,
         }  # fmt: skip
         header = json.dumps(facts).encode()
-        return MAGIC + _LENGTH.pack(len(header)) + header + wire.encode(self.message)
+        body = MAGIC + _NUMBER.pack(len(header)) + header + wire.encode(self.message)
+        return body + _NUMBER.pack(zlib.crc32(body))
 
-    def save(self, path: Path) -> int:
+    def save(self, path: str | Path) -> int:
         """Write the file; its size in bytes."""
-        data = self.to_bytes()
+        data, path = self.to_bytes(), Path(path)
         with writing(path.parent):
             write_atomic(path, data)
         return len(data)
@@ -89,21 +95,25 @@ class Model:
             raise DataError(f"cannot read model '{path}': {error.strerror}") from error
         except BiflError as error:
             raise DataError(f"'{path}' is not a model file of this program: {error}") from error
-        except (ValueError, KeyError, TypeError, struct.error) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, struct.error) as error:
             raise DataError(f"'{path}' is not a model file of this program: its header is damaged ({error})") from error
 
     @classmethod
     def _parse(cls, data: bytes) -> Model:
         if not data.startswith(MAGIC):
             raise DataError(f"it does not start with {MAGIC.decode()}")
-        start = len(MAGIC) + _LENGTH.size
-        end = start + _LENGTH.unpack_from(data, len(MAGIC))[0]
-        facts: dict[str, Any] = json.loads(data[start:end])
+        body = data[: -_NUMBER.size]
+        if zlib.crc32(body) != _NUMBER.unpack_from(data, len(body))[0]:
+            raise DataError("its checksum does not fit, it was damaged or cut short")
+        start = len(MAGIC) + _NUMBER.size
+        end = start + _NUMBER.unpack_from(body, len(MAGIC))[0]
+        facts: dict[str, Any] = json.loads(body[start:end])
         choice = dict(facts["model"])
-        return cls(
-            Choice(choice.pop("name"), choice), facts["classes"], FORWARDS[facts["forward"]], facts["mean"], facts["std"],
-            wire.decode(data[end:]),
-        )  # fmt: skip
+        network = Choice(str(choice.pop("name")), choice)
+        forward, classes = FORWARDS[facts["forward"]], int(facts["classes"])
+        found = cls(network, classes, forward, float(facts["mean"]), float(facts["std"]), wire.decode(body[end:]))
+        found._network()  # refuses weights that do not fit
+        return found
 
     def module(self) -> nn.Module:
         """The network in evaluation mode. It takes (n, channels, height, width) floats: (pixels/255 − mean)/std."""
@@ -113,7 +123,7 @@ class Model:
         network = Network(model.make(self.network.name, self.network.parameters, self.classes))
         layout, message = network.layout, self.message
         if len(message.symbols) != layout.count or len(message.real) != layout.reals:
-            raise DataError(f"the model file holds {len(message.symbols)} weights, {self.network.name} has {layout.count}")
+            raise DataError(f"it holds {len(message.symbols)} weights, {self.network.name} has {layout.count}")
         network.show(message.values(), message.real, self.forward)
         return network
 

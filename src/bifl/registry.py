@@ -19,9 +19,13 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import inspect
+import sys
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_type_hints
+
+import cloudpickle
 
 from bifl.errors import ConfigError
 
@@ -45,6 +49,11 @@ class Registry(Generic[T]):
 
     def __call__(self, factory: F) -> F:
         """Register a factory under its own name."""
+        known = self._factories.get(factory.__name__)
+        if known is not None and inspect.getsourcefile(known) != inspect.getsourcefile(factory):
+            raise ConfigError(
+                f"{self.kind} '{factory.__name__}' exists already, in {inspect.getsourcefile(known)}: choose another name"
+            )
         self._factories[factory.__name__] = factory
         return factory
 
@@ -63,8 +72,19 @@ class Registry(Generic[T]):
 
     def parameters(self, name: str) -> dict[str, Any]:
         """What a config may set: the factory's keyword arguments, with their defaults."""
-        arguments = inspect.signature(self.factory(name)).parameters.values()
-        return {a.name: a.default for a in arguments if a.default is not inspect.Parameter.empty}
+        factory = self.factory(name)
+        hints = get_type_hints(factory)
+        defaults = {}
+        for argument in inspect.signature(factory).parameters.values():
+            if argument.default is inspect.Parameter.empty:
+                continue
+            default = float(argument.default) if hints.get(argument.name) is float else argument.default
+            if not isinstance(default, (bool, int, float, str)):
+                raise ConfigError(
+                    f"{self.kind} '{name}': the default of '{argument.name}' must be a number, a word, or true or false"
+                )
+            defaults[argument.name] = default
+        return defaults
 
     def summary(self, name: str) -> str:
         """First line of the factory's docstring."""
@@ -75,13 +95,21 @@ class Registry(Generic[T]):
         return self.factory(name)(*given, **parameters)
 
     def _load(self, path: str) -> None:
-        file = Path(path)
+        file = Path(path).resolve()
         if not file.is_file():
             raise ConfigError(f"{self.kind} file '{path}' does not exist")
-        spec = importlib.util.spec_from_file_location(f"bifl_user_{file.stem}", file)
+        name = f"bifl_user_{zlib.crc32(bytes(file)):08x}_{file.stem}"
+        if name in sys.modules:
+            return
+        spec = importlib.util.spec_from_file_location(name, file)
         if spec is None or spec.loader is None:
             raise ConfigError(f"{self.kind} file '{path}' is not a Python file")
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        cloudpickle.register_pickle_by_value(module)  # worker processes have no such module
         try:
-            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+            spec.loader.exec_module(module)
         except Exception as error:
+            del sys.modules[name]
+            if isinstance(error, ConfigError):
+                raise
             raise ConfigError(f"{self.kind} file '{path}' fails to load: {type(error).__name__}: {error}") from error

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from bifl import mle
 from bifl.algorithm import BINARY, FLOAT32, Client, Judge, Message, Shared, Tally, Votes
+from bifl.errors import ConfigError
 from bifl.message import Floats
 
 
@@ -43,7 +44,7 @@ def floats(client: Client, shared: Shared) -> Message:
 def votes(tally: Tally, shared: Shared, judge: Judge | None) -> Message:
     """W̃ as exact vote counts, log2(total + 1) bit each."""
     if tally.votes is None:
-        raise ValueError("the votes rule counts binary ballots: combine it with an upload of signs")
+        raise ConfigError("the votes rule counts binary ballots: combine it with an upload of signs")
     return Message(tally.votes, Votes(tally.total, tally.unit), tally.real)
 
 
@@ -85,7 +86,7 @@ def ml_pu(client: Client, shared: Shared, news: Message, *, alpha: float, ratio:
     A vote is worth unit/|D_i| of this client's own: that is the paper's virtual M_i = |D|/|D_i| for unequal sizes.
     """
     if not isinstance(news.alphabet, Votes):
-        raise ValueError("the ml_pu rule needs vote counts: combine it with a broadcast of votes")
+        raise ConfigError("the ml_pu rule needs vote counts: combine it with a broadcast of votes")
     total, unit = news.alphabet.total, news.alphabet.unit
     table = mle.table(total, unit, client.weight, client.voted, ratio) * alpha
     agree = np.where(client.aux > 0, news.symbols, total - news.symbols)

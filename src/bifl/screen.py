@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +22,13 @@ PLAIN_WIDTH = 100  # where there is no terminal to ask
 
 def console() -> Console:
     """Standard output; wide enough for the tables where it is a file or a pipe."""
-    out = Console(highlight=False, soft_wrap=False)
-    return out if out.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+    return _Output(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+
+
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        """The reader (head, less) has seen enough: go on in silence, a training is not thrown away for that."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def size(count: float) -> str:
@@ -37,16 +44,17 @@ class Meter:
     """Live progress over the rounds of one or more runs; on something that is no terminal, a line now and then."""
 
     def __init__(self, out: Console, total: int) -> None:
-        self._out, self._total, self._up, self._down = out, total, 0, 0
+        self._out, self._done, self._up, self._down = out, 0, 0, 0
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}"),
+            TextColumn("{task.fields[numbers]}", markup=False),
             TimeRemainingColumn(),
             TextColumn("left"),
             console=out,
             disable=not out.is_terminal,
+            speed_estimate_period=24 * 3600,  # rounds may take minutes
             transient=True,
         )
         self._task = self._bar.add_task("starting", total=total, numbers="")
@@ -61,13 +69,18 @@ class Meter:
         """A run begins, or goes on after its past rounds; bytes count per run."""
         self._label = label
         self._up, self._down = sum(r.up_bytes for r in past), sum(r.down_bytes for r in past)
-        self._bar.update(self._task, description=label, advance=len(past), numbers="")
+        self._done += len(past)
+        if past:  # they took no time now, so they must not count for the time left
+            self._bar.reset(self._task, completed=self._done, description=label, numbers="")
+        else:
+            self._bar.update(self._task, description=label, numbers="")
 
     def show(self, record: Record, rounds: int) -> None:
         """A round is done."""
         self._up, self._down = self._up + record.up_bytes, self._down + record.down_bytes
         numbers = f"{record.accuracy:6.2%}  loss {record.loss:.3f}  ↑ {size(self._up)}  ↓ {size(self._down)}"
-        self._bar.update(self._task, advance=1, numbers=numbers)
+        self._done += 1
+        self._bar.update(self._task, completed=self._done, numbers=numbers)
         if not self._out.is_terminal and (record.round == rounds or record.round % max(1, rounds // 10) == 0):
             self._out.print(f"{self._label}  round {record.round}/{rounds}  {numbers}  {record.seconds:.1f} s")
 

@@ -20,11 +20,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bifl.errors import Diverged
+from bifl.errors import DataError, Diverged
 from bifl.message import BINARY, Floats, Message
 
 _FRACTION = 2.0**32  # resolution of the fixed point: 2⁻³² ≈ 2e-10, exact for every float32 of magnitude ≥ 2⁻⁹
-_LARGEST = 2.0**40  # whole parts beyond this could overflow the sum of 2²² unit weights: the training has diverged
+LARGEST_WEIGHT = 2**30  # of all uploads together: images in a federation. Keeps every sum within int64
+_LARGEST = 2.0**32  # |values| beyond this would not: they are no trained numbers
 
 
 class ExactSum:
@@ -44,7 +45,11 @@ class ExactSum:
         exact = np.asarray(values, np.float64)
         largest = float(np.max(np.abs(exact), initial=0.0))
         if not largest < _LARGEST:  # written so that NaN fails too
-            raise Diverged("an upload holds values that are not finite numbers: the training diverged; lower lr")
+            raise Diverged("an upload holds values that are not finite or far too large: the training diverged; lower lr")
+        if self.weight + weight > LARGEST_WEIGHT:
+            raise DataError(f"the uploads weigh {self.weight + weight} images together, more than {LARGEST_WEIGHT}")
+        if self._whole is not None and self._whole.shape != exact.shape:
+            raise DataError(f"an upload holds {exact.size} numbers where the others hold {self._whole.size}")
         rounded = np.rint(exact)
         whole = rounded.astype(np.int64) * weight
         fraction = np.rint((exact - rounded) * _FRACTION).astype(np.int64) * weight
@@ -91,11 +96,15 @@ def mean(uploads: Iterable[Message], shared: object = None) -> Tally:
         clients += 1
         unit = math.gcd(unit, upload.weight)
         real.add(upload.real, upload.weight)
-        if upload.alphabet == BINARY:
-            ballot = upload.symbols.astype(np.int64) * upload.weight
-            votes = ballot if votes is None else votes + ballot
-        else:
+        if upload.alphabet != BINARY:
             weights.add(upload.values(), upload.weight)
+            continue
+        ballot = upload.symbols.astype(np.int64) * upload.weight
+        if votes is not None and votes.shape != ballot.shape:
+            raise DataError(f"an upload holds {ballot.size} symbols where the others hold {votes.size}")
+        votes = ballot if votes is None else votes + ballot
+    if votes is not None and weights.weight:
+        raise DataError("some uploads are ballots and others are not: all clients must run the same algorithm")
     if clients == 0:
         raise ValueError("a round without uploads has no tally")
     total = real.weight // unit

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -17,12 +18,12 @@ from torch import Tensor, nn
 from bifl.algorithm import Client
 from bifl.data.datasets import Dataset
 from bifl.nn.flat import Network
-from bifl.nn.forward import Forward
+from bifl.nn.forward import Forward, Latent
 from bifl.nn.optim import OPTIMIZERS
 
 EPSILON = 1e-8
-# Where batch-norm follows a layer, its ϑ has no effect and its gradient is rounding noise (1e-7 or so), of which Adam with the usual
-# ε makes full steps: ϑ then walks at random and may cross zero, where the network collapses. True gradients are 1e-3 and more.
+# Where batch-norm follows a layer, its ϑ has no effect and its gradient is rounding noise (about 1e-7), of which Adam with the
+# usual ε makes full steps: ϑ then walks at random and may cross zero, where the network collapses. True gradients are 1e-3 and up.
 THETA_EPSILON = 1e-4
 
 
@@ -64,11 +65,13 @@ def schedule(round: int, lr: tuple[float, ...], steps: tuple[int, ...]) -> float
 def batches(index: Tensor, size: int, generator: np.random.Generator) -> Iterator[Tensor]:
     """An epoch in random order. Batch-norm cannot train on one image, so a lone last one joins the batch before."""
     order = index[torch.from_numpy(generator.permutation(len(index)))]
-    starts = list(range(0, len(order), size))
-    if len(starts) > 1 and len(order) - starts[-1] == 1:
-        starts.pop()
-    for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
+    for start, end in pairwise([*_starts(len(order), size), len(order)]):
         yield order[start:end]
+
+
+def _starts(count: int, size: int) -> list[int]:
+    starts = list(range(0, count, size))
+    return starts[:-1] if len(starts) > 1 and count - starts[-1] == 1 else starts
 
 
 @contextmanager
@@ -98,11 +101,13 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
     floors[: len(network.layout.layers)] = THETA_EPSILON
     optimizer = OPTIMIZERS[plan.optimizer]([aux, real], plan.lr, [EPSILON, floors])
     generator = np.random.default_rng(client.key)
-    total, seen = 0.0, 0
+    start = torch.from_numpy(client.start)
+    steps = plan.epochs * len(_starts(len(index), plan.batch))
+    total, seen, step = 0.0, 0, 0
     for _ in range(plan.epochs):
         for chosen in batches(index, plan.batch, generator):
             images, labels = samples.batch(chosen)
-            network.place(aux, real, forward)
+            network.place(Latent(aux, start, step / steps, client.key), real, forward)
             loss = nn.functional.cross_entropy(network.module(images), labels)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -111,6 +116,7 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
                     aux.clamp_(-1, 1)
             total += loss.item() * len(labels)
             seen += len(labels)
+            step += 1
     new_real = np.concatenate([real.detach().numpy(), network.read_moments()])
     return client._replace(aux=aux.detach().numpy(), real=new_real), total / seen
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import http.client
 import os
 import shutil
 import struct
 import subprocess
 import tarfile
 import tempfile
-import urllib.error
 import urllib.request
 import zipfile
 import zlib
@@ -74,7 +74,7 @@ def _read(path: Path, npz_key: str) -> bytes:
                 return _idx(arrays[npz_key])
         raw = path.read_bytes()
         return gzip.decompress(raw) if path.suffix == ".gz" else raw
-    except (OSError, EOFError, KeyError, ValueError, zlib.error, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, KeyError, TypeError, ValueError, zlib.error, zipfile.BadZipFile) as error:
         raise DataError(f"'{path}' cannot be read ({error}): delete it to have it fetched again") from error
 
 
@@ -121,7 +121,7 @@ def _from_mirrors() -> dict[str, bytes] | None:
                     files[name] = gzip.decompress(reply.read())
                 _verify(name, files[name], f"{mirror}{name}.gz")
             return files
-        except (OSError, EOFError, zlib.error, DataError):
+        except (OSError, EOFError, zlib.error, http.client.HTTPException, DataError):
             continue
     return None
 

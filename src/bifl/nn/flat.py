@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bifl.layout import Layout
 from bifl.layout import Tensor as Spec
 from bifl.message import Floats
-from bifl.nn.forward import Forward
+from bifl.nn.forward import Forward, Latent
 
 CODED = (nn.Conv2d, nn.Linear)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -55,10 +55,10 @@ class Network:
         aux, trained = self._initial
         return aux.numpy(), np.concatenate([trained.numpy(), self.read_moments()])
 
-    def place(self, aux: Tensor, trained: Tensor, forward: Forward) -> None:
+    def place(self, latent: Latent, trained: Tensor, forward: Forward) -> None:
         """Let the module compute with what `forward` makes of aux, and with the trained part of the real vector."""
         specs = self.layout
-        weights = torch.split_with_sizes(forward.weights(aux), [spec.size for spec in specs.coded])
+        weights = torch.split_with_sizes(forward.weights(latent), [spec.size for spec in specs.coded])
         theta, *affine = torch.split_with_sizes(trained, [len(specs.layers), *(spec.size for spec in specs.affine)])
         for slot, spec, part in zip(self._coded, specs.coded, weights, strict=True):
             tensor = part.view(spec.shape)
@@ -84,8 +84,13 @@ class Network:
     def show(self, weights: Floats, real: Floats, forward: Forward) -> None:
         """Make the module the given model, in evaluation mode."""
         self.write_moments(real[self.layout.trained :])
-        self.place(torch.from_numpy(weights), torch.from_numpy(real[: self.layout.trained]), forward)
+        aux = torch.from_numpy(weights)
+        self.place(Latent(aux, aux, progress=1, key=0), torch.from_numpy(real[: self.layout.trained]), forward)
         self.module.eval()
+
+    def effective(self) -> Floats:
+        """(count,) the weights and biases that the module computes with, ϑ included."""
+        return np.concatenate([getattr(*slot).detach().numpy().ravel() for slot in self._coded])
 
     def ordinary(self) -> nn.Module:
         """The module as anyone expects one: what it computes with becomes its parameters."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,20 +15,29 @@ from torch import Tensor
 from bifl.message import BINARY, FLOAT32, Alphabet
 
 
+class Latent(NamedTuple):
+    """What the weights of a step may depend on."""
+
+    aux: Tensor  # (count,) auxiliary weights, trained
+    start: Tensor  # (count,) aux as this round's training began
+    progress: float  # share of this round's steps already done; 1 when evaluated
+    key: int  # of the client and round: the only randomness; 0 when evaluated
+
+
 @dataclass(frozen=True)
 class Forward:
     """How a network uses its auxiliary weights.
 
     Attributes:
-        name: stands in model files.
-        weights: (count,) aux → (count,) weights, differentiable.
+        name: what tables call it; the names of `FORWARDS` stand in model files.
+        weights: latent → (count,) weights, differentiable.
         scaled: whether each layer is multiplied by its trainable ϑ.
         clip: whether training keeps aux within [−1, 1].
         alphabet: what the weights of the finished model are made of.
     """
 
     name: str
-    weights: Callable[[Tensor], Tensor]
+    weights: Callable[[Latent], Tensor]
     scaled: bool
     clip: bool
     alphabet: Alphabet
@@ -46,14 +55,14 @@ class _StraightThroughSign(torch.autograd.Function):
         return gradients[0]
 
 
-def straight_through_sign(aux: Tensor) -> Tensor:
+def straight_through_sign(latent: Latent) -> Tensor:
     """±1 with the straight-through gradient."""
-    signs: Tensor = _StraightThroughSign.apply(aux)  # type: ignore[no-untyped-call]
+    signs: Tensor = _StraightThroughSign.apply(latent.aux)  # type: ignore[no-untyped-call]
     return signs
 
 
-def _as_they_are(aux: Tensor) -> Tensor:
-    return aux
+def _as_they_are(latent: Latent) -> Tensor:
+    return latent.aux
 
 
 binary = Forward("binary", straight_through_sign, scaled=True, clip=True, alphabet=BINARY)

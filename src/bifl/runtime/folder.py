@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import fcntl
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 
@@ -12,16 +14,23 @@ from bifl.experiment import Experiment
 from bifl.files import write_atomic, writing
 from bifl.runtime.record import Record
 from bifl.runtime.simulate import Simulation
-from bifl.runtime.world import build
 
 CONFIG, ROUNDS, CHECKPOINT, MODEL, LOCK = "config.toml", "rounds.jsonl", "checkpoint", "model", ".lock"
 EXTENDABLE = ("rounds", "workers")  # what may change when a run is continued: neither alters a round already run
 
 
-def free_name(parent: Path, name: str) -> Path:
-    """`parent/name`, or with the first number that makes it new."""
-    candidates = [parent / name, *(parent / f"{name}-{number}" for number in range(2, 10_000))]
-    return next(path for path in candidates if not path.exists())
+def claim(parent: Path, name: str) -> Path:
+    """Make the folder `parent/name`, or with the first number that makes it new; two processes never get the same."""
+    with writing(parent):
+        parent.mkdir(parents=True, exist_ok=True)
+        for number in count(1):
+            path = parent / (name if number == 1 else f"{name}-{number}")
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            return path
+    raise AssertionError("count() does not end")
 
 
 class RunFolder:
@@ -34,11 +43,12 @@ class RunFolder:
     @classmethod
     def start(cls, path: Path, experiment: Experiment) -> RunFolder:
         """A new run in exactly this folder."""
-        if (path / CONFIG).exists():
-            raise RunError(f"'{path}' holds a run already: continue it with bifl run --resume {path}, or choose another --out")
-        build(experiment)  # refuses what cannot be run, before anything is written
         with writing(path):
-            (path / CHECKPOINT).mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
+        with locked(path), writing(path):
+            if (path / CONFIG).exists():
+                raise RunError(f"'{path}' holds a run already: continue it with bifl run --resume {path}, or choose another --out")
+            (path / CHECKPOINT).mkdir(exist_ok=True)
             write_atomic(path / CONFIG, experiment.to_toml())
         return cls(path, experiment)
 
@@ -51,9 +61,11 @@ class RunFolder:
             if key not in EXTENDABLE:
                 raise ConfigError(f"'{key}' cannot change when a run is continued, only {' and '.join(EXTENDABLE)} can")
         experiment = Experiment.from_toml(path / CONFIG).changed(changes)
-        with writing(path):
-            (path / CHECKPOINT).mkdir(exist_ok=True)
-            if changes:
+        if changes:
+            with locked(path), writing(path):
+                done = len(read_records(path))
+                if experiment.rounds < done:
+                    raise ConfigError(f"rounds={experiment.rounds} is less than the {done} rounds that '{path}' has already")
                 write_atomic(path / CONFIG, experiment.to_toml())
         return cls(path, experiment)
 
@@ -63,15 +75,15 @@ class RunFolder:
 
     def __iter__(self) -> Iterator[Record]:
         """Run the remaining rounds, write each down before it is handed out, and the model at the end."""
-        with writing(self.path), (self.path / LOCK).open("w") as lock:
-            _acquire(lock.fileno(), self.path)
+        with locked(self.path):
             simulation = Simulation(self.experiment, self.path / CHECKPOINT)
-            self._mend_records(simulation.last)
-            with (self.path / ROUNDS).open("a") as lines:
-                for record in simulation:
+            with writing(self.path):
+                (self.path / CHECKPOINT).mkdir(exist_ok=True)
+                self._mend_records(simulation.last)
+            for record in simulation:
+                with writing(self.path), (self.path / ROUNDS).open("a") as lines:
                     lines.write(record.to_json() + "\n")
-                    lines.flush()
-                    yield record
+                yield record
             simulation.model().save(self.path / MODEL)
 
     def _mend_records(self, last: Record | None) -> None:
@@ -99,13 +111,14 @@ def read_records(path: Path) -> list[Record]:
     return records
 
 
-def _acquire(descriptor: int, path: Path) -> None:
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
     """Refuse to write into a folder that another process is writing into; the lock ends with its holder, however it ends."""
-    if os.name != "posix":
-        return
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise RunError(f"another process is running in '{path}': wait for it, or end it") from None
+    with writing(path):
+        lock = (path / LOCK).open("w")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"another process is running in '{path}': wait for it, or end it") from None
+        yield

@@ -16,7 +16,7 @@ import torch
 from bifl import wire
 from bifl.algorithm import Client, Message, Shared, client_turn, key, server_turn
 from bifl.experiment import Experiment
-from bifl.runtime.world import World, build, make_network, plan, sampled
+from bifl.runtime.world import World, build, plan, sampled
 from bifl.train import Samples, train
 
 
@@ -45,6 +45,5 @@ def loop(experiment: Experiment) -> Iterator[tuple[Message, Shared]]:
 def _train(client: Client, world: World, number: int, round: int) -> Client:
     data = world.data
     samples = Samples.of(data.images, data.labels, data)
-    network = make_network(world.experiment, data.classes)
     index = torch.from_numpy(world.parts[number])
-    return train(client, network, world.algorithm.at(round).forward, samples, index, plan(world.experiment, round))[0]
+    return train(client, world.network, world.algorithm.at(round).forward, samples, index, plan(world.experiment, round))[0]

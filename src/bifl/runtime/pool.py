@@ -13,6 +13,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+
 from bifl.algorithm import Message
 from bifl.data.datasets import save
 from bifl.errors import BiflError, RunError
@@ -28,10 +30,11 @@ class Pool(AbstractContextManager["Pool"]):
         world: what is run.
         news: the last broadcast, when resuming; world.shared has absorbed it.
         checkpoint: where the clients' state is kept.
+        trained: the clients whose state is there already, and of which round.
     """
 
-    def __init__(self, world: World, news: Message | None = None, checkpoint: Path | None = None) -> None:
-        self._world, self._news, self._checkpoint = world, news, checkpoint
+    def __init__(self, world: World, news: Message | None, checkpoint: Path | None, trained: dict[int, int]) -> None:
+        self._world, self._news, self._checkpoint, self._trained = world, news, checkpoint, trained
         self._count = min(world.experiment.processes(), len(world.parts))
         self._stack = ExitStack()
         self._local: Worker | None = None
@@ -86,7 +89,8 @@ class Pool(AbstractContextManager["Pool"]):
         world = self._world
         parts = {number: part for number, part in enumerate(world.parts) if number % self._count == rank}
         chunks = list(range(rank, -(-len(world.data.test_labels) // CHUNK), self._count))
-        return Job(world.experiment, parts, chunks, world.shared, self._news, self._checkpoint)
+        state = (world.shared, self._news, self._checkpoint, self._trained)
+        return Job(world.experiment, world.algorithm, world.network, parts, chunks, *state)
 
     def _start(self, jobs: list[Job]) -> list[Connection]:
         paths = os.pathsep.join(path for path in sys.path if path)  # what this process can import, and not the current folder (-P)
@@ -108,10 +112,16 @@ class Pool(AbstractContextManager["Pool"]):
                         stdin=subprocess.DEVNULL, start_new_session=True,  # Ctrl-C is for us
                     )  # fmt: skip
                 self._stack.callback(_end, process)
-                self._send(ours, (job, folder))
+                self._begin(ours, job, folder)
             for worker in workers:
                 self._receive(worker)  # ready, or why not
         return workers
+
+    def _begin(self, worker: Connection, job: Job, folder: Path) -> None:
+        try:
+            worker.send_bytes(cloudpickle.dumps((job, folder)))  # algorithms of a script or a notebook go along by value
+        except OSError as error:
+            raise self._lost() from error
 
     def _send(self, worker: Connection, request: Any) -> None:
         try:

@@ -44,20 +44,20 @@ class Simulation:
 
     def __init__(self, experiment: Experiment, folder: Path | None = None) -> None:
         self.experiment = experiment
+        self.world: World = build(experiment)
+        self.shared: Shared = self.world.shared
         self.last: Record | None = None
         self._folder = folder
         self._news: Message | None = None  # the last broadcast
+        self._trained: dict[int, int] = {}  # client → the last round in which it trained
         self._begun = False
-        self.world: World = build(experiment)
-        if folder is not None and checkpoint.has_server(folder):
-            shared, self._news, self.last = checkpoint.load_server(folder, self.world.shared)
-            self.world = self.world._replace(shared=shared)
-        self.shared: Shared = self.world.shared
+        if folder is not None and (state := checkpoint.load_server(folder, self.shared)):
+            self.shared, self._news, self.last, self._trained = state
 
     def model(self) -> Model:
         """The global model as it stands."""
         forward = self.world.algorithm.at(max(self.shared.round, 1)).forward
-        return Model.of(self.experiment, self.world.data, self.shared, forward)
+        return Model.of(self.experiment.model, self.world.network, self.world.data, self.shared, forward)
 
     def __iter__(self) -> Iterator[Record]:
         if self.shared.round >= self.experiment.rounds:
@@ -65,7 +65,7 @@ class Simulation:
         if self._begun and self._folder is None:
             raise RunError("a simulation without a folder can be iterated only once: its clients are gone when the loop is left")
         self._begun = True
-        with Pool(self.world, self._news, self._folder) as pool:
+        with Pool(self.world._replace(shared=self.shared), self._news, self._folder, self._trained) as pool:
             while self.shared.round < self.experiment.rounds:
                 self.last = self._round(pool)
                 yield self.last
@@ -94,12 +94,12 @@ class Simulation:
             loss=loss,
             train_loss=float(booth.losses.mean()),
             flips=flips(before, self.shared),
-            seconds=_milliseconds(time.perf_counter() - began),
+            seconds=float(f"{time.perf_counter() - began:.3f}"),
             **traffic.fields(before.layout.parameters),
         )
+        self._trained.update(dict.fromkeys(awake, round))
         if self._folder is not None:
-            checkpoint.save_server(self._folder, self.shared, self._news, record)
-            checkpoint.prune(self._folder, round)
+            checkpoint.save_server(self._folder, checkpoint.State(self.shared, self._news, record, self._trained))
         return record
 
 
@@ -118,7 +118,3 @@ class Booth:
             if turn.upload is not None:
                 self.bytes += len(turn.upload)
                 yield wire.decode(turn.upload, self._shared, expect=self._shared.layout.count)
-
-
-def _milliseconds(seconds: float) -> float:
-    return round(seconds, 3)

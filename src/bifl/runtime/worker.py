@@ -5,7 +5,10 @@ Between it and the server go the wire's messages, as in a deployment. `main` mak
 
 from __future__ import annotations
 
+import pickle
 import sys
+import traceback
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,12 +17,13 @@ import numpy as np
 import torch
 
 from bifl import wire
-from bifl.algorithm import Client, Message, Shared, client_turn, key
+from bifl.algorithm import Algorithm, Client, Message, Schedule, Shared, client_turn, key
 from bifl.data.datasets import Dataset, mapped
-from bifl.errors import BiflError, Diverged
+from bifl.errors import BiflError, Diverged, RunError
 from bifl.experiment import Experiment
+from bifl.nn.flat import Network
 from bifl.runtime import checkpoint
-from bifl.runtime.world import make_network, plan
+from bifl.runtime.world import plan
 from bifl.train import Samples, evaluate, train
 
 CHUNK = 500  # test images per evaluation step; fixed, so that sums do not depend on the number of workers
@@ -29,11 +33,14 @@ class Job(NamedTuple):
     """What a worker needs to know once."""
 
     experiment: Experiment
+    algorithm: Algorithm | Schedule
+    network: Network
     parts: dict[int, np.ndarray[Any, Any]]  # images of the clients that this worker owns
     chunks: list[int]  # parts of the test set that this worker evaluates
     shared: Shared
     news: Message | None  # the last broadcast, which `shared` has absorbed; None before the first round
-    checkpoint: Path | None  # where clients' state is kept and, when resuming, comes from
+    checkpoint: Path | None  # where clients' state is kept
+    trained: dict[int, int]  # clients whose state is there already, and of which round
 
 
 class Task(NamedTuple):
@@ -65,18 +72,15 @@ class Worker:
 
     def __init__(self, job: Job, data: Dataset) -> None:
         self.experiment, self.parts, self.shared, self.checkpoint = job.experiment, job.parts, job.shared, job.checkpoint
-        self.algorithm = job.experiment.build()
-        self.network = make_network(job.experiment, data.classes)
-        self.chunks = job.chunks
+        self.algorithm, self.network, self.chunks = job.algorithm, job.network, job.chunks
         self.samples = Samples.of(data.images, data.labels, data)
         self.test = Samples.of(data.test_images, data.test_labels, data)
         self.news = job.news
         fresh, _ = self.network.initial()
         self.clients = {n: Client(fresh, fresh, job.shared.real, len(part), 0) for n, part in job.parts.items()}
-        if job.checkpoint is not None and self.news is not None:
-            for number, path in checkpoint.newest_clients(job.checkpoint, self.shared.round).items():
-                if number in self.clients:
-                    self.clients[number] = checkpoint.load_client(path, self.clients[number])
+        for number, round in job.trained.items():
+            if job.checkpoint is not None and number in self.clients:
+                self.clients[number] = checkpoint.load_client(job.checkpoint, number, round, self.clients[number])
 
     def turn(self, task: Task) -> Turn:
         """Let a client react to the news, train and, if it is sampled, upload."""
@@ -94,7 +98,7 @@ class Worker:
         client, upload = client_turn(self.algorithm, client, self.shared, self.news, local)
         if not np.isfinite(losses[0]):
             raise Diverged(f"round {round}: the loss of client {task.number} is {losses[0]}: the training diverged; lower lr")
-        self.clients[task.number] = client._replace(start=client.aux)  # the old start is of no more use
+        self.clients[task.number] = client
         if self.checkpoint is not None:
             checkpoint.save_client(self.checkpoint, task.number, round, client)
         return Turn(task.number, wire.encode(upload._replace(sender=task.number), self.shared) if task.uploads else None, losses[0])
@@ -112,7 +116,7 @@ def main() -> None:
     """Serve the server's requests, over the pipe whose number it gave us, until it hangs up."""
     with Connection(int(sys.argv[1])) as server:
         try:
-            job, folder = server.recv()
+            job, folder = pickle.loads(server.recv_bytes())
             worker = Worker(job, mapped(folder))
             server.send(None)  # ready
             while True:
@@ -124,5 +128,9 @@ def main() -> None:
                         server.send(worker.turn(task))
         except (EOFError, ConnectionError):
             return  # the server is gone
-        except BiflError as error:
-            server.send(error)
+        except Exception as error:
+            if not isinstance(error, BiflError):  # a mistake in an algorithm, most likely: its author wants to see where
+                traceback.print_exc()
+                error = RunError(f"a client's turn failed with {type(error).__name__}: {error}")
+            with suppress(ConnectionError):
+                server.send(error)

@@ -24,6 +24,7 @@ class World(NamedTuple):
     experiment: Experiment
     algorithm: Algorithm | Schedule
     data: Dataset
+    network: Network
     parts: list[Index]  # images of each client
     shared: Shared  # before the first round: the common initialisation
 
@@ -39,7 +40,7 @@ def build(experiment: Experiment) -> World:
         parts = split(deal, data.labels, experiment.clients, experiment.seed)
     network = make_network(experiment, data.classes)
     shared = Shared(experiment.seed, 0, network.layout, *network.initial())
-    return World(experiment, algorithm, data, parts, shared)
+    return World(experiment, algorithm, data, network, parts, shared)
 
 
 @lru_cache(maxsize=1)
@@ -57,7 +58,7 @@ def make_network(experiment: Experiment, classes: int) -> Network:
 
 def sampled(experiment: Experiment, clients: int, round: int) -> list[int]:
     """The clients that upload in a round: a random ⌈λM⌉ of them."""
-    count = math.ceil(experiment.participation * clients - 1e-9)  # 0.07·100 is 7, not 7.000000000000001
+    count = max(1, math.ceil(experiment.participation * clients - 1e-9))  # 0.07·100 is 7, not 7.000000000000001
     generator = np.random.default_rng([experiment.seed, round, 1])
     return sorted(generator.permutation(clients)[:count].tolist())
 

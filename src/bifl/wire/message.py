@@ -33,6 +33,7 @@ import numpy as np
 
 from bifl.algorithm import BINARY, FLOAT32, TERNARY, Alphabet, Message, Shared, Votes
 from bifl.errors import BiflError
+from bifl.tally import LARGEST_WEIGHT
 from bifl.wire.pack import pack, packed_size, unpack
 
 MAGIC = b"BIFL"
@@ -100,8 +101,8 @@ def decode(data: bytes, context: Shared | None = None, expect: int | None = None
     alphabet = _alphabet(code, total, unit)
     if has_sender > 1 or zero or (sender and not has_sender):
         raise WireError(6, "sender flags are not 0 or 1")
-    if weight < 1:
-        raise WireError(16, "weight must be 1 or more")
+    if not 1 <= weight <= LARGEST_WEIGHT:
+        raise WireError(16, f"weight must be from 1 to {LARGEST_WEIGHT}, not {weight}")
     if expect is not None and count != expect:
         raise WireError(24, f"holds {count} symbols, the model has {expect}")
     ends = np.cumsum([_HEADER.size, packed_size(count, alphabet), 4 * reals, 4 * scales], dtype=object)

@@ -32,10 +32,16 @@ def packed_size(count: int, alphabet: Alphabet) -> int:
 
 
 def pack(symbols: Symbols, alphabet: Alphabet) -> bytes:
-    """The one spelling of the symbols."""
+    """The one spelling of the symbols.
+
+    Raises:
+        ValueError: a symbol is not in the alphabet.
+    """
     if alphabet.size == 0:
         floats: Floats = symbols.astype("<f4")
         return floats.tobytes()
+    if len(symbols) and (symbols.min() < 0 or symbols.max() >= alphabet.size):
+        raise ValueError(f"{alphabet.name} symbols run from 0 to {alphabet.size - 1}, not from {symbols.min()} to {symbols.max()}")
     if alphabet == TERNARY:
         trits = np.zeros(packed_size(len(symbols), alphabet) * _TRITS, np.uint8)
         trits[: len(symbols)] = symbols
@@ -71,8 +77,8 @@ def _read(raw: npt.NDArray[np.uint8], count: int, alphabet: Alphabet) -> Symbols
     bits = np.unpackbits(raw, count=count * width).reshape(count, width)
     if width == 1:
         return bits[:, 0]
-    counts = np.zeros(count, np.int64)
-    for column in bits.T:  # a column at a time: memory stays below ten times that of the message
+    counts = np.zeros(count, f"u{1 << max(0, (width - 1).bit_length() - 3)}")  # the smallest unsigned type that holds them
+    for column in bits.T:  # a column at a time: memory stays below 20 times that of the message
         counts <<= 1
         counts |= column
     return counts
