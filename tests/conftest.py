@@ -1,6 +1,37 @@
-"""Settings for all tests: timing never decides, and a failure today is a failure tomorrow."""
+"""Settings and fixtures for all tests: timing never decides, and a failure today is a failure tomorrow."""
 
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+
+from bifl import cli
+from tests.commands import SMALL, Run, bifl
 
 settings.register_profile("bifl", deadline=None, derandomize=True)
 settings.load_profile("bifl")
+
+
+@pytest.fixture
+def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The same within this process: for refusals, which need no process of their own."""
+    monkeypatch.chdir(Path.cwd())  # and back afterwards
+
+    def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+        code = cli.main([str(word) for word in words])
+        shown = capsys.readouterr()
+        return subprocess.CompletedProcess(words, code, shown.out, shown.err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four rounds that nobody disturbed, nor may disturb."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    done = bifl("run", *SMALL, "rounds=4", "--out", folder)
+    assert done.returncode == 0, done.stderr
+    return folder
