@@ -137,9 +137,8 @@ def client_turn(
 
 def server_turn(
     algorithms: Algorithm | Schedule, shared: Shared, uploads: Iterable[Message], judge: Judge | None = None
-) -> tuple[Message, Tally]:
+) -> Message:
     """Fold a round's uploads into the next broadcast."""
     algorithm = algorithms.at(shared.round + 1)
     tally = algorithm.aggregate(uploads, shared)
-    news = algorithm.broadcast(tally, shared, judge)
-    return news._replace(round=shared.round + 1), tally
+    return algorithm.broadcast(tally, shared, judge)._replace(round=shared.round + 1)

@@ -132,6 +132,7 @@ def _version() -> str:
 
 def _run(options: argparse.Namespace) -> int:
     from bifl.experiment import Experiment, pairs
+    from bifl.registry import short
     from bifl.runtime.folder import RunFolder, claim
     from bifl.runtime.world import build
     from bifl.screen import Meter, console, run_table
@@ -141,14 +142,14 @@ def _run(options: argparse.Namespace) -> int:
     else:
         preset, overrides = _preset(options.settings)
         experiment = Experiment.of(preset, overrides)
-        algorithm = experiment.algorithm.name.rpartition(":")[2]
-        setting = preset or f"{experiment.dataset.name}-{experiment.partition.name}"
         build(experiment)  # refuses what cannot be run, before anything is written
-        run = RunFolder.start(options.out or claim(Path("runs"), f"{setting}-{algorithm}-s{experiment.seed}"), experiment)
+        setting = preset or f"{experiment.dataset.name}-{experiment.partition.name}"
+        name = f"{setting}-{short(experiment.algorithm.name)}-s{experiment.seed}"
+        run = RunFolder.start(options.out or claim(Path("runs"), name), experiment)
     out = console()
     with Meter(out, run.experiment.rounds).running() as meter:
         try:
-            _go(run, meter, run.experiment.algorithm.name.rpartition(":")[2])
+            _go(run, meter, short(run.experiment.algorithm.name))
         except KeyboardInterrupt:
             return _stopped(run, f"bifl run --resume {shlex.quote(str(run.path))}")
     out.print(run_table(run.records(), run.path / "model"))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from bifl.errors import ConfigError, RunError
 from bifl.experiment import Experiment
 from bifl.files import write_atomic, writing
+from bifl.registry import short
 from bifl.runtime.folder import RunFolder
 from bifl.runtime.record import Record
 
@@ -129,10 +130,4 @@ def _settings(label: str) -> dict[str, str]:
 
 
 def _name(label: str, seed: int) -> str:
-    """A folder name: a user's own file keeps its last part only."""
-    return f"{label.rpartition(':')[2].replace('/', '-')}-s{seed}"
-
-
-def short(label: str) -> str:
-    """What a table calls an algorithm."""
-    return label.rpartition(":")[2]
+    return f"{short(label).replace('/', '-')}-s{seed}"

@@ -28,7 +28,7 @@ from bifl.files import write_atomic, writing
 from bifl.nn.flat import Network
 from bifl.nn.forward import FORWARDS, Forward, real
 from bifl.nn.models import model
-from bifl.train import Samples, evaluate
+from bifl.train import CHUNK, Samples, evaluate
 
 MAGIC = b"BIFLMODL"
 _NUMBER = struct.Struct("<I")
@@ -127,12 +127,12 @@ class Model:
         network.show(message.values(), message.real, self.forward)
         return network
 
-    def score(self, data: Dataset, chunk: int = 500) -> tuple[float, float]:
+    def score(self, data: Dataset) -> tuple[float, float]:
         """Accuracy and loss on a dataset's test images."""
         network = self._network()
         samples = Samples.of(data.test_images, data.test_labels, data)._replace(mean=self.mean, std=self.std)
         images = len(data.test_labels)
-        parts = [evaluate(network, samples, slice(start, start + chunk)) for start in range(0, images, chunk)]
+        parts = [evaluate(network, samples, slice(start, start + CHUNK)) for start in range(0, images, CHUNK)]
         return sum(correct for correct, _ in parts) / images, sum(loss for _, loss in parts) / images
 
 

@@ -40,6 +40,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return (f": did you mean '{close[0]}'?" if close else "") + f" (known: {', '.join(names)})"
 
 
+def short(name: str) -> str:
+    """What tables and folders call a choice: `path/to/file.py:mine` is `mine`."""
+    return name.rpartition(":")[2]
+
+
 class Registry(Generic[T]):
     """Factories by name. Used as a decorator; the function's name, doc and keyword defaults are all there is to say."""
 
@@ -65,7 +70,7 @@ class Registry(Generic[T]):
         """The factory called `name`; `path/to/file.py:name` loads a user's own file first."""
         if ":" in name:
             self._load(name.rpartition(":")[0])
-            name = name.rpartition(":")[2]
+            name = short(name)
         if name not in self._factories:
             raise ConfigError(f"unknown {self.kind} '{name}'{nearest(name, self._factories)}")
         return self._factories[name]

@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from bifl.compare import Summary, short
+from bifl.compare import Summary
+from bifl.registry import short
 from bifl.runtime.record import Record
 
 PLAIN_WIDTH = 100  # where there is no terminal to ask

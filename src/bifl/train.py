@@ -25,6 +25,7 @@ EPSILON = 1e-8
 # Where batch-norm follows a layer, its ϑ has no effect and its gradient is rounding noise (about 1e-7), of which Adam with the
 # usual ε makes full steps: ϑ then walks at random and may cross zero, where the network collapses. True gradients are 1e-3 and up.
 THETA_EPSILON = 1e-4
+CHUNK = 500  # test images per evaluation step; fixed, so that sums do not depend on the number of workers
 
 
 class Plan(NamedTuple):

@@ -19,7 +19,6 @@ from bifl.nn.forward import Forward, Latent
 
 CODED = (nn.Conv2d, nn.Linear)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
-_Slot = tuple[nn.Module, str]  # a module and the name of its attribute
 
 
 class Network:

@@ -48,7 +48,6 @@ class RunFolder:
         with locked(path), writing(path):
             if (path / CONFIG).exists():
                 raise RunError(f"'{path}' holds a run already: continue it with bifl run --resume {path}, or choose another --out")
-            (path / CHECKPOINT).mkdir(exist_ok=True)
             write_atomic(path / CONFIG, experiment.to_toml())
         return cls(path, experiment)
 

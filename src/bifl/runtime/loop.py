@@ -35,7 +35,7 @@ def loop(experiment: Experiment) -> Iterator[tuple[Message, Shared]]:
             clients[number], upload = client_turn(world.algorithm, client, shared, news, local)
             if number in voters:
                 uploads.append(wire.encode(upload._replace(sender=number), shared))
-        said, _ = server_turn(world.algorithm, shared, (wire.decode(upload, shared) for upload in uploads))
+        said = server_turn(world.algorithm, shared, (wire.decode(upload, shared) for upload in uploads))
         news = wire.decode(wire.encode(said, shared), shared)
         shared = world.algorithm.at(round).absorb(shared, news)
         counted = voters

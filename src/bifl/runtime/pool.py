@@ -19,8 +19,9 @@ from bifl.algorithm import Message
 from bifl.data.datasets import save
 from bifl.errors import BiflError, RunError
 from bifl.files import writing
-from bifl.runtime.worker import CHUNK, Job, Score, Task, Turn, Worker
+from bifl.runtime.worker import Job, Score, Task, Turn, Worker
 from bifl.runtime.world import World
+from bifl.train import CHUNK
 
 
 class Pool(AbstractContextManager["Pool"]):
@@ -89,7 +90,8 @@ class Pool(AbstractContextManager["Pool"]):
         world = self._world
         parts = {number: part for number, part in enumerate(world.parts) if number % self._count == rank}
         chunks = list(range(rank, -(-len(world.data.test_labels) // CHUNK), self._count))
-        state = (world.shared, self._news, self._checkpoint, self._trained)
+        trained = {number: round for number, round in self._trained.items() if number in parts}
+        state = (world.shared, self._news, self._checkpoint, trained)
         return Job(world.experiment, world.algorithm, world.network, parts, chunks, *state)
 
     def _start(self, jobs: list[Job]) -> list[Connection]:
@@ -112,16 +114,10 @@ class Pool(AbstractContextManager["Pool"]):
                         stdin=subprocess.DEVNULL, start_new_session=True,  # Ctrl-C is for us
                     )  # fmt: skip
                 self._stack.callback(_end, process)
-                self._begin(ours, job, folder)
+                self._send(ours, cloudpickle.dumps((job, folder)))  # algorithms of a script or a notebook go along by value
             for worker in workers:
                 self._receive(worker)  # ready, or why not
         return workers
-
-    def _begin(self, worker: Connection, job: Job, folder: Path) -> None:
-        try:
-            worker.send_bytes(cloudpickle.dumps((job, folder)))  # algorithms of a script or a notebook go along by value
-        except OSError as error:
-            raise self._lost() from error
 
     def _send(self, worker: Connection, request: Any) -> None:
         try:

@@ -79,7 +79,7 @@ class Simulation:
         awake = sorted(voters) if sleeping else range(clients)
         booth = Booth(self.world, before)
         turns = pool.turns([Task(n, n in counted, n in voters) for n in awake])
-        news, _ = server_turn(self.world.algorithm, before, booth.ballots(turns))
+        news = server_turn(self.world.algorithm, before, booth.ballots(turns))
         data = wire.encode(news, before)
         self._news = wire.decode(data, before, expect=before.layout.count)  # what the clients will read, not what was meant
         self.shared = self.world.algorithm.at(round).absorb(before, self._news)

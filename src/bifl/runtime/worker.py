@@ -24,9 +24,7 @@ from bifl.experiment import Experiment
 from bifl.nn.flat import Network
 from bifl.runtime import checkpoint
 from bifl.runtime.world import plan
-from bifl.train import Samples, evaluate, train
-
-CHUNK = 500  # test images per evaluation step; fixed, so that sums do not depend on the number of workers
+from bifl.train import CHUNK, Samples, evaluate, train
 
 
 class Job(NamedTuple):
@@ -40,7 +38,7 @@ class Job(NamedTuple):
     shared: Shared
     news: Message | None  # the last broadcast, which `shared` has absorbed; None before the first round
     checkpoint: Path | None  # where clients' state is kept
-    trained: dict[int, int]  # clients whose state is there already, and of which round
+    trained: dict[int, int]  # those of its clients whose state is there already, and of which round
 
 
 class Task(NamedTuple):
@@ -79,7 +77,7 @@ class Worker:
         fresh, _ = self.network.initial()
         self.clients = {n: Client(fresh, fresh, job.shared.real, len(part), 0) for n, part in job.parts.items()}
         for number, round in job.trained.items():
-            if job.checkpoint is not None and number in self.clients:
+            if job.checkpoint is not None:
                 self.clients[number] = checkpoint.load_client(job.checkpoint, number, round, self.clients[number])
 
     def turn(self, task: Task) -> Turn:
@@ -116,7 +114,7 @@ def main() -> None:
     """Serve the server's requests, over the pipe whose number it gave us, until it hangs up."""
     with Connection(int(sys.argv[1])) as server:
         try:
-            job, folder = pickle.loads(server.recv_bytes())
+            job, folder = pickle.loads(server.recv())
             worker = Worker(job, mapped(folder))
             server.send(None)  # ready
             while True:
