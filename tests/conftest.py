@@ -35,3 +35,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = bifl("run", *SMALL, "rounds=4", "--out", folder)
     assert done.returncode == 0, done.stderr
     return folder
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--fuzz: how many mutated messages to try."""
+    parser.addoption("--fuzz", default=5_000, type=int, help="number of mutated messages")

@@ -17,14 +17,14 @@ from typing import NamedTuple
 import numpy as np
 
 from bifl.layout import Layout
-from bifl.message import BINARY, FLOAT32, NOTHING, TERNARY, Alphabet, Floats, Message, Symbols, Votes
+from bifl.message import BINARY, FLOAT32, NOTHING, TERNARY, Alphabet, Floats, Message, Votes
 from bifl.nn.forward import Forward, binary
 from bifl.registry import Registry
 from bifl.tally import Tally, mean
 
 __all__ = [
     "BINARY", "FLOAT32", "NOTHING", "TERNARY", "Algorithm", "Alphabet", "Client", "Message", "Schedule", "Shared", "Tally", "Votes",
-    "client_turn", "key", "mean", "register", "server_turn", "take_over",
+    "absorb", "client_turn", "key", "mean", "register", "server_turn", "take_over",
 ]  # fmt: skip
 
 
@@ -40,7 +40,8 @@ class Shared(NamedTuple):
     weights: Floats  # (count,) the last broadcast, as weights: W̃, Sign(W̃) or W
     real: Floats  # (reals,) ϑ, batch-norm γ, β and moments
     scales: Floats = NOTHING  # the last broadcast's
-    votes: Symbols | None = None  # (count,) the last broadcast's vote counts, if it was made of votes
+    news: Message | None = None  # the last broadcast
+    before: Message | None = None  # the one before it: both together tell the coder how weights change
 
 
 class Client(NamedTuple):
@@ -61,8 +62,7 @@ Judge = Callable[[Floats], float]  # weights → accuracy on the server's valida
 
 def take_over(shared: Shared, news: Message) -> Shared:
     """The usual `absorb`: the broadcast is the model."""
-    votes = news.symbols if isinstance(news.alphabet, Votes) else None
-    return shared._replace(round=news.round, weights=news.values(), real=news.real, scales=news.scales, votes=votes)
+    return shared._replace(weights=news.values(), real=news.real, scales=news.scales)
 
 
 @dataclass(frozen=True)
@@ -113,23 +113,26 @@ def key(seed: int, round: int, client: int) -> int:
     return int(np.random.SeedSequence([seed, round, client]).generate_state(1, np.uint64)[0])
 
 
+def absorb(algorithms: Algorithm | Schedule, shared: Shared, news: Message) -> Shared:
+    """The public state after a broadcast, absorbed by the algorithm that made it."""
+    after = algorithms.at(news.round).absorb(shared, news)
+    return after._replace(round=news.round, news=news, before=shared.news)
+
+
 Train = Callable[[Client], Client]
 
 
-def client_turn(
-    algorithms: Algorithm | Schedule, client: Client, shared: Shared, news: Message | None, train: Train
-) -> tuple[Client, Message]:
+def client_turn(algorithms: Algorithm | Schedule, client: Client, shared: Shared, train: Train) -> tuple[Client, Message]:
     """One request, one reply: react to the news, train, say what came of it.
 
     Args:
         algorithms: the experiment's algorithm.
         client: private state; its `key` and `voted` are set for this round.
-        shared: public state, the news already absorbed.
-        news: last round's broadcast; None in the first round.
+        shared: public state; its `news`, the last round's broadcast, is None in the first round.
         train: local training of aux and real.
     """
-    if news is not None:
-        client = algorithms.at(news.round).update(client, shared, news)
+    if shared.news is not None:
+        client = algorithms.at(shared.news.round).update(client, shared, shared.news)
     client = train(client._replace(start=client.aux, real=shared.real))
     upload = algorithms.at(shared.round + 1).upload(client, shared)
     return client, upload._replace(round=shared.round + 1, weight=client.weight)

@@ -114,6 +114,14 @@ def _parser() -> argparse.ArgumentParser:
             "--resume", type=Path, metavar="DIR", help="continue what is in this folder; rounds= and workers= may change"
         )
 
+    run.add_argument("--keep-messages", action="store_true", help="keep a copy of every message in DIR/messages, for bifl inspect")
+
+    inspect = commands.add_parser(
+        "inspect", help="explain a message or a model file", description="Header, bytes of every section, bits per weight by layer."
+    )
+    inspect.set_defaults(command=_inspect)
+    inspect.add_argument("file", type=Path, metavar="FILE", help="runs/<name>/model, or a message: see bifl run --keep-messages")
+
     evaluate = commands.add_parser("eval", help="test a trained model", description="Accuracy and size of a trained model.")
     evaluate.set_defaults(command=_eval)
     evaluate.add_argument("model", type=Path, metavar="MODEL", help="a model file: runs/<name>/model")
@@ -146,6 +154,7 @@ def _run(options: argparse.Namespace) -> int:
         setting = preset or f"{experiment.dataset.name}-{experiment.partition.name}"
         name = f"{setting}-{short(experiment.algorithm.name)}-s{experiment.seed}"
         run = RunFolder.start(options.out or claim(Path("runs"), name), experiment)
+    run.keep_messages = options.keep_messages
     out = console()
     with Meter(out, run.experiment.rounds).running() as meter:
         try:
@@ -234,6 +243,16 @@ def _eval(options: argparse.Namespace) -> int:
     out.print(
         f"size {size(options.model.stat().st_size)}: {weights:,} {model.message.alphabet.name} weights and {reals:,} real numbers"
     )
+    return 0
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from bifl.explain import explain
+    from bifl.screen import console, explanation_tables
+
+    out = console()
+    for table in explanation_tables(explain(options.file), options.file.name):
+        out.print(table)
     return 0
 
 

@@ -25,6 +25,7 @@ from bifl.nn.models import model
 from bifl.nn.optim import OPTIMIZERS
 from bifl.presets import PRESETS
 from bifl.registry import Registry, nearest
+from bifl.wire.reals import EXACT, SHORT
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ Given = Choice | str | Mapping[str, Any]
 REGISTRIES: dict[str, Registry[Any]] = {"algorithm": register, "dataset": dataset, "partition": partition, "model": model}
 IDLE = ("train", "sleep")
 BATCHNORM = ("average",)
+WIRES = ("context", "packed")
+PRECISIONS = {"short": SHORT, "float32": EXACT}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,8 @@ class Experiment:
         batch: images per step.
         local_epochs: passes over the own images per round.
         batchnorm: how running statistics become global ones: `average` pools them exactly.
+        wire: `context` codes messages in what both ends know, `packed` spells every symbol out. Results do not depend on it.
+        reals: real parameters on the wire: `short` (7 binary digits up, 12 down, see docs/wire-format.md) or `float32`.
         workers: processes; 0 means one per core. Results do not depend on it.
     """
 
@@ -79,6 +84,8 @@ class Experiment:
     batch: int = 64
     local_epochs: int = 1
     batchnorm: str = "average"
+    wire: str = "context"
+    reals: str = "short"
     workers: int = 0
 
     if TYPE_CHECKING:  # what may be given, as opposed to what is kept
@@ -87,7 +94,7 @@ class Experiment:
             self, *, algorithm: Given = ..., dataset: Given = ..., partition: Given = ..., model: Given = ..., rounds: int = ...,
             clients: int = ..., participation: float = ..., idle: str = ..., seed: int = ..., optimizer: str = ...,
             lr: float | Sequence[float] = ..., lr_steps: int | Sequence[int] = ..., batch: int = ..., local_epochs: int = ...,
-            batchnorm: str = ..., workers: int = ...,
+            batchnorm: str = ..., wire: str = ..., reals: str = ..., workers: int = ...,
         ) -> None: ...  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -107,7 +114,8 @@ class Experiment:
             raise ConfigError(f"seed must be less than 2^63, not {self.seed}")
         if not 0 < self.participation <= 1:
             raise ConfigError(f"participation must be greater than 0 and at most 1, not {self.participation}")
-        for name, allowed in {"idle": IDLE, "optimizer": tuple(OPTIMIZERS), "batchnorm": BATCHNORM}.items():
+        choices = {"idle": IDLE, "optimizer": OPTIMIZERS, "batchnorm": BATCHNORM, "wire": WIRES, "reals": PRECISIONS}
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not '{getattr(self, name)}'")
         if not self.lr or not all(0 < rate < math.inf for rate in self.lr):

@@ -13,7 +13,12 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Number = TypeVar("Number", bound=np.generic)
 
 
 class Tensor(NamedTuple):
@@ -64,6 +69,10 @@ class Layout:
     def parameters(self) -> int:
         """Trainable parameters (ϑ included, running statistics not): what "bits per parameter" divides by."""
         return self.count + self.trained
+
+    def split(self, coded: npt.NDArray[Number]) -> list[npt.NDArray[Number]]:
+        """(count,) values as one flat part per coded tensor."""
+        return np.split(coded, np.cumsum([t.size for t in self.coded])[:-1])
 
     @cached_property
     def fingerprint(self) -> str:

@@ -25,6 +25,7 @@ from bifl.data.datasets import Dataset
 from bifl.errors import BiflError, DataError
 from bifl.experiment import Choice
 from bifl.files import write_atomic, writing
+from bifl.layout import Layout
 from bifl.nn.flat import Network
 from bifl.nn.forward import FORWARDS, Forward, real
 from bifl.nn.models import model
@@ -72,7 +73,8 @@ class Model:
             "classes": self.classes, "forward": self.forward.name, "mean": self.mean, "std": self.std,
         }  # fmt: skip
         header = json.dumps(facts).encode()
-        body = MAGIC + _NUMBER.pack(len(header)) + header + wire.encode(self.message)
+        message = wire.encode(self.message, wire.Context(self.layout(), self.message.round))
+        body = MAGIC + _NUMBER.pack(len(header)) + header + message
         return body + _NUMBER.pack(zlib.crc32(body))
 
     def save(self, path: str | Path) -> int:
@@ -105,26 +107,26 @@ class Model:
         body = data[: -_NUMBER.size]
         if zlib.crc32(body) != _NUMBER.unpack_from(data, len(body))[0]:
             raise DataError("its checksum does not fit, it was damaged or cut short")
-        start = len(MAGIC) + _NUMBER.size
-        end = start + _NUMBER.unpack_from(body, len(MAGIC))[0]
+        start, end = _header(data)
         facts: dict[str, Any] = json.loads(body[start:end])
         choice = dict(facts["model"])
         network = Choice(str(choice.pop("name")), choice)
         forward, classes = FORWARDS[facts["forward"]], int(facts["classes"])
-        found = cls(network, classes, forward, float(facts["mean"]), float(facts["std"]), wire.decode(body[end:]))
-        found._network()  # refuses weights that do not fit
-        return found
+        layout = _make(network, classes).layout
+        message = wire.decode(body[end:], wire.Context(layout, wire.read_header(body[end:]).round))
+        return cls(network, classes, forward, float(facts["mean"]), float(facts["std"]), message)
+
+    def layout(self) -> Layout:
+        """How the weights lie in the message."""
+        return _make(self.network, self.classes).layout
 
     def module(self) -> nn.Module:
         """The network in evaluation mode. It takes (n, channels, height, width) floats: (pixels/255 − mean)/std."""
         return self._network().ordinary()
 
     def _network(self) -> Network:
-        network = Network(model.make(self.network.name, self.network.parameters, self.classes))
-        layout, message = network.layout, self.message
-        if len(message.symbols) != layout.count or len(message.real) != layout.reals:
-            raise DataError(f"it holds {len(message.symbols)} weights, {self.network.name} has {layout.count}")
-        network.show(message.values(), message.real, self.forward)
+        network = _make(self.network, self.classes)
+        network.show(self.message.values(), self.message.real, self.forward)
         return network
 
     def score(self, data: Dataset) -> tuple[float, float]:
@@ -134,6 +136,21 @@ class Model:
         images = len(data.test_labels)
         parts = [evaluate(network, samples, slice(start, start + CHUNK)) for start in range(0, images, CHUNK)]
         return sum(correct for correct, _ in parts) / images, sum(loss for _, loss in parts) / images
+
+
+def _make(choice: Choice, classes: int) -> Network:
+    return Network(model.make(choice.name, choice.parameters, classes))
+
+
+def _header(data: bytes) -> tuple[int, int]:
+    """Begin and end of a file's JSON header; the message follows."""
+    start = len(MAGIC) + _NUMBER.size
+    return start, start + int(_NUMBER.unpack_from(data, len(MAGIC))[0])
+
+
+def embedded(data: bytes) -> bytes:
+    """The message in a model file's bytes."""
+    return data[_header(data)[1] : -_NUMBER.size]
 
 
 def load(path: str | Path) -> nn.Module:

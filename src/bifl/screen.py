@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from rich import box
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from bifl.compare import Summary
+from bifl.explain import Explanation
 from bifl.registry import short
 from bifl.runtime.record import Record
 
@@ -92,12 +94,17 @@ def run_table(records: list[Record], model: Path) -> Table:
     table = Table(box=box.SIMPLE, show_header=False)
     table.add_row("accuracy", f"{last.accuracy:.2%} after round {last.round} (best {best.accuracy:.2%}, round {best.round})")
     table.add_row("loss", f"{last.loss:.4f} test, {last.train_loss:.4f} train")
-    up, down = sum(r.up_bytes for r in records), sum(r.down_bytes for r in records)
-    table.add_row("uploaded", f"{size(up)} by all clients, {last.up_bpp:.3f} bit per parameter in the last round")
-    table.add_row("downloaded", f"{size(down)} by all clients, {last.down_bpp:.3f} bit per parameter in the last round")
+    table.add_row("uploaded", _traffic([(r.up_bytes, r.up_bpp, r.up_ideal_bpp) for r in records]))
+    table.add_row("downloaded", _traffic([(r.down_bytes, r.down_bpp, r.down_ideal_bpp) for r in records]))
     table.add_row("time", f"{sum(r.seconds for r in records):.1f} s in {len(records)} rounds")
     table.add_row("model", f"{model} ({size(model.stat().st_size)})")
     return table
+
+
+def _traffic(rounds: list[tuple[int, float, float | None]]) -> str:
+    sizes, bits, ideals = zip(*rounds, strict=True)
+    beside = "" if None in ideals else f", {mean(ideals):.3f} if coded ideally"
+    return f"{size(sum(sizes))} by all clients; per round and parameter {mean(bits):.3f} bit{beside}"
 
 
 def comparison_table(summaries: list[Summary], rounds: int, seeds: int) -> Table:
@@ -120,6 +127,31 @@ def comparison_table(summaries: list[Summary], rounds: int, seeds: int) -> Table
             f"{row.seconds:.1f}",
         )
     return table
+
+
+def explanation_tables(explanation: Explanation, name: str) -> Iterator[Table]:
+    """What a message or a model file says: facts, sections, layers."""
+    facts = Table(box=box.SIMPLE, show_header=False, title=name, title_justify="left", title_style="bold")
+    for key, value in explanation.facts.items():
+        facts.add_row(key, value)
+    yield facts
+    sections = Table("section", box=box.SIMPLE_HEAD)
+    for heading in ("bytes", "share", *(["bit/param"] if explanation.parameters else [])):
+        sections.add_column(heading, justify="right")
+    whole = sum(explanation.sections.values())
+    for key, count in (explanation.sections | {"whole file": whole}).items():
+        bits = [f"{8 * count / explanation.parameters:.4f}"] if explanation.parameters else []
+        sections.add_row(key, f"{count:,}", f"{count / whole:.1%}", *bits)
+    yield sections
+    if not explanation.layers:
+        return
+    layers = Table("weights of", box=box.SIMPLE_HEAD)
+    for heading in ("shape", "weights", "bytes", "bit/weight"):
+        layers.add_column(heading, justify="right")
+    for layer in explanation.layers:
+        shape = "×".join(map(str, layer.shape))
+        layers.add_row(layer.name, shape, f"{layer.weights:,}", f"{layer.bits / 8:,.0f}", f"{layer.bits / layer.weights:.4f}")
+    yield layers
 
 
 def choices_table(kind: str, rows: Mapping[str, tuple[Mapping[str, Any], str]]) -> Table:

@@ -67,6 +67,38 @@ class ExactSum:
         return (self._whole + self._fraction / _FRACTION) / self.weight
 
 
+class VoteSum:
+    """Counts binary ballots, each of which weighs a whole number. Ballots of equal weight are added as bytes, 255 at a time."""
+
+    def __init__(self) -> None:
+        self._votes: npt.NDArray[np.int64] | None = None
+        self._few: npt.NDArray[np.uint8] | None = None  # the last ballots, not yet in _votes
+        self._ballots = self._weight = 0  # how many they are, and what each weighs
+
+    def add(self, ballot: npt.NDArray[np.uint8], weight: int) -> None:
+        """Add a ballot of zeros and ones, of the same length each time."""
+        if self._few is not None and self._few.shape != ballot.shape:
+            raise DataError(f"an upload holds {ballot.size} symbols where the others hold {self._few.size}")
+        if self._few is None or weight != self._weight or self._ballots == 255:
+            self._settle()
+            self._few, self._ballots, self._weight = ballot.astype(np.uint8), 1, weight
+            return
+        self._few += ballot
+        self._ballots += 1
+
+    def votes(self, unit: int) -> npt.NDArray[np.int64] | None:
+        """(count,) positive votes in units that divide every weight; None if there was no ballot."""
+        self._settle()
+        return None if self._votes is None else self._votes // unit
+
+    def _settle(self) -> None:
+        if self._few is None or not self._ballots:
+            return
+        few = self._few.astype(np.int64) * self._weight
+        self._votes = few if self._votes is None else self._votes + few
+        self._ballots = 0
+
+
 class Tally(NamedTuple):
     """The sum of a round's uploads.
 
@@ -90,26 +122,21 @@ class Tally(NamedTuple):
 def mean(uploads: Iterable[Message], shared: object = None) -> Tally:
     """Count ballots, or average weights, one upload at a time; needs nothing of what is `shared`."""
     clients, unit = 0, 0
-    votes: npt.NDArray[np.int64] | None = None
-    weights, real = ExactSum(), ExactSum()
+    ballots, weights, real = VoteSum(), ExactSum(), ExactSum()
     for upload in uploads:
         clients += 1
         unit = math.gcd(unit, upload.weight)
         real.add(upload.real, upload.weight)
-        if upload.alphabet != BINARY:
+        if upload.alphabet == BINARY:
+            ballots.add(upload.symbols, upload.weight)
+        else:
             weights.add(upload.values(), upload.weight)
-            continue
-        ballot = upload.symbols.astype(np.int64) * upload.weight
-        if votes is not None and votes.shape != ballot.shape:
-            raise DataError(f"an upload holds {ballot.size} symbols where the others hold {votes.size}")
-        votes = ballot if votes is None else votes + ballot
-    if votes is not None and weights.weight:
-        raise DataError("some uploads are ballots and others are not: all clients must run the same algorithm")
     if clients == 0:
         raise ValueError("a round without uploads has no tally")
-    total = real.weight // unit
+    votes, total = ballots.votes(unit), real.weight // unit
+    if votes is not None and weights.weight:
+        raise DataError("some uploads are ballots and others are not: all clients must run the same algorithm")
     if votes is None:
         return Tally(clients, total, unit, None, weights.mean(), real.mean().astype(np.float32))
-    votes //= unit  # exact: every summand is a multiple of unit
     share = votes.astype(np.float64) / total
     return Tally(clients, total, unit, votes, 2 * share - 1, real.mean().astype(np.float32))

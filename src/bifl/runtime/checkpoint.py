@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from bifl import wire
 from bifl.algorithm import Client, Message, Shared
@@ -29,7 +30,6 @@ class State(NamedTuple):
     """A run after a complete round."""
 
     shared: Shared
-    news: Message  # the last broadcast, which `shared` has absorbed
     record: Record  # of that round
     trained: dict[int, int]  # client → the last round in which it trained
 
@@ -38,9 +38,8 @@ def save_server(folder: Path, state: State) -> None:
     """Declare the state's round complete, and delete the files that no longer matter."""
     shared = state.shared
     arrays: dict[str, Any] = {"weights": shared.weights, "real": shared.real, "scales": shared.scales}
-    if shared.votes is not None:
-        arrays["votes"] = shared.votes
-    arrays["news"] = np.frombuffer(wire.encode(state.news), np.uint8)
+    for name, message in {"news": shared.news, "before": shared.before}.items():
+        arrays[name] = np.frombuffer(b"" if message is None else wire.encode(message), np.uint8)
     arrays["trained"] = np.array(sorted(state.trained.items()), np.int64).reshape(-1, 2)
     facts = {"seed": shared.seed, "round": shared.round, "model": shared.layout.fingerprint, "record": state.record.to_json()}
     _write(folder / _SERVER, arrays | {"facts": np.array(json.dumps(facts))})
@@ -61,19 +60,19 @@ def load_server(folder: Path, fresh: Shared) -> State | None:
     path = folder / _SERVER
     if not path.is_file():
         return None
-    arrays = _read(path, ("weights", "real", "scales", "news", "trained", "facts"))
+    arrays = _read(path, ("weights", "real", "scales", "news", "before", "trained", "facts"))
     try:
         facts = json.loads(str(arrays["facts"]))
         if facts["model"] != fresh.layout.fingerprint or facts["seed"] != fresh.seed:
             raise RunError(f"the checkpoint in '{folder}' belongs to another model or seed than its config.toml")
         record = Record.from_json(facts["record"])
         shared = fresh._replace(
-            round=facts["round"], weights=arrays["weights"], real=arrays["real"], scales=arrays["scales"], votes=arrays.get("votes")
-        )
+            round=facts["round"], weights=arrays["weights"], real=arrays["real"], scales=arrays["scales"],
+            news=_message(arrays["news"], fresh), before=_message(arrays["before"], fresh),
+        )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"the checkpoint file '{path}' is damaged ({error}): start the run again in a new folder") from error
-    news = wire.decode(arrays["news"].tobytes(), expect=fresh.layout.count)
-    return State(shared, news, record, {int(client): int(round) for client, round in arrays["trained"]})
+    return State(shared, record, {int(client): int(round) for client, round in arrays["trained"]})
 
 
 def save_client(folder: Path, number: int, round: int, client: Client) -> None:
@@ -88,6 +87,10 @@ def load_client(folder: Path, number: int, round: int, client: Client) -> Client
     if arrays["aux"].shape != client.aux.shape:
         raise RunError(f"'{path}' holds {arrays['aux'].size} weights, the model has {client.aux.size}")
     return client._replace(**arrays)
+
+
+def _message(data: npt.NDArray[np.uint8], fresh: Shared) -> Message | None:
+    return wire.decode(data.tobytes(), expect=fresh.layout.count) if len(data) else None
 
 
 _PRIVATE = ("aux", "start", "real", "scales", "memory")

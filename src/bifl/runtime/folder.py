@@ -12,6 +12,7 @@ from types import MappingProxyType
 from bifl.errors import ConfigError, RunError
 from bifl.experiment import Experiment
 from bifl.files import write_atomic, writing
+from bifl.runtime.mailbox import Mailbox
 from bifl.runtime.record import Record
 from bifl.runtime.simulate import Simulation
 
@@ -39,6 +40,7 @@ class RunFolder:
     def __init__(self, path: Path, experiment: Experiment) -> None:
         self.path = path
         self.experiment = experiment
+        self.keep_messages = False
 
     @classmethod
     def start(cls, path: Path, experiment: Experiment) -> RunFolder:
@@ -75,7 +77,8 @@ class RunFolder:
     def __iter__(self) -> Iterator[Record]:
         """Run the remaining rounds, write each down before it is handed out, and the model at the end."""
         with locked(self.path):
-            simulation = Simulation(self.experiment, self.path / CHECKPOINT)
+            mailbox = Mailbox(self.path) if self.keep_messages else None
+            simulation = Simulation(self.experiment, self.path / CHECKPOINT, mailbox)
             with writing(self.path):
                 (self.path / CHECKPOINT).mkdir(exist_ok=True)
                 self._mend_records(simulation.last)

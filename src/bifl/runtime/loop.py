@@ -14,30 +14,30 @@ from functools import partial
 import torch
 
 from bifl import wire
-from bifl.algorithm import Client, Message, Shared, client_turn, key, server_turn
+from bifl.algorithm import Client, Message, Shared, absorb, client_turn, key, server_turn
 from bifl.experiment import Experiment
-from bifl.runtime.world import World, build, plan, sampled
+from bifl.runtime.world import World, build, context, plan, sampled
 from bifl.train import Samples, train
 
 
 def loop(experiment: Experiment) -> Iterator[tuple[Message, Shared]]:
     """Each round's broadcast and the public state after it."""
     world = build(experiment)
-    shared, news = world.shared, None
+    shared = world.shared
     clients = [Client(shared.weights, shared.weights, shared.real, len(part), 0) for part in world.parts]
     counted: list[int] = []
     for round in range(1, experiment.rounds + 1):
-        voters = sampled(experiment, len(clients), round)
+        voters, known = sampled(experiment, len(clients), round), context(experiment, shared)
         uploads = []
         for number in voters if experiment.idle == "sleep" else range(len(clients)):
             client = clients[number]._replace(key=key(experiment.seed, round, number), voted=number in counted)
             local = partial(_train, world=world, number=number, round=round)
-            clients[number], upload = client_turn(world.algorithm, client, shared, news, local)
+            clients[number], upload = client_turn(world.algorithm, client, shared, local)
             if number in voters:
-                uploads.append(wire.encode(upload._replace(sender=number), shared))
-        said = server_turn(world.algorithm, shared, (wire.decode(upload, shared) for upload in uploads))
-        news = wire.decode(wire.encode(said, shared), shared)
-        shared = world.algorithm.at(round).absorb(shared, news)
+                uploads.append(wire.encode(upload._replace(sender=number), known))
+        said = server_turn(world.algorithm, shared, (wire.decode(upload, known) for upload in uploads))
+        news = wire.decode(wire.encode(said, known), known)
+        shared = absorb(world.algorithm, shared, news)
         counted = voters
         yield news, shared
 

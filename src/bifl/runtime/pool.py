@@ -15,7 +15,6 @@ from typing import Any
 
 import cloudpickle
 
-from bifl.algorithm import Message
 from bifl.data.datasets import save
 from bifl.errors import BiflError, RunError
 from bifl.files import writing
@@ -29,13 +28,12 @@ class Pool(AbstractContextManager["Pool"]):
 
     Args:
         world: what is run.
-        news: the last broadcast, when resuming; world.shared has absorbed it.
         checkpoint: where the clients' state is kept.
         trained: the clients whose state is there already, and of which round.
     """
 
-    def __init__(self, world: World, news: Message | None, checkpoint: Path | None, trained: dict[int, int]) -> None:
-        self._world, self._news, self._checkpoint, self._trained = world, news, checkpoint, trained
+    def __init__(self, world: World, checkpoint: Path | None, trained: dict[int, int]) -> None:
+        self._world, self._checkpoint, self._trained = world, checkpoint, trained
         self._count = min(world.experiment.processes(), len(world.parts))
         self._stack = ExitStack()
         self._local: Worker | None = None
@@ -91,8 +89,7 @@ class Pool(AbstractContextManager["Pool"]):
         parts = {number: part for number, part in enumerate(world.parts) if number % self._count == rank}
         chunks = list(range(rank, -(-len(world.data.test_labels) // CHUNK), self._count))
         trained = {number: round for number, round in self._trained.items() if number in parts}
-        state = (world.shared, self._news, self._checkpoint, trained)
-        return Job(world.experiment, world.algorithm, world.network, parts, chunks, *state)
+        return Job(world.experiment, world.algorithm, world.network, parts, chunks, world.shared, self._checkpoint, trained)
 
     def _start(self, jobs: list[Job]) -> list[Connection]:
         paths = os.pathsep.join(path for path in sys.path if path)  # what this process can import, and not the current folder (-P)

@@ -25,6 +25,8 @@ class Record(NamedTuple):
     down_bpp: float  # bits per parameter and receiving client
     flips: float  # share of the global model's signs that changed since the last round
     seconds: float
+    up_ideal_bpp: float | None = None  # up_bpp if symbols took their empirical conditional entropy; None where none were coded
+    down_ideal_bpp: float | None = None
 
     def to_json(self) -> str:
         """One line, without the newline."""
@@ -34,7 +36,7 @@ class Record(NamedTuple):
     def from_json(cls, line: str) -> Record:
         """Read such a line; keys of later versions are passed over."""
         values: dict[str, Any] = json.loads(line)
-        return cls(**{name: values[name] for name in cls._fields})
+        return cls(**{name: values[name] for name in cls._fields if name in values or name not in cls._field_defaults})
 
 
 class Traffic(NamedTuple):
@@ -44,6 +46,8 @@ class Traffic(NamedTuple):
     up_bytes: int
     receivers: int
     broadcast_bytes: int
+    up_ideal: float | None = None  # bytes, if the coder were ideal
+    broadcast_ideal: float | None = None
 
     def fields(self, parameters: int) -> dict[str, Any]:
         """The record's fields about bytes. `parameters` is what "bits per parameter" divides by."""
@@ -55,6 +59,8 @@ class Traffic(NamedTuple):
             "broadcast_bytes": self.broadcast_bytes,
             "up_bpp": 8 * self.up_bytes / (self.uploads * parameters),
             "down_bpp": 8 * down_bytes / (self.receivers * parameters),
+            "up_ideal_bpp": None if self.up_ideal is None else 8 * self.up_ideal / (self.uploads * parameters),
+            "down_ideal_bpp": None if self.broadcast_ideal is None else 8 * (self.broadcast_ideal + 1) / parameters,
         }
 
 

@@ -13,15 +13,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bifl import wire
-from bifl.algorithm import Message, Shared, server_turn
+from bifl.algorithm import Message, Shared, absorb, server_turn
 from bifl.errors import RunError
 from bifl.experiment import Experiment
 from bifl.model import Model
 from bifl.runtime import checkpoint
+from bifl.runtime.mailbox import Mailbox
 from bifl.runtime.pool import Pool
 from bifl.runtime.record import Record, Traffic, flips
 from bifl.runtime.worker import Task, Turn
-from bifl.runtime.world import World, build, sampled
+from bifl.runtime.world import World, build, context, sampled
 from bifl.tally import ExactSum
 
 
@@ -36,23 +37,23 @@ class Simulation:
     Args:
         experiment: what to run.
         folder: where a checkpoint is written after every round, and taken from if there is one; None keeps nothing.
+        mailbox: keeps a copy of every message, if given.
 
     Attributes:
         shared: the global model after the last round.
         last: the record of the last complete round, if any.
     """
 
-    def __init__(self, experiment: Experiment, folder: Path | None = None) -> None:
+    def __init__(self, experiment: Experiment, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
         self.experiment = experiment
         self.world: World = build(experiment)
         self.shared: Shared = self.world.shared
         self.last: Record | None = None
-        self._folder = folder
-        self._news: Message | None = None  # the last broadcast
+        self._folder, self._mailbox = folder, mailbox
         self._trained: dict[int, int] = {}  # client → the last round in which it trained
         self._begun = False
         if folder is not None and (state := checkpoint.load_server(folder, self.shared)):
-            self.shared, self._news, self.last, self._trained = state
+            self.shared, self.last, self._trained = state
 
     def model(self) -> Model:
         """The global model as it stands."""
@@ -65,7 +66,7 @@ class Simulation:
         if self._begun and self._folder is None:
             raise RunError("a simulation without a folder can be iterated only once: its clients are gone when the loop is left")
         self._begun = True
-        with Pool(self.world._replace(shared=self.shared), self._news, self._folder, self._trained) as pool:
+        with Pool(self.world._replace(shared=self.shared), self._folder, self._trained) as pool:
             while self.shared.round < self.experiment.rounds:
                 self.last = self._round(pool)
                 yield self.last
@@ -77,17 +78,19 @@ class Simulation:
         counted = set(sampled(self.experiment, clients, round - 1)) if round > 1 else set()
         sleeping = self.experiment.idle == "sleep"
         awake = sorted(voters) if sleeping else range(clients)
-        booth = Booth(self.world, before)
+        known = context(self.experiment, before)
+        booth = Booth(self.world, known, self._mailbox)
         turns = pool.turns([Task(n, n in counted, n in voters) for n in awake])
         news = server_turn(self.world.algorithm, before, booth.ballots(turns))
-        data = wire.encode(news, before)
-        self._news = wire.decode(data, before, expect=before.layout.count)  # what the clients will read, not what was meant
-        self.shared = self.world.algorithm.at(round).absorb(before, self._news)
+        data = wire.encode(news, known)
+        if self._mailbox is not None:
+            self._mailbox.keep(round, None, data)
+        self.shared = absorb(self.world.algorithm, before, wire.decode(data, known))  # what the clients will read
         accuracy, loss = pool.hear(data)
         receivers = len(sampled(self.experiment, clients, round + 1)) if sleeping else clients
-        traffic = Traffic(len(voters), booth.bytes, receivers, len(data))
+        traffic = Traffic(len(voters), booth.bytes, receivers, len(data), booth.ideal, wire.ideal_size(data, news, known))
         if self.world.algorithm.at(round).central:  # nothing leaves the one machine
-            traffic = traffic._replace(up_bytes=0, broadcast_bytes=0)
+            traffic = Traffic(len(voters), 0, receivers, 0)
         record = Record(
             round=round,
             accuracy=accuracy,
@@ -99,16 +102,17 @@ class Simulation:
         )
         self._trained.update(dict.fromkeys(awake, round))
         if self._folder is not None:
-            checkpoint.save_server(self._folder, checkpoint.State(self.shared, self._news, record, self._trained))
+            checkpoint.save_server(self._folder, checkpoint.State(self.shared, record, self._trained))
         return record
 
 
 class Booth:
     """Opens the envelopes: decodes uploads one by one as they come, and notes their bytes and training losses."""
 
-    def __init__(self, world: World, shared: Shared) -> None:
-        self._world, self._shared = world, shared
+    def __init__(self, world: World, context: wire.Context, mailbox: Mailbox | None) -> None:
+        self._world, self._context, self._mailbox = world, context, mailbox
         self.bytes = 0
+        self.ideal: float | None = 0.0  # bytes, if the coder were ideal
         self.losses = ExactSum()
 
     def ballots(self, turns: Iterable[Turn]) -> Iterator[Message]:
@@ -117,4 +121,9 @@ class Booth:
             self.losses.add(turn.loss, len(self._world.parts[turn.number]))
             if turn.upload is not None:
                 self.bytes += len(turn.upload)
-                yield wire.decode(turn.upload, self._shared, expect=self._shared.layout.count)
+                if self._mailbox is not None:
+                    self._mailbox.keep(self._context.round, turn.number, turn.upload)
+                upload = wire.decode(turn.upload, self._context)
+                ideal = wire.ideal_size(turn.upload, upload, self._context)
+                self.ideal = None if ideal is None or self.ideal is None else self.ideal + ideal
+                yield upload

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 
 from bifl import wire
-from bifl.algorithm import Algorithm, Client, Message, Schedule, Shared, client_turn, key
+from bifl.algorithm import Algorithm, Client, Schedule, Shared, absorb, client_turn, key
 from bifl.data.datasets import Dataset, mapped
 from bifl.errors import BiflError, Diverged, RunError
 from bifl.experiment import Experiment
 from bifl.nn.flat import Network
 from bifl.runtime import checkpoint
-from bifl.runtime.world import plan
+from bifl.runtime.world import context, plan
 from bifl.train import CHUNK, Samples, evaluate, train
 
 
@@ -36,7 +36,6 @@ class Job(NamedTuple):
     parts: dict[int, np.ndarray[Any, Any]]  # images of the clients that this worker owns
     chunks: list[int]  # parts of the test set that this worker evaluates
     shared: Shared
-    news: Message | None  # the last broadcast, which `shared` has absorbed; None before the first round
     checkpoint: Path | None  # where clients' state is kept
     trained: dict[int, int]  # those of its clients whose state is there already, and of which round
 
@@ -73,7 +72,7 @@ class Worker:
         self.algorithm, self.network, self.chunks = job.algorithm, job.network, job.chunks
         self.samples = Samples.of(data.images, data.labels, data)
         self.test = Samples.of(data.test_images, data.test_labels, data)
-        self.news = job.news
+        self.context = context(job.experiment, job.shared)
         fresh, _ = self.network.initial()
         self.clients = {n: Client(fresh, fresh, job.shared.real, len(part), 0) for n, part in job.parts.items()}
         for number, round in job.trained.items():
@@ -93,20 +92,21 @@ class Worker:
             losses.append(loss)
             return trained
 
-        client, upload = client_turn(self.algorithm, client, self.shared, self.news, local)
+        client, upload = client_turn(self.algorithm, client, self.shared, local)
         if not np.isfinite(losses[0]):
             raise Diverged(f"round {round}: the loss of client {task.number} is {losses[0]}: the training diverged; lower lr")
         self.clients[task.number] = client
         if self.checkpoint is not None:
             checkpoint.save_client(self.checkpoint, task.number, round, client)
-        return Turn(task.number, wire.encode(upload._replace(sender=task.number), self.shared) if task.uploads else None, losses[0])
+        return Turn(
+            task.number, wire.encode(upload._replace(sender=task.number), self.context) if task.uploads else None, losses[0]
+        )
 
     def hear(self, news: bytes) -> list[Score]:
         """Absorb a broadcast; score the new global model on this worker's part of the test set."""
-        self.news = wire.decode(news, self.shared, expect=self.shared.layout.count)
-        algorithm = self.algorithm.at(self.news.round)
-        self.shared = algorithm.absorb(self.shared, self.news)
-        self.network.show(self.shared.weights, self.shared.real, algorithm.forward)
+        self.shared = absorb(self.algorithm, self.shared, wire.decode(news, self.context))
+        self.context = context(self.experiment, self.shared)
+        self.network.show(self.shared.weights, self.shared.real, self.algorithm.at(self.shared.round).forward)
         return [Score(c, *evaluate(self.network, self.test, slice(c * CHUNK, (c + 1) * CHUNK))) for c in self.chunks]
 
 

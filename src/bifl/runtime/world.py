@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from bifl import wire
 from bifl.algorithm import Algorithm, Schedule, Shared
 from bifl.data.datasets import Dataset, dataset
 from bifl.data.partition import Index, partition, split
-from bifl.experiment import Experiment
+from bifl.experiment import PRECISIONS, Experiment
 from bifl.nn.flat import Network
 from bifl.nn.models import model
 from bifl.train import Plan, schedule
@@ -61,6 +62,12 @@ def sampled(experiment: Experiment, clients: int, round: int) -> list[int]:
     count = max(1, math.ceil(experiment.participation * clients - 1e-9))  # 0.07·100 is 7, not 7.000000000000001
     generator = np.random.default_rng([experiment.seed, round, 1])
     return sorted(generator.permutation(clients)[:count].tolist())
+
+
+def context(experiment: Experiment, shared: Shared) -> wire.Context:
+    """What both ends know of the next round's messages, as far as the experiment's `wire` makes use of it."""
+    known = shared if experiment.wire == "context" else None
+    return wire.Context(shared.layout, shared.round + 1, PRECISIONS[experiment.reals], known)
 
 
 def plan(experiment: Experiment, round: int) -> Plan:

@@ -1,49 +1,45 @@
-"""Messages as bytes: header, packed symbols, reals, scales, checksum.
-
-offset  size  field
-     0     4  magic "BIFL"
-     4     1  version (0: the plain format; a coded one will be 1)
-     5     1  alphabet: 1 binary, 2 ternary, 3 votes, 4 float32
-     6     1  1 if the sender is a client, 0 if it is the server
-     7     1  0
-     8     4  round
-    12     4  sender (0 for the server)
-    16     8  weight |D_i|
-    24     8  count of symbols
-    32     8  votes: total     (else 0)
-    40     8  votes: unit      (else 0)
-    48     4  count of reals
-    52     4  count of scales
-    56        symbols, packed; reals and scales as little-endian float32
-   end     4  CRC-32 of everything before
+"""Messages as bytes, format version 1 (docs/wire-format.md): header, symbols, reals, scales, checksum.
 
 >>> import numpy as np
->>> from bifl.algorithm import BINARY, Message
+import numpy.typing as npt
+>>> from bifl.message import BINARY, Message
 >>> data = encode(Message(np.array([1, 0, 1], np.uint8), BINARY, np.zeros(0, np.float32)))
 >>> len(data), decode(data).symbols
-(61, array([1, 0, 1], dtype=uint8))
+(73, array([1, 0, 1], dtype=uint8))
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from bifl.algorithm import BINARY, FLOAT32, TERNARY, Alphabet, Message, Shared, Votes
 from bifl.errors import BiflError
+from bifl.message import BINARY, FLOAT32, TERNARY, Alphabet, Floats, Message, Symbols, Votes
 from bifl.tally import LARGEST_WEIGHT
+from bifl.wire import reals
+from bifl.wire.context import NO_DIGEST, Context
+from bifl.wire.entropy import compress, costs, expand, ideal_bits
 from bifl.wire.pack import pack, packed_size, unpack
 
 MAGIC = b"BIFL"
-VERSION = 0
-_HEADER = struct.Struct("<4sBBBBIIQQQQII")
+VERSION = 1
+UPLOAD, BROADCAST = 1, 2
+PACKED, CODED = 0, 1
+_LAYOUT = struct.Struct("<4sBBBBB3xIIII8s8sIIIIII")
 _CHECKSUM = struct.Struct("<I")
 _VOTES = 3
 _CODES = {BINARY: 1, TERNARY: 2, FLOAT32: 4}
 _ALPHABETS = {code: alphabet for alphabet, code in _CODES.items()}
-_LARGEST_TOTAL = 2**48  # more votes than there are images in the world; keeps all sums within int64
+_ANY_MODEL = bytes(8)
+Part = TypeVar("Part", bound=Any)
+KINDS = {UPLOAD: "upload", BROADCAST: "broadcast"}
+CODERS = {PACKED: "packed", CODED: "context"}
 
 
 class WireError(BiflError, ValueError):
@@ -58,72 +54,229 @@ class WireError(BiflError, ValueError):
         return WireError, (self.offset, self.reason)  # errors cross from worker processes
 
 
-def encode(message: Message, context: Shared | None = None) -> bytes:
-    """Spell a message.
+class Header(NamedTuple):
+    """What a message says of itself, in the order of its bytes."""
+
+    magic: bytes
+    version: int
+    kind: int  # UPLOAD or BROADCAST
+    alphabet: int
+    coder: int  # of the symbols: PACKED or CODED
+    precision: int  # of the reals: binary digits after the first, 0 for float32
+    round: int
+    sender: int  # 0 for the server
+    weight: int  # |D_i|
+    symbols: int  # how many
+    model: bytes  # fingerprint of the layout; zeros where there is none
+    context: bytes  # digest; zeros if the message can be read without
+    total: int  # of vote counts, else 0
+    unit: int  # of vote counts, else 0
+    reals: int
+    scales: int
+    symbol_bytes: int
+    real_bytes: int
+
+    def sections(self) -> dict[str, int]:
+        """Bytes of every part, in order."""
+        sizes = (_LAYOUT.size, self.symbol_bytes, self.real_bytes, 4 * self.scales, _CHECKSUM.size)
+        return dict(zip(("header", "symbols", "reals", "scales", "checksum"), sizes, strict=True))
+
+    def spelled_alphabet(self) -> Alphabet:
+        """The alphabet of the symbols."""
+        return Votes(self.total, self.unit) if self.alphabet == _VOTES else _ALPHABETS[self.alphabet]
+
+
+_OFFSETS = dict(zip(Header._fields, (0, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28, 36, 44, 48, 52, 56, 60, 64), strict=True))
+
+
+def encode(message: Message, context: Context | None = None) -> bytes:
+    """Spell a message in the fewest bytes.
 
     Args:
         message: what to say.
-        context: what both sides know already. The packed coder has no use for it.
+        context: what both ends know; none spells everything out, reals as float32, for any reader.
     """
-    alphabet = message.alphabet
+    alphabet, upload = message.alphabet, message.sender is not None
+    coder, symbols = PACKED, pack(message.symbols, alphabet)
+    if context is not None and context.shared is not None and alphabet.size and len(message.symbols):
+        coded = compress(message.symbols, alphabet, context, upload=upload)
+        if len(coded) < len(symbols):
+            coder, symbols = CODED, coded
+    precision, real = _spell_reals(message, context)
     votes = (alphabet.total, alphabet.unit) if isinstance(alphabet, Votes) else (0, 0)
-    symbols = pack(message.symbols, alphabet)
-    header = _HEADER.pack(
-        MAGIC, VERSION, _CODES.get(alphabet, _VOTES), message.sender is not None, 0, message.round, message.sender or 0,
-        message.weight, len(message.symbols), *votes, len(message.real), len(message.scales),
+    header = Header(
+        MAGIC, VERSION, UPLOAD if upload else BROADCAST, _CODES.get(alphabet, _VOTES), coder, precision,
+        message.round, message.sender or 0, message.weight, len(message.symbols),
+        bytes.fromhex(context.layout.fingerprint) if context else _ANY_MODEL, context.digest if context else NO_DIGEST,
+        *votes, len(message.real), len(message.scales), len(symbols), len(real),
     )  # fmt: skip
-    body = b"".join((header, symbols, message.real.astype("<f4").tobytes(), message.scales.astype("<f4").tobytes()))
+    body = b"".join((_LAYOUT.pack(*header), symbols, real, message.scales.astype("<f4").tobytes()))
     return body + _CHECKSUM.pack(zlib.crc32(body))
 
 
-def decode(data: bytes, context: Shared | None = None, expect: int | None = None) -> Message:
+def decode(data: bytes, context: Context | None = None, expect: int | None = None) -> Message:
     """Read a message.
+
+    Memory stays below 32 times the larger of the message and the receiver's model.
 
     Args:
         data: exactly one message.
-        context: what both sides know already, as for `encode`.
-        expect: how many symbols the receiver's model has; other messages are refused before they are unpacked.
+        context: the receiver's; a message for another model, round or context is refused. None takes those of any model that can
+            be read without a context.
+        expect: how many symbols the receiver's model has, where there is no context to tell.
 
     Raises:
         WireError: for every other sequence of bytes, naming offset and reason.
     """
     data = bytes(data)
-    if len(data) < _HEADER.size + _CHECKSUM.size:
-        raise WireError(len(data), f"cut short, a message has at least {_HEADER.size + _CHECKSUM.size} bytes")
-    magic, version, code, has_sender, zero, round, sender, weight, count, total, unit, reals, scales = _HEADER.unpack_from(data)
-    if magic != MAGIC:
-        raise WireError(0, f"starts with {magic!r} instead of {MAGIC!r}")
-    if version != VERSION:
-        raise WireError(4, f"has version {version}, this program reads version {VERSION}")
+    header = read_header(data)
+    expect = context.layout.count if context else expect
+    if context is not None:
+        _fits(header, context)
+    if expect is not None and header.symbols != expect:
+        raise _refused("symbols", f"holds {header.symbols} symbols, the model has {expect}")
+    starts = list(accumulate(header.sections().values()))
+    symbols, real, scales, _ = (data[begin:end] for begin, end in pairwise(starts))
+    alphabet = header.spelled_alphabet()
+    return Message(
+        _section(starts[0], lambda: _read_symbols(symbols, header, alphabet, context)),
+        alphabet,
+        _section(starts[1], lambda: _read_reals(real, header, context)),
+        np.frombuffer(scales, "<f4").astype(np.float32),
+        header.sender if header.kind == UPLOAD else None,
+        header.weight,
+        header.round,
+    )
+
+
+def read_header(data: bytes) -> Header:
+    """The header of exactly one message, checked for sense and against the checksum.
+
+    Raises:
+        WireError: data is not a message.
+    """
+    if len(data) < _LAYOUT.size + _CHECKSUM.size:
+        raise WireError(len(data), f"cut short, a message has at least {_LAYOUT.size + _CHECKSUM.size} bytes")
+    header = Header(*_LAYOUT.unpack_from(data))
+    if header.magic != MAGIC:
+        raise _refused("magic", f"starts with {header.magic!r} instead of {MAGIC!r}")
+    if header.version != VERSION:
+        raise _refused("version", f"has version {header.version}, this program reads version {VERSION}")
     body = len(data) - _CHECKSUM.size
-    if zlib.crc32(data[:body]) != _CHECKSUM.unpack_from(data, body)[0]:
+    if zlib.crc32(memoryview(data)[:body]) != _CHECKSUM.unpack_from(data, body)[0]:
         raise WireError(body, "the checksum does not fit: the message was damaged or cut short")
-    alphabet = _alphabet(code, total, unit)
-    if has_sender > 1 or zero or (sender and not has_sender):
-        raise WireError(6, "sender flags are not 0 or 1")
-    if not 1 <= weight <= LARGEST_WEIGHT:
-        raise WireError(16, f"weight must be from 1 to {LARGEST_WEIGHT}, not {weight}")
-    if expect is not None and count != expect:
-        raise WireError(24, f"holds {count} symbols, the model has {expect}")
-    ends = np.cumsum([_HEADER.size, packed_size(count, alphabet), 4 * reals, 4 * scales], dtype=object)
-    if ends[-1] != body:
-        raise WireError(24, f"is {len(data)} bytes long, its header calls for {ends[-1] + _CHECKSUM.size}")
+    _sensible(header, data)
+    return header
+
+
+def ideal_size(data: bytes, message: Message, context: Context) -> float | None:
+    """How long `data`, which spells the message, would be if its symbols took their empirical conditional entropy.
+
+    None where the context is not used: packed symbols, floats.
+    """
+    if context.shared is None or not message.alphabet.size:
+        return None
+    return len(data) - read_header(data).symbol_bytes + ideal_bits(message.symbols, message.alphabet, context) / 8
+
+
+def bits_by_weight(data: bytes, message: Message, context: Context | None) -> npt.NDArray[np.float64]:
+    """(count,) how many bits of `data`, which spells the message, went into each symbol."""
+    header = read_header(data)
+    if header.coder == CODED and context is not None:
+        return costs(message.symbols, message.alphabet, context, upload=header.kind == UPLOAD)
+    return np.full(header.symbols, 8 * header.symbol_bytes / max(header.symbols, 1))
+
+
+def _sensible(header: Header, data: bytes) -> None:
+    """Refuse what no encoder writes."""
+    votes = header.alphabet == _VOTES
+    if header.kind not in KINDS:
+        raise _refused("kind", f"kind {header.kind} is unknown")
+    if not votes and header.alphabet not in _ALPHABETS:
+        raise _refused("alphabet", f"alphabet {header.alphabet} is unknown")
+    if header.coder not in CODERS or (header.coder == CODED and (header.alphabet == _CODES[FLOAT32] or not header.symbols)):
+        raise _refused("coder", f"coder {header.coder} is unknown for these symbols")
+    if header.precision > reals.FINEST or any(data[9:12]):
+        raise _refused("precision", f"reals have {header.precision} digits, {reals.FINEST} is the most, or the padding is not zero")
+    if header.kind == BROADCAST and header.sender:
+        raise _refused("sender", "a broadcast has no sender")
+    if not 1 <= header.weight <= LARGEST_WEIGHT:
+        raise _refused("weight", f"weight must be from 1 to {LARGEST_WEIGHT}, not {header.weight}")
+    if header.coder == CODED and header.context == NO_DIGEST:
+        raise _refused("context", "coded symbols name no context")
+    least, most = (1, LARGEST_WEIGHT) if votes else (0, 0)
+    if not (least <= header.total <= most and least <= header.unit <= most):
+        raise _refused(
+            "total", f"{header.total} votes in units of {header.unit} cannot be: vote counts have both, nothing else has"
+        )
+    whole = sum(header.sections().values())
+    if whole != len(data):
+        raise _refused("symbols", f"is {len(data)} bytes long, its header calls for {whole}")
+    packed = packed_size(header.symbols, header.spelled_alphabet())
+    if header.coder == PACKED and header.symbol_bytes != packed:
+        raise _refused("symbol_bytes", f"{header.symbols} packed symbols take {packed} bytes, not {header.symbol_bytes}")
+    if not header.precision and header.real_bytes != 4 * header.reals:
+        raise _refused("real_bytes", f"{header.reals} float32 take {4 * header.reals} bytes, not {header.real_bytes}")
+
+
+def _fits(header: Header, context: Context) -> None:
+    """Refuse by name what was not meant for this receiver."""
+    fingerprint = context.layout.fingerprint
+    if header.model != bytes.fromhex(fingerprint):
+        raise _refused("model", f"is for model {header.model.hex()}, this is {fingerprint}")
+    if header.round != context.round:
+        raise _refused("round", f"is of round {header.round}, this is round {context.round}")
+    if header.context not in (NO_DIGEST, context.digest):
+        raise _refused(
+            "context", f"was coded in context {header.context.hex()}, ours is {context.digest.hex()}"
+        )
+    if header.reals != context.layout.reals:
+        raise _refused("reals", f"holds {header.reals} real numbers, the model has {context.layout.reals}")
+
+
+def _spell_reals(message: Message, context: Context | None) -> tuple[int, bytes]:
+    """Precision and bytes of the real parameters."""
+    bits = 0 if context is None else context.precision[message.sender is None]
+    if context is None or bits == 0 or not reals.fits(message.real):
+        return 0, message.real.astype("<f4").tobytes()
+    dice = np.random.default_rng([message.round, 0 if message.sender is None else message.sender + 1])
+    grid = reals.to_grid(message.real, bits, dice)
+    return bits, reals.rice(grid - _reference(len(grid), bits, context))
+
+
+def _read_reals(data: bytes, header: Header, context: Context | None) -> Floats:
+    if not header.precision:
+        return np.frombuffer(data, "<f4").astype(np.float32)
+    if header.context != NO_DIGEST and context is None:
+        raise ValueError("the real numbers can be read only in the context they were written in")
+    plain = context if header.context != NO_DIGEST else None
+    grid = reals.read_rice(data, header.reals) + _reference(header.reals, header.precision, plain)
+    if not reals.on_grid(grid, header.precision):
+        raise ValueError("a real number is too large")
+    return reals.from_grid(grid, header.precision)
+
+
+def _reference(count: int, bits: int, context: Context | None) -> reals.Integers:
+    """What real parameters are spelled as differences to."""
+    if context is None or context.real is None or not reals.fits(context.real):
+        return np.zeros(count, np.int64)
+    return reals.to_grid(context.real, bits, np.random.default_rng(0))
+
+
+def _read_symbols(data: bytes, header: Header, alphabet: Alphabet, context: Context | None) -> Symbols:
+    if header.coder == PACKED:
+        return unpack(data, header.symbols, alphabet)
+    if context is None:
+        raise ValueError("the symbols can be read only in the context they were coded in")
+    return expand(data, alphabet, context, upload=header.kind == UPLOAD)
+
+
+def _section(offset: int, read: Callable[[], Part]) -> Part:
     try:
-        symbols = unpack(data[ends[0] : ends[1]], count, alphabet)
+        return read()
     except ValueError as error:
-        raise WireError(int(ends[0]), str(error)) from None
-    real = np.frombuffer(data[ends[1] : ends[2]], "<f4").astype(np.float32)
-    own = np.frombuffer(data[ends[2] : ends[3]], "<f4").astype(np.float32)
-    return Message(symbols, alphabet, real, own, sender if has_sender else None, weight, round)
+        raise WireError(offset, str(error)) from None
 
 
-def _alphabet(code: int, total: int, unit: int) -> Alphabet:
-    if code == _VOTES:
-        if not 1 <= total <= _LARGEST_TOTAL or not 1 <= unit <= _LARGEST_TOTAL:
-            raise WireError(32, f"{total} votes in units of {unit} cannot be: both must be from 1 to 2^48")
-        return Votes(total, unit)
-    if code not in _ALPHABETS:
-        raise WireError(5, f"alphabet {code} is unknown")
-    if total or unit:
-        raise WireError(32, "only vote counts have a total and a unit")
-    return _ALPHABETS[code]
+def _refused(field: str, reason: str) -> WireError:
+    return WireError(_OFFSETS[field], reason)

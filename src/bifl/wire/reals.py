@@ -1,0 +1,125 @@
+"""Real parameters in a few bits each: rounded to a grid without bias, then spelled as differences to what both ends know.
+
+The rule: a number is rounded to a multiple of 2^(e−bits), where 2^e is its own power of two, but at least 1: `bits` binary digits
+after the first, and never finer than 2^−bits. Rounding is up or down at random, with the odds that make it right on average, so
+that many clients' small common steps survive; round and sender give the dice. Numbers on the grid stay as they are.
+
+Grid numbers are consecutive integers. Their differences to the reference are spelled in Rice's code, with one parameter for every
+32 of them.
+
+>>> import numpy as np
+>>> values = np.array([1.0, -0.3, 100.3], np.float32)
+>>> grid = to_grid(values, 7, np.random.default_rng(0))
+>>> from_grid(grid, 7)
+array([  1.      ,  -0.296875, 100.5     ], dtype=float32)
+>>> read_rice(rice(grid), 3).tolist() == grid.tolist()
+True
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bifl.message import Floats
+
+Integers = npt.NDArray[np.int64]
+
+LARGEST = 2.0**32  # beyond it no trained number lies, and the grid ends
+_BINADES = 33  # of the grid: numbers below 2, then one for every power of two
+_BLOCK = 32  # numbers that share a Rice parameter
+_PARAMETER_BITS = 5
+_LARGEST_PARAMETER = 20  # the grid's largest difference, 2·33·2^12, has 19 bits
+
+
+class Precision(NamedTuple):
+    """Binary digits of real parameters after the first; 0 means float32 as it is."""
+
+    upload: int
+    broadcast: int
+
+
+SHORT = Precision(6, 10)
+EXACT = Precision(0, 0)
+FINEST = 12
+
+
+def fits(values: Floats) -> bool:
+    """Whether the grid reaches that far."""
+    return bool(np.all(np.abs(values) < LARGEST))  # False for NaN
+
+
+def to_grid(values: Floats, bits: int, generator: np.random.Generator) -> Integers:
+    """(n,) the grid numbers of values that fit, rounded up or down at random."""
+    exact = np.abs(values.astype(np.float64))
+    exponent = np.maximum(np.frexp(exact)[1] - 1, 0)
+    digits = np.floor(np.ldexp(exact, bits - exponent) + generator.random(len(values))).astype(np.int64)
+    grid: Integers = np.where(values < 0, -1, 1) * (digits + (exponent.astype(np.int64) << bits))
+    return grid
+
+
+def from_grid(grid: Integers, bits: int) -> Floats:
+    """(n,) the values of grid numbers."""
+    magnitude = np.abs(grid)
+    exponent = np.maximum((magnitude >> bits) - 1, 0)
+    values: Floats = np.ldexp((magnitude - (exponent << bits)).astype(np.float64), exponent - bits).astype(np.float32)
+    return np.where(grid < 0, -values, values)
+
+
+def on_grid(grid: Integers, bits: int) -> bool:
+    """Whether all these numbers are of the grid."""
+    return bool(np.all(np.abs(grid) <= _BINADES << bits))
+
+
+def rice(numbers: Integers) -> bytes:
+    """Integers, small ones in fewer bits: Rice parameters, then all quotients in unary, then all remainders."""
+    folded = np.where(numbers < 0, -2 * numbers - 1, 2 * numbers)  # 0, −1, 1, −2 … as 0, 1, 2, 3 …
+    padded = np.zeros((-(-len(folded) // _BLOCK), _BLOCK), np.int64)
+    padded.ravel()[: len(folded)] = folded
+    choices = np.arange(_LARGEST_PARAMETER + 1)
+    cost = (padded[:, :, None] >> choices).sum(1) + _BLOCK * choices
+    parameters = cost.argmin(1)
+    width = np.repeat(parameters, _BLOCK)[: len(folded)]
+    quotient = folded >> width
+    unary = np.zeros(int(quotient.sum()) + len(quotient), np.uint8)
+    unary[np.cumsum(quotient + 1) - 1] = 1
+    which, shift = _places(width)
+    return np.packbits(np.concatenate([_bits(parameters), unary, ((folded[which] >> shift) & 1).astype(np.uint8)])).tobytes()
+
+
+def read_rice(data: bytes, count: int) -> Integers:
+    """The integers that `rice` spelled.
+
+    Raises:
+        ValueError: it did not spell these bytes.
+    """
+    blocks = -(-count // _BLOCK)
+    if blocks * _PARAMETER_BITS + count > 8 * len(data):
+        raise ValueError(f"{len(data)} bytes are too few for {count} real numbers")
+    bits = np.unpackbits(np.frombuffer(data, np.uint8))
+    head = bits[: blocks * _PARAMETER_BITS].reshape(blocks, _PARAMETER_BITS)
+    parameters = head.astype(np.int64) @ (1 << np.arange(_PARAMETER_BITS)[::-1])
+    if np.any(parameters > _LARGEST_PARAMETER):
+        raise ValueError(f"a Rice parameter is {parameters.max()}, the largest is {_LARGEST_PARAMETER}")
+    width = np.repeat(parameters, _BLOCK)[:count]
+    ends = np.flatnonzero(bits[head.size :])[:count] + 1
+    rest = bits[head.size + (int(ends[-1]) if count else 0) :] if len(ends) == count else bits[:0]
+    if len(ends) < count or not 0 <= len(rest) - int(width.sum()) < 8 or rest[int(width.sum()) :].any():
+        raise ValueError(f"the section does not spell {count} real numbers")
+    which, shift = _places(width)
+    folded = (np.diff(ends, prepend=0) - 1) << width
+    np.add.at(folded, which, rest[: len(which)].astype(np.int64) << shift)
+    numbers: Integers = np.where(folded & 1, -(folded + 1) >> 1, folded >> 1)
+    return numbers
+
+
+def _bits(parameters: Integers) -> npt.NDArray[np.uint8]:
+    return ((parameters[:, None] >> np.arange(_PARAMETER_BITS)[::-1]) & 1).astype(np.uint8).ravel()
+
+
+def _places(width: Integers) -> tuple[Integers, Integers]:
+    """For every remainder bit: which number it belongs to, and its place in it, high places first."""
+    which = np.repeat(np.arange(len(width)), width)
+    return which, np.repeat(np.cumsum(width), width) - 1 - np.arange(len(which))
