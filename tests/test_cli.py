@@ -17,7 +17,7 @@ from bifl.experiment import Choice, Experiment
 from tests.commands import BIFL, SMALL, Run, bifl, refused, rounds
 
 FIELDS = ["round", "accuracy", "loss", "train_loss", "clients", "up_bytes", "down_bytes", "broadcast_bytes"]  # what others rely on
-FIELDS += ["up_bpp", "down_bpp", "flips", "seconds"]
+FIELDS += ["up_bpp", "down_bpp", "flips", "seconds", "up_ideal_bpp", "down_ideal_bpp"]
 
 
 def test_a_run_leaves_what_it_promises(finished: Path) -> None:
@@ -62,6 +62,26 @@ def test_bad_input_ends_in_one_sentence(words: list[str], sentence: str, tmp_pat
     os.chdir(tmp_path)
     assert sentence in refused(here(*words))
     assert not list(tmp_path.rglob("model"))
+
+
+def test_messages_are_kept_and_explained(tmp_path: Path, here: Run) -> None:
+    run = tmp_path / "run"
+    assert here("run", *SMALL, "rounds=3", "--keep-messages", "--out", run).returncode == 0
+    assert sum(path.stat().st_size for path in run.glob("messages/*/upload-*")) == sum(r["up_bytes"] for r in rounds(run))
+    shown = here("inspect", run / "messages" / "round-00003" / "upload-00001").stdout
+    for words in ("client 1, 2000 images", "context", "the run's", "checksum", "ok", "linear3.weight", "whole file"):
+        assert words in shown
+    (tmp_path / "lost").write_bytes((run / "messages" / "round-00003" / "broadcast").read_bytes())
+    shown = here("inspect", tmp_path / "lost").stdout
+    assert "votes 0 … 2, each worth 2000 images" in shown
+    assert "not decoded" in shown
+    shown = here("inspect", run / "model").stdout
+    assert "mnist_cnn, 10 classes" in shown
+    assert "conv1.weight" in shown
+    (tmp_path / "short").write_bytes((run / "model").read_bytes()[:-1])
+    assert "checksum does not fit" in refused(here("inspect", tmp_path / "short"))
+    (tmp_path / "other").write_bytes(b"hello" * 50)
+    assert "starts with b'hell' instead of b'BIFL'" in refused(here("inspect", tmp_path / "other"))
 
 
 def test_a_damaged_model_is_refused(finished: Path, tmp_path: Path, here: Run) -> None:

@@ -61,16 +61,34 @@ def test_another_seed_is_another_run() -> None:
 
 
 def test_bytes_are_those_of_the_messages() -> None:
-    _, (record,) = simulated(Experiment(clients=10, rounds=1, workers=1, participation=0.25))
+    plain = {"wire": "packed", "reals": "float32"}
+    _, (record,) = simulated(Experiment(clients=10, rounds=1, workers=1, participation=0.25).changed(plain))
     layout = build(Experiment()).shared.layout
-    upload = 56 + -(-81_958 // 8) + 4 * 572 + 4
-    broadcast = 56 + -(-81_958 * 2 // 8) + 4 * 572 + 4  # ⌈0.25·10⌉ = 3 voters: counts 0 … 3 in two bits
+    upload = 68 + -(-81_958 // 8) + 4 * 572 + 4
+    broadcast = 68 + -(-81_958 * 2 // 8) + 4 * 572 + 4  # ⌈0.25·10⌉ = 3 voters: counts 0 … 3 in two bits
     assert record.clients == 3
     assert record.up_bytes == 3 * upload
     assert record.broadcast_bytes == broadcast
     assert record.down_bytes == 10 * (broadcast + 1)
     assert record.up_bpp == 8 * upload / layout.parameters
     assert record.down_bpp == 8 * (broadcast + 1) / layout.parameters
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"algorithm": "up_down"}, {"algorithm": "fedavg"}, {"partition": "unbalanced"}, {"partition": "by_class"}],
+    ids=str,
+)
+def test_the_wire_changes_bytes_and_nothing_else(settings: dict[str, str]) -> None:
+    experiment = Experiment(rounds=4, clients=10).changed(settings)
+    coded, packed = (simulated(experiment.changed({"wire": wire}))[1] for wire in ("context", "packed"))
+    apart = {"seconds", "up_bytes", "down_bytes", "broadcast_bytes", "up_bpp", "down_bpp", "up_ideal_bpp", "down_ideal_bpp"}
+    for one, other in zip(coded, packed, strict=True):
+        assert {k: v for k, v in one._asdict().items() if k not in apart} == {
+            k: v for k, v in other._asdict().items() if k not in apart
+        }
+        assert one.up_bytes <= other.up_bytes
+        assert one.broadcast_bytes <= other.broadcast_bytes
 
 
 def test_who_sleeps_receives_nothing() -> None:
@@ -100,6 +118,11 @@ def test_biml_learns_and_beats_up_down() -> None:
     level = mean(record.accuracy for record in biml[-5:])
     assert level >= 0.931 - 0.02
     assert level > mean(record.accuracy for record in up_down[-5:])
+    assert mean(record.up_bpp for record in biml) < 0.56  # all included; measured 0.547
+    assert mean(record.down_bpp for record in biml) < 2.0  # measured 1.9
+    for direction in ("up", "down"):
+        ideal = mean(getattr(record, f"{direction}_ideal_bpp") for record in biml)
+        assert mean(getattr(record, f"{direction}_bpp") for record in biml) < 1.02 * ideal
 
 
 def test_a_saved_model_computes_what_the_trained_one_did(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ import hashlib
 import struct
 import tracemalloc
 import zlib
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -34,7 +36,7 @@ def layout_of(count: int, reals: int = 0) -> Layout:
     return Layout(("a", "b"), coded, (Tensor("norm.weight", (reals,)),), ())
 
 
-def symbols_of(alphabet: Alphabet, count: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def symbols_of(alphabet: Alphabet, count: int, seed: int) -> npt.NDArray[Any]:
     """Symbols with a preference, so that there is something to code."""
     generator = np.random.default_rng(seed)
     if not alphabet.size:
@@ -52,7 +54,7 @@ def context_of(count: int, said: Alphabet | None = None, earlier: Alphabet | Non
     return Context(layout, 7, precision, Shared(0, 6, layout, weights, real, news=news, before=before))
 
 
-def upload_of(symbols: np.ndarray[tuple[int], np.dtype[np.int64]], alphabet: Alphabet, context: Context) -> Message:
+def upload_of(symbols: npt.NDArray[Any], alphabet: Alphabet, context: Context) -> Message:
     real = np.array([1.01, 0.99, 0.48, -0.2, 31, 0.11, 1100], np.float32)
     return Message(symbols, alphabet, real, sender=3, weight=600, round=context.round)
 
@@ -147,7 +149,7 @@ def test_golden_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("sender", "alphabet", "golden"),
-    [(4, BINARY, "3976d5d455aa928f"), (None, Votes(5), "60a2fe0398eec5be"), (4, TERNARY, "deaa4a2e1373bed5")],
+    [(4, BINARY, "606476e49ac6b4ec"), (None, Votes(5), "1babe5924540ea68"), (4, TERNARY, "0ca6969db5d43c2b")],
 )
 def test_golden_bytes_of_the_context_coder(sender: int | None, alphabet: Alphabet, golden: str) -> None:
     """Probabilities come from integers alone: these bytes, here their hash, must be the same on every machine."""
@@ -211,7 +213,7 @@ def test_mutated_messages_are_messages_or_refused(pytestconfig: pytest.Config) -
             elif kind == 4:
                 del body[place : place + generator.integers(1, 9)]
             else:
-                body[place:place] = generator.bytes(generator.integers(1, 9))
+                body[place:place] = generator.bytes(int(generator.integers(1, 9)))
             if len(body) < 8:
                 break
         try:

@@ -25,6 +25,8 @@ examples:
   bifl run --resume runs/table1                continue what was stopped or killed
   bifl compare seeds=0,1,2 rounds=30           fedavg, full, biml, up_down: table and picture
   bifl eval runs/table1/model mnist            a trained model on a test set
+  bifl run --keep-messages --out runs/look     keep every message …
+  bifl inspect runs/look/messages/round-00002/upload-00001    … and see what its bytes are
   bifl list                                    algorithms, datasets, partitions, models, presets
 
 Bad input ends with one sentence and exit code 2, Ctrl-C with 130.
@@ -42,6 +44,9 @@ _KEYS = """\
                         a single lr is used throughout
   batch (64), local_epochs (1)
   batchnorm (average)   running statistics of the clients are pooled exactly
+  wire (context)        context codes messages in what both ends know, packed spells every bit out;
+                        results do not depend on it
+  reals (short)         batch-norm and scales in 6 binary digits up and 10 down, or float32
   workers (0)           processes, 0 = one per core; results do not depend on it
 """
 

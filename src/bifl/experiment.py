@@ -65,7 +65,7 @@ class Experiment:
         local_epochs: passes over the own images per round.
         batchnorm: how running statistics become global ones: `average` pools them exactly.
         wire: `context` codes messages in what both ends know, `packed` spells every symbol out. Results do not depend on it.
-        reals: real parameters on the wire: `short` (7 binary digits up, 12 down, see docs/wire-format.md) or `float32`.
+        reals: real parameters on the wire: `short` (6 binary digits up, 10 down, see docs/wire-format.md) or `float32`.
         workers: processes; 0 means one per core. Results do not depend on it.
     """
 

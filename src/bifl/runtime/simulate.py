@@ -3,7 +3,7 @@
 >>> from bifl.experiment import Experiment
 >>> for record in simulate(Experiment(rounds=1, clients=2, workers=1)):
 ...     print(record.round, record.clients, round(record.up_bpp, 2))
-1 2 1.22
+1 2 0.94
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -31,7 +30,8 @@ Counts = npt.NDArray[np.int64]  # (classes, symbols)
 NO_DIGEST = bytes(8)
 _LEVELS = 256  # at most this many classes, and as many coarse symbols
 _FLOAT_LEVELS = 64  # classes of float weights
-_FIRST_BLOCK = 1024  # about so many symbols are coded before anything is learnt from them
+_FIRST_BLOCK = 1024  # about so many symbols are coded before anything is learnt from them …
+_LESSONS = 9  # … and this often as many again: half a million teach the rest
 
 
 class Coarse(NamedTuple):
@@ -57,13 +57,13 @@ class Sequence(NamedTuple):
     def of(cls, block: npt.NDArray[np.uint16], classes: npt.NDArray[np.uint8]) -> Sequence:
         """Of (count,) block numbers and classes."""
         keys = block << np.uint16(8) | classes
-        order = np.argsort(keys, kind="stable")  # of 16 bit: a radix sort
-        keys = keys[order]
-        begins = np.flatnonzero(np.diff(keys.astype(np.int32), prepend=-1)).tolist()
+        sizes = np.bincount(keys)
         blocks: list[Runs] = [[] for _ in range(int(block.max(initial=0)) + 1)]
-        for begin, end in pairwise([*begins, len(keys)]):
-            blocks[keys[begin] >> 8].append((int(keys[begin]) & 255, begin, end))
-        return cls(order, blocks)
+        end = 0
+        for key in np.flatnonzero(sizes).tolist():
+            begin, end = end, end + int(sizes[key])
+            blocks[key >> 8].append((key & 255, begin, end))
+        return cls(np.argsort(keys, kind="stable"), blocks)  # of 16 bit: a radix sort
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,16 +89,18 @@ class Context:
 
     @cached_property
     def digest(self) -> bytes:
-        """8 bytes that differ where the public states differ."""
+        """8 bytes that differ where what the coder takes from the public state differs."""
         if self.shared is None:
             return NO_DIGEST
         state = hashlib.sha256(f"{self.layout.fingerprint} {self.round}".encode())
-        state.update(self.shared.weights.astype("<f4").tobytes())
         state.update(self.shared.real.astype("<f4").tobytes())
-        for message in (self.shared.news, self.shared.before):
-            if message is not None:
-                state.update(repr(message.alphabet).encode())
-                state.update(message.symbols.astype("<f4" if message.alphabet.size == 0 else "<u4").tobytes())
+        state.update(self.classes.tobytes())
+        if self._history is not None:
+            classes, news = self._history
+            state.update(repr(news.alphabet).encode())
+            state.update(classes.tobytes())
+            if Coarse.of(news.alphabet).width > 1:  # else they are the classes
+                state.update(news.symbols.astype("<u4").tobytes())
         return state.digest()[:8]
 
     @cached_property
@@ -123,9 +125,9 @@ class Context:
         """Every second weight is in the last block, every fourth in the one before …: each doubles what was seen."""
         count = self.layout.count
         doublings = max(0, (count // _FIRST_BLOCK).bit_length() - 1)
-        block = np.full(count, doublings, np.uint16)
+        block = np.full(count, min(doublings, _LESSONS), np.uint16)
         for step in range(1, doublings + 1):
-            block[:: 1 << step] = doublings - step
+            block[:: 1 << step] = min(doublings - step, _LESSONS)
         return Sequence.of(block, self.classes)
 
     @cached_property

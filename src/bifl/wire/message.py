@@ -1,7 +1,6 @@
 """Messages as bytes, format version 1 (docs/wire-format.md): header, symbols, reals, scales, checksum.
 
 >>> import numpy as np
-import numpy.typing as npt
 >>> from bifl.message import BINARY, Message
 >>> data = encode(Message(np.array([1, 0, 1], np.uint8), BINARY, np.zeros(0, np.float32)))
 >>> len(data), decode(data).symbols
@@ -13,6 +12,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,7 +25,7 @@ from bifl.tally import LARGEST_WEIGHT
 from bifl.wire import reals
 from bifl.wire.context import NO_DIGEST, Context
 from bifl.wire.entropy import compress, costs, expand, ideal_bits
-from bifl.wire.pack import pack, packed_size, unpack
+from bifl.wire.pack import check, pack, packed_size, unpack
 
 MAGIC = b"BIFL"
 VERSION = 1
@@ -97,11 +97,14 @@ def encode(message: Message, context: Context | None = None) -> bytes:
         context: what both ends know; none spells everything out, reals as float32, for any reader.
     """
     alphabet, upload = message.alphabet, message.sender is not None
-    coder, symbols = PACKED, pack(message.symbols, alphabet)
+    check(message.symbols, alphabet)
+    coder, symbols = PACKED, None
     if context is not None and context.shared is not None and alphabet.size and len(message.symbols):
         coded = compress(message.symbols, alphabet, context, upload=upload)
-        if len(coded) < len(symbols):
+        if len(coded) < packed_size(len(message.symbols), alphabet):
             coder, symbols = CODED, coded
+    if symbols is None:
+        symbols = pack(message.symbols, alphabet)
     precision, real = _spell_reals(message, context)
     votes = (alphabet.total, alphabet.unit) if isinstance(alphabet, Votes) else (0, 0)
     header = Header(
@@ -227,9 +230,7 @@ def _fits(header: Header, context: Context) -> None:
     if header.round != context.round:
         raise _refused("round", f"is of round {header.round}, this is round {context.round}")
     if header.context not in (NO_DIGEST, context.digest):
-        raise _refused(
-            "context", f"was coded in context {header.context.hex()}, ours is {context.digest.hex()}"
-        )
+        raise _refused("context", f"was coded in context {header.context.hex()}, ours is {context.digest.hex()}")
     if header.reals != context.layout.reals:
         raise _refused("reals", f"holds {header.reals} real numbers, the model has {context.layout.reals}")
 
@@ -256,8 +257,9 @@ def _read_reals(data: bytes, header: Header, context: Context | None) -> Floats:
     return reals.from_grid(grid, header.precision)
 
 
+@lru_cache(maxsize=4)
 def _reference(count: int, bits: int, context: Context | None) -> reals.Integers:
-    """What real parameters are spelled as differences to."""
+    """What real parameters are spelled as differences to: the same for all messages of a round."""
     if context is None or context.real is None or not reals.fits(context.real):
         return np.zeros(count, np.int64)
     return reals.to_grid(context.real, bits, np.random.default_rng(0))

@@ -31,17 +31,21 @@ def packed_size(count: int, alphabet: Alphabet) -> int:
     return -(-count * bits_per_symbol(alphabet) // 8)
 
 
-def pack(symbols: Symbols, alphabet: Alphabet) -> bytes:
-    """The one spelling of the symbols.
+def check(symbols: Symbols, alphabet: Alphabet) -> None:
+    """Make sure that all symbols are of the alphabet.
 
     Raises:
-        ValueError: a symbol is not in the alphabet.
+        ValueError: one is not.
     """
+    if alphabet.size and len(symbols) and (symbols.min() < 0 or symbols.max() >= alphabet.size):
+        raise ValueError(f"{alphabet.name} symbols run from 0 to {alphabet.size - 1}, not from {symbols.min()} to {symbols.max()}")
+
+
+def pack(symbols: Symbols, alphabet: Alphabet) -> bytes:
+    """The one spelling of symbols that are in the alphabet."""
     if alphabet.size == 0:
         floats: Floats = symbols.astype("<f4")
         return floats.tobytes()
-    if len(symbols) and (symbols.min() < 0 or symbols.max() >= alphabet.size):
-        raise ValueError(f"{alphabet.name} symbols run from 0 to {alphabet.size - 1}, not from {symbols.min()} to {symbols.max()}")
     if alphabet == TERNARY:
         trits = np.zeros(packed_size(len(symbols), alphabet) * _TRITS, np.uint8)
         trits[: len(symbols)] = symbols
@@ -61,7 +65,8 @@ def unpack(data: bytes, count: int, alphabet: Alphabet) -> Symbols:
         ValueError: data is not what `pack` makes of any symbols.
     """
     symbols = _read(np.frombuffer(data, np.uint8), count, alphabet)
-    if alphabet.size and len(symbols) and int(symbols.max()) >= alphabet.size:
+    whole = alphabet.size & (alphabet.size - 1) == 0  # every pattern of bits is a symbol
+    if not whole and len(symbols) and int(symbols.max()) >= alphabet.size:
         raise ValueError(f"symbol {int(symbols.argmax())} is {int(symbols.max())}, beyond the largest, {alphabet.size - 1}")
     if alphabet.size and pack(symbols[count - count % 40 :], alphabet) != data[packed_size(count - count % 40, alphabet) :]:
         raise ValueError("the padding after the last symbol is not zero")  # 40 symbols fill whole bytes at every width

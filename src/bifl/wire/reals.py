@@ -11,7 +11,7 @@ Grid numbers are consecutive integers. Their differences to the reference are sp
 >>> values = np.array([1.0, -0.3, 100.3], np.float32)
 >>> grid = to_grid(values, 7, np.random.default_rng(0))
 >>> from_grid(grid, 7)
-array([  1.      ,  -0.296875, 100.5     ], dtype=float32)
+array([  1.      ,  -0.296875, 100.      ], dtype=float32)
 >>> read_rice(rice(grid), 3).tolist() == grid.tolist()
 True
 """
