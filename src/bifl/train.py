@@ -109,7 +109,7 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
         for chosen in batches(index, plan.batch, generator):
             images, labels = samples.batch(chosen)
             network.place(Latent(aux, start, step / steps, client.key), real, forward)
-            loss = nn.functional.cross_entropy(network.module(images), labels)
+            loss = nn.functional.cross_entropy(network(images), labels)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             if forward.clip:

@@ -16,6 +16,7 @@ from bifl.layout import Layout
 from bifl.layout import Tensor as Spec
 from bifl.message import Floats
 from bifl.nn.forward import Forward, Latent
+from bifl.nn.fused import stages
 
 CODED = (nn.Conv2d, nn.Linear)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -31,6 +32,7 @@ class Network:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
+        self._stages = stages(module)
         layers = [(name, child) for name, child in module.named_modules() if isinstance(child, CODED)]
         self._norms = [child for child in module.modules() if isinstance(child, NORMS)]
         coded, self._coded, aux = [], [], []
@@ -48,6 +50,12 @@ class Network:
         moments = [Spec(name, (child.num_features,)) for name, child in module.named_modules() if isinstance(child, NORMS)]
         self.layout = Layout(tuple(name for name, _ in layers), tuple(coded), tuple(affine), tuple(moments))
         self._initial = (torch.cat(aux) if aux else torch.zeros(0), torch.cat(real))
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """What the module makes of the images, on faster loops where they are known (see `fused`)."""
+        for stage in self._stages:
+            images = stage(images)
+        return images
 
     def initial(self) -> tuple[Floats, Floats]:
         """(count,) aux and (reals,) real vector of the module's own initialisation, ϑ = 1."""
