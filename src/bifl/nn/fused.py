@@ -95,14 +95,15 @@ class _Joined(torch.autograd.Function):
         shift = (beta - mean * scale).float()
         y = torch.empty_like(top)
         kernels.activate(_pixels(top).reshape(-1, channels), scale.float().numpy(), shift.numpy(), stage.relu, _pixels(y).reshape(-1, channels))
-        ctx.stage, ctx.count, ctx.tensors = stage, count, (x, top, y, mean, deviation, scale)
+        ctx.stage, ctx.count = stage, count
+        ctx.save_for_backward(x, top, y, mean, deviation, scale)  # y kept on ctx itself would be a cycle, and its memory lost for long
         return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         from bifl.nn import kernels
 
-        x, top, y, mean, deviation, scale = ctx.tensors
+        x, top, y, mean, deviation, scale = ctx.saved_tensors
         images, channels = y.shape[:2]
         upper = gradients[0].contiguous(memory_format=_CHANNELS_LAST)
         inner = torch.empty_like(y)
