@@ -1,10 +1,11 @@
 # make run   sets everything up and compares four algorithms on the embedded digits
 # make test  sets everything up and runs all tests, linters and types
+# make bench prints memory and speed; make bench-flower compares with Flower, in an environment of its own
 PYTHON ?= python3
 BIN = .venv/bin
 READY = .venv/.ready
 
-.PHONY: run test bench clean
+.PHONY: run test bench bench-flower clean
 
 run: $(READY)
 	$(BIN)/bifl compare algorithms=fedavg,full,biml,up_down
@@ -17,6 +18,10 @@ test: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/speed.py
+
+bench-flower: .venv-bench/.ready
+	.venv-bench/bin/python benchmarks/speed.py
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("bifl needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -24,5 +29,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(READY)
 
+# without constraints.txt: Flower wants older versions of a few packages
+.venv-bench/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	@touch $@
+
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-bench

@@ -5,6 +5,7 @@ The gradient of the loss w.r.t. the binary weights is applied to aux (straight-t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -100,7 +101,7 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
     real = torch.from_numpy(client.real[:trained].copy()).requires_grad_()
     floors = torch.full_like(real, EPSILON, requires_grad=False)
     floors[: len(network.layout.layers)] = THETA_EPSILON
-    optimizer = OPTIMIZERS[plan.optimizer]([aux, real], plan.lr, [EPSILON, floors])
+    optimizer = OPTIMIZERS[plan.optimizer]([aux, real], plan.lr, [EPSILON, floors], [1.0 if forward.clip else math.inf, math.inf])
     generator = np.random.default_rng(client.key)
     start = torch.from_numpy(client.start)
     steps = plan.epochs * len(_starts(len(index), plan.batch))
@@ -109,12 +110,9 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
         for chosen in batches(index, plan.batch, generator):
             images, labels = samples.batch(chosen)
             network.place(Latent(aux, start, step / steps, client.key), real, forward)
-            loss = nn.functional.cross_entropy(network.module(images), labels)
+            loss = nn.functional.cross_entropy(network(images), labels)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            if forward.clip:
-                with torch.no_grad():
-                    aux.clamp_(-1, 1)
             total += loss.item() * len(labels)
             seen += len(labels)
             step += 1

@@ -48,7 +48,7 @@ class _StraightThroughSign(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, aux: Tensor) -> Tensor:
-        return (aux > 0).to(aux.dtype).mul_(2).sub_(1)  # several times faster than torch.where with scalars
+        return torch.gt(aux, 0, out=torch.empty_like(aux)).mul_(2).sub_(1)  # several times faster than torch.where with scalars
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:

@@ -1,0 +1,161 @@
+"""Loops that numba compiles: each does in one pass over memory what PyTorch does in several. Import it late, numba takes a second.
+
+Images lie as (n, h, w, c) float32, so that the innermost loops run over channels. Sums are taken in a fixed order, by one
+thread: in float32 within an image, in float64 over the images.
+
+>>> import numpy as np
+>>> weights, gradient, zeros = np.ones(2, np.float32), np.array([3, -4], np.float32), np.zeros(2, np.float32)
+>>> adam(weights, gradient, zeros, zeros.copy(), 0.5, np.sqrt(0.001), 1e-8, 1.0)  # the first step of Adam is lr·sign(gradient)
+>>> weights  # the second one would be 1.05, but is clipped
+array([0.95, 1.  ], dtype=float32)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+_ZERO, _ONE = np.float32(0), np.float32(1)
+# Sums may be regrouped for vector instructions; NaN and infinity stay what they are, a diverged training must show.
+_OPTIONS: dict[str, Any] = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
+
+
+def compiled(function: Callable[..., None]) -> Callable[..., None]:
+    """Compile at the first call, and keep the result on disk where a place for it can be found."""
+    try:
+        return numba.njit(cache=True, **_OPTIONS)(function)  # type: ignore[no-any-return]
+    except RuntimeError:
+        return numba.njit(**_OPTIONS)(function)  # type: ignore[no-any-return]
+
+
+# tanh as a quotient of polynomials, |error| < 4e-7: the minimax fit that Eigen and XLA use; beyond ±LIMIT it is ±1
+_LIMIT = np.float32(7.90531110763549805)
+_P1, _P3, _P5 = np.float32(4.89352455891786e-03), np.float32(6.37261928875436e-04), np.float32(1.48572235717979e-05)
+_P7, _P9, _P11 = np.float32(5.12229709037114e-08), np.float32(-8.60467152213735e-11), np.float32(2.00018790482477e-13)
+_P13 = np.float32(-2.76076847742355e-16)
+_Q0, _Q2 = np.float32(4.89352518554385e-03), np.float32(2.26843463243900e-03)
+_Q4, _Q6 = np.float32(1.18534705686654e-04), np.float32(1.19825839466702e-06)
+
+
+@compiled
+def pool(x: Array, sign: Array, top: Array, total: Array, square: Array) -> None:
+    """Largest of each 2×2 window (smallest where sign is −1), and the sums of x − x[0, 0, 0] and of its square over all pixels.
+
+    Args:
+        x: (n, h, w, c), h and w even.
+        sign: (c,) ±1.
+        top: (n, h/2, w/2, c), written.
+        total: (c,) float64, written; taken about the first pixel, which avoids cancellation
+        square: (c,) float64, written.
+    """
+    images, height, width, channels = x.shape
+    pivot, part, part_square = x[0, 0, 0].copy(), np.zeros(channels, np.float32), np.zeros(channels, np.float32)
+    total[:] = 0
+    square[:] = 0
+    for image in range(images):
+        for i in range(height // 2):
+            for j in range(width // 2):
+                first, second, out = x[image, 2 * i, 2 * j], x[image, 2 * i, 2 * j + 1], top[image, i, j]
+                third, fourth = x[image, 2 * i + 1, 2 * j], x[image, 2 * i + 1, 2 * j + 1]
+                for c in range(channels):
+                    s, p = sign[c], pivot[c]
+                    out[c] = s * max(max(first[c] * s, second[c] * s), max(third[c] * s, fourth[c] * s))
+                    a, b, d, e = first[c] - p, second[c] - p, third[c] - p, fourth[c] - p
+                    part[c] += (a + b) + (d + e)
+                    part_square[c] += (a * a + b * b) + (d * d + e * e)
+        for c in range(channels):
+            total[c] += part[c]
+            square[c] += part_square[c]
+            part[c] = part_square[c] = 0
+
+
+@compiled
+def activate(x: Array, scale: Array, shift: Array, relu: bool, y: Array) -> None:
+    """y ← tanh(scale·x + shift), or ReLU of it, for (pixels, c) arrays."""
+    pixels, channels = x.shape
+    for i in range(pixels):
+        for c in range(channels):
+            z = x[i, c] * scale[c] + shift[c]
+            if relu:
+                y[i, c] = _ZERO if z < _ZERO else z  # so written, here and below, NaN stays NaN
+            else:
+                z = -_LIMIT if z < -_LIMIT else z
+                z = _LIMIT if z > _LIMIT else z
+                s = z * z
+                p = ((((((_P13 * s + _P11) * s + _P9) * s + _P7) * s + _P5) * s + _P3) * s + _P1) * z
+                y[i, c] = p / (((_Q6 * s + _Q4) * s + _Q2) * s + _Q0)
+
+
+@compiled
+def deactivate(upper: Array, y: Array, x: Array, scale: Array, relu: bool, inner: Array, sums: Array) -> None:
+    """Back through `activate`: with g the gradient w.r.t. scale·x + shift, inner ← scale·g, and the sums of g and of g·x.
+
+    Args:
+        upper: (n, pixels·c) gradient w.r.t. y.
+        y: (n, pixels·c) what `activate` made of x.
+        x: (n, pixels·c).
+        scale: (c,)
+        relu: as in `activate`.
+        inner: (n, pixels·c), written.
+        sums: (2·c,) float64, written.
+    """
+    images, size = y.shape
+    channels = len(scale)
+    part = np.zeros(2 * channels, np.float32)
+    sums[:] = 0
+    for image in range(images):
+        above, active, value, out = upper[image], y[image], x[image], inner[image]
+        for i in range(0, size, channels):
+            for c in range(channels):
+                t = active[i + c]
+                g = above[i + c] * ((_ONE if t > _ZERO else _ZERO) if relu else _ONE - t * t)
+                out[i + c] = g * scale[c]
+                part[c] += g
+                part[channels + c] += g * value[i + c]
+        for c in range(2 * channels):
+            sums[c] += part[c]
+            part[c] = 0
+
+
+@compiled
+def unpool(x: Array, top: Array, inner: Array, shift: Array, slope: Array) -> None:
+    """Through pooling and batch-norm, in place: x ← shift + slope·x, plus inner at the first pixel that was its window's top.
+
+    Args:
+        x: (n, h, w, c), overwritten with the gradient w.r.t. it.
+        top: (n, h/2, w/2, c) what `pool` found.
+        inner: (n, h/2, w/2, c) gradient w.r.t. the pooled values; zeroed on the way, so that of equal pixels one gets it.
+        shift: (c,)
+        slope: (c,)
+    """
+    images, height, width, channels = x.shape
+    for image in range(images):
+        for i in range(height):
+            for j in range(width):
+                pixel, best, rest = x[image, i, j], top[image, i // 2, j // 2], inner[image, i // 2, j // 2]
+                for c in range(channels):
+                    value, share = pixel[c], rest[c]
+                    hit = value == best[c]
+                    pixel[c] = shift[c] + slope[c] * value + (share if hit else _ZERO)
+                    rest[c] = _ZERO if hit else share
+
+
+@compiled
+def adam(
+    weights: Array, gradient: Array, first: Array, second: Array, rate: float, correction: float, floor: float, limit: float
+) -> None:
+    """One step of Adam: both moments, the weights and their clipping to ±limit, all (n,), in one pass."""
+    r, s, e, b = np.float32(rate), np.float32(1 / correction), np.float32(floor), np.float32(limit)
+    b1, b2 = np.float32(0.1), np.float32(0.001)
+    for i in range(len(weights)):
+        g = gradient[i]
+        m = first[i] + b1 * (g - first[i])
+        v = second[i] + b2 * (g * g - second[i])
+        w = weights[i] - r * m / (np.sqrt(v) * s + e)
+        first[i], second[i] = m, v
+        w = -b if w < -b else w
+        weights[i] = b if w > b else w
