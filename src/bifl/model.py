@@ -20,7 +20,7 @@ import numpy as np
 from torch import nn
 
 from bifl import wire
-from bifl.algorithm import BINARY, Message, Shared
+from bifl.algorithm import BINARY, FLOAT32, TERNARY, Message, Shared
 from bifl.data.datasets import Dataset
 from bifl.errors import BiflError, DataError
 from bifl.experiment import Choice
@@ -57,12 +57,16 @@ class Model:
     @classmethod
     def of(cls, choice: Choice, network: Network, data: Dataset, shared: Shared, forward: Forward) -> Model:
         """The global model, as `forward` uses it."""
-        weights = shared.weights
+        weights, reals = shared.weights, shared.real
         if FORWARDS.get(forward.name) != forward:  # somebody's own: keep what the network computes with in the end
-            network.show(weights, shared.real, forward)
-            weights, forward = network.effective(), real
-        symbols = (weights > 0).astype(np.uint8) if forward.alphabet == BINARY else weights
-        message = Message(symbols, forward.alphabet, shared.real, round=shared.round)
+            network.show(weights, reals, forward)
+            plain = Network(model.make(choice.name, choice.parameters, data.classes), real)
+            (weights, reals), forward = network.laid_out(plain.layout), real
+        alphabet = forward.alphabet
+        if alphabet == TERNARY and not np.isin(weights, (-1, 0, 1)).all():
+            alphabet = FLOAT32  # the server preferred floats in the last round
+        symbols = weights if alphabet == FLOAT32 else (weights > 0 if alphabet == BINARY else weights + 1).astype(np.uint8)
+        message = Message(symbols, alphabet, reals, round=shared.round)
         return cls(choice, data.classes, forward, data.mean, data.std, message)
 
     def to_bytes(self) -> bytes:
@@ -120,7 +124,7 @@ class Model:
         return self._network().ordinary()
 
     def _network(self) -> Network:
-        network = Network(model.make(self.network.name, self.network.parameters, self.classes))
+        network = Network(model.make(self.network.name, self.network.parameters, self.classes), self.forward)
         layout, message = network.layout, self.message
         if len(message.symbols) != layout.count or len(message.real) != layout.reals:
             raise DataError(f"it holds {len(message.symbols)} weights, {self.network.name} has {layout.count}")
@@ -128,7 +132,16 @@ class Model:
         return network
 
     def score(self, data: Dataset) -> tuple[float, float]:
-        """Accuracy and loss on a dataset's test images."""
+        """Accuracy and loss on a dataset's test images.
+
+        Raises:
+            DataError: there are none, or the network cannot take them.
+        """
+        network = self._network()
+        if not len(data.test_labels):
+            raise DataError("the dataset has no test images")
+        if reason := network.misfit(data.test_images.shape[1:], self.classes):
+            raise DataError(f"{self.network.name} does not take the dataset's images: {reason}")
         network = self._network()
         samples = Samples.of(data.test_images, data.test_labels, data)._replace(mean=self.mean, std=self.std)
         images = len(data.test_labels)

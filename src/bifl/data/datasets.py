@@ -35,15 +35,23 @@ class Dataset(NamedTuple):
     classes: int
     mean: float
     std: float
+    users: npt.NDArray[np.int64] | None = None  # (n,) who made each training image, where that is known
+
+
+def shape_text(data: Dataset) -> str:
+    """What its images look like: "28×28 grey"."""
+    channels, height, width = data.images.shape[1:]
+    return f"{height}×{width} " + {1: "grey", 3: "RGB"}.get(channels, f"{channels}-channel")
 
 
 dataset: Registry[Dataset] = Registry("dataset")
 
 
 def save(data: Dataset, folder: Path) -> None:
-    """Put a dataset where several processes can map it into memory."""
+    """Put what training needs of a dataset where several processes can map it into memory."""
     for name, value in data._asdict().items():
-        np.save(folder / f"{name}.npy", value)
+        if name != "users":  # they mattered for dealing
+            np.save(folder / f"{name}.npy", value)
 
 
 def mapped(folder: Path) -> Dataset:

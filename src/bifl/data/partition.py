@@ -1,10 +1,10 @@
-"""Who holds which images (paper §4). A partition is a function (labels, clients, generator) → one index array per client.
+"""Who holds which images (paper §4). A partition is a function (labels, clients, generator, users) → one index array per client.
 
 All partitions shuffle, always end, and give sizes with a large common divisor, so that vote counts stay small integers.
 
 >>> import numpy as np
 >>> labels = np.repeat(np.arange(10), 60)
->>> parts = partition.make("by_class", {"classes_per_client": 3})(labels, 20, np.random.default_rng(0))
+>>> parts = partition.make("by_class", {"classes_per_client": 3})(labels, 20, np.random.default_rng(0), None)
 >>> [len(p) for p in parts] == [30] * 20
 True
 """
@@ -22,12 +22,13 @@ from bifl.registry import Registry
 
 Labels = npt.NDArray[np.int64]
 Index = npt.NDArray[np.int64]
-Split = Callable[[Labels, int, np.random.Generator], list[Index]]
+Users = npt.NDArray[np.int64]
+Split = Callable[[Labels, int, np.random.Generator, Users | None], list[Index]]
 
 partition: Registry[Split] = Registry("partition")
 
 
-def split(deal: Split, labels: Labels, clients: int, seed: int) -> list[Index]:
+def split(deal: Split, labels: Labels, clients: int, seed: int, users: Users | None = None) -> list[Index]:
     """Deal the images out, and check that every client can train on what it got.
 
     Raises:
@@ -35,7 +36,7 @@ def split(deal: Split, labels: Labels, clients: int, seed: int) -> list[Index]:
     """
     if clients > len(labels):
         raise ConfigError(f"clients={clients} is more than the {len(labels)} training images: use at most {len(labels) // 2}")
-    parts = deal(labels, clients, np.random.default_rng([seed, 0]))
+    parts = deal(labels, clients, np.random.default_rng([seed, 0]), users)
     smallest = min(len(part) for part in parts)
     if smallest < 2:
         raise ConfigError(
@@ -44,7 +45,7 @@ def split(deal: Split, labels: Labels, clients: int, seed: int) -> list[Index]:
     return parts
 
 
-def _deal_evenly(labels: Labels, hands: int, generator: np.random.Generator) -> list[Index]:
+def _deal_evenly(labels: Labels, hands: int, generator: np.random.Generator, users: Users | None = None) -> list[Index]:
     """Equal hands whose class counts are within one of each other; the few images that do not go round stay out."""
     order = generator.permutation(len(labels))
     order = order[: len(order) - len(order) % hands]
@@ -64,7 +65,7 @@ def by_class(classes_per_client: int = 3) -> Split:
     if classes_per_client < 1:
         raise ConfigError(f"partition.classes_per_client must be 1 or more, not {classes_per_client}")
 
-    def deal(labels: Labels, clients: int, generator: np.random.Generator) -> list[Index]:
+    def deal(labels: Labels, clients: int, generator: np.random.Generator, users: Users | None) -> list[Index]:
         classes, counts = np.unique(labels, return_counts=True)
         shards, rest = divmod(clients * classes_per_client, len(classes))
         if rest or not shards:
@@ -87,7 +88,7 @@ def by_class(classes_per_client: int = 3) -> Split:
 def unbalanced() -> Split:
     """A fifth of the clients share 40 % of the images, two fifths 40 %, two fifths 20 %; classes even."""
 
-    def deal(labels: Labels, clients: int, generator: np.random.Generator) -> list[Index]:
+    def deal(labels: Labels, clients: int, generator: np.random.Generator, users: Users | None) -> list[Index]:
         large, medium = round(clients * 0.2), round(clients * 0.4)
         sizes = [4] * large + [2] * medium + [1] * (clients - large - medium)
         hands = _deal_evenly(labels, sum(sizes), generator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -83,7 +84,7 @@ class Pool(AbstractContextManager["Pool"]):
                 self._send(worker, news)
             scores = [score for worker in self._workers for score in self._receive(worker)]
         scores = sorted(scores, key=lambda score: score.chunk)
-        images = len(self._world.data.test_labels)
+        images = len(self._world.data.test_labels) or math.nan  # a dataset need not have any
         return sum(s.correct for s in scores) / images, sum(s.loss for s in scores) / images
 
     def _job(self, rank: int) -> Job:

@@ -21,7 +21,7 @@ from bifl.runtime import checkpoint
 from bifl.runtime.pool import Pool
 from bifl.runtime.record import Record, Traffic, flips
 from bifl.runtime.worker import Task, Turn
-from bifl.runtime.world import World, build, sampled
+from bifl.runtime.world import World, build, judge, sampled
 from bifl.tally import ExactSum
 
 
@@ -79,7 +79,7 @@ class Simulation:
         awake = sorted(voters) if sleeping else range(clients)
         booth = Booth(self.world, before)
         turns = pool.turns([Task(n, n in counted, n in voters) for n in awake])
-        news = server_turn(self.world.algorithm, before, booth.ballots(turns))
+        news = server_turn(self.world.algorithm, before, booth.ballots(turns), judge(self.world, round))
         data = wire.encode(news, before)
         self._news = wire.decode(data, before, expect=before.layout.count)  # what the clients will read, not what was meant
         self.shared = self.world.algorithm.at(round).absorb(before, self._news)
