@@ -1,6 +1,7 @@
 """Who holds which images (paper §4). A partition is a function (labels, clients, generator, users) → one index array per client.
 
-All partitions shuffle, always end, and give sizes with a large common divisor, so that vote counts stay small integers.
+All partitions always end, hold every image at most once, and, `by_user` apart, shuffle and give sizes with a large common divisor,
+so that vote counts stay small integers.
 
 >>> import numpy as np
 >>> labels = np.repeat(np.arange(10), 60)
@@ -11,7 +12,8 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -91,8 +93,113 @@ def unbalanced() -> Split:
     def deal(labels: Labels, clients: int, generator: np.random.Generator, users: Users | None) -> list[Index]:
         large, medium = round(clients * 0.2), round(clients * 0.4)
         sizes = [4] * large + [2] * medium + [1] * (clients - large - medium)
-        hands = _deal_evenly(labels, sum(sizes), generator)
-        starts = np.concatenate([[0], np.cumsum(sizes)])
-        return [np.sort(np.concatenate(hands[a:b])) for a, b in pairwise(starts)]
+        return _join(_deal_evenly(labels, sum(sizes), generator), sizes)
 
     return deal
+
+
+@partition
+def dirichlet(concentration: float = 0.5) -> Split:
+    """Equal sizes; each client's mix of classes is drawn from a Dirichlet distribution, the more lopsided the smaller it is.
+
+    As Hsu, Qi and Brown (2019): a client draws its mix q ~ Dir(concentration·classes·p), p being the mix of all images, then its
+    images by q from what is left. Where a class is used up, what is still missing is drawn by q from the others, and where q
+    has none of these, by how many are left. So it always ends and every client gets ⌊n/M⌋ images.
+    """
+    if not 0 < concentration < float("inf"):
+        raise ConfigError(f"partition.concentration must be greater than 0, not {concentration}")
+
+    def deal(labels: Labels, clients: int, generator: np.random.Generator, users: Users | None) -> list[Index]:
+        classes, counts = np.unique(labels, return_counts=True)
+        piles = [generator.permutation(np.flatnonzero(labels == label)) for label in classes]
+        left = counts.copy()
+        prior = concentration * len(classes) * counts / len(labels)
+        parts = []
+        for _ in range(clients):
+            mix = np.nan_to_num(generator.dirichlet(prior))
+            taken = np.zeros_like(left)
+            while missing := len(labels) // clients - int(taken.sum()):
+                chance = np.where(left > taken, mix, 0.0)
+                chance = chance if chance.sum() > 1e-12 else (left - taken).astype(np.float64)
+                taken = np.minimum(taken + generator.multinomial(missing, chance / chance.sum()), left)
+            parts.append(np.sort(np.concatenate([p[a - t : a] for p, a, t in zip(piles, left, taken, strict=True)])))
+            left = left - taken
+        return parts
+
+    return deal
+
+
+@partition
+def quantity(skew: float = 1.0) -> Split:
+    """Sizes fall off like (client + 1)^−skew, classes even; 0 is equal sizes.
+
+    The images are cut into equal hands, ten for each client on average; every client gets one, and the others go out in
+    proportion to those shares (largest remainders first). The largest client is the first.
+    """
+    if not 0 <= skew < float("inf"):
+        raise ConfigError(f"partition.skew must be 0 or more, not {skew}")
+
+    def deal(labels: Labels, clients: int, generator: np.random.Generator, users: Users | None) -> list[Index]:
+        hands = clients * max(1, min(10, len(labels) // (2 * clients)))
+        share = np.arange(1, clients + 1) ** -float(skew)
+        exact = (hands - clients) * share / share.sum()
+        sizes = 1 + np.floor(exact).astype(np.int64)
+        sizes[np.argsort(np.floor(exact) - exact, kind="stable")[: hands - int(sizes.sum())]] += 1
+        return _join(_deal_evenly(labels, hands, generator), sizes)
+
+    return deal
+
+
+@partition
+def by_user(at_least: int = 0) -> Split:
+    """Whole users: dealt to `clients` clients of similar size, or merged until a client has more than `at_least` images.
+
+    at_least=0: the user with the most images first (equals in random order), each to the client that has the fewest so far; with
+    as many clients as users, everyone is a client. Otherwise the authors' rule: users in sorted order, merged until a client
+    exceeds `at_least` images, then the next client begins; the first `clients` of these are used, all other users stay out.
+    """
+    if at_least < 0:
+        raise ConfigError(f"partition.at_least must be 0 or more, not {at_least}")
+
+    def deal(labels: Labels, clients: int, generator: np.random.Generator, users: Users | None) -> list[Index]:
+        if users is None:
+            raise ConfigError("partition=by_user needs a dataset that knows who made each image, such as mnist_writers or femnist")
+        _, owner, counts = np.unique(users, return_inverse=True, return_counts=True)
+        home = _merged(counts, at_least) if at_least else _balanced(counts, clients, generator)
+        found = int(home.max()) + 1
+        if found < clients:
+            rule = f", merged to more than {at_least} images each," if at_least else ""
+            raise ConfigError(f"clients={clients} is more than the {len(counts)} users{rule} give: use at most {found}")
+        return [np.flatnonzero(home[owner] == client) for client in range(clients)]
+
+    return deal
+
+
+def _merged(counts: Index, at_least: int) -> Index:
+    """The client of each user, −1 for those left over: the next one begins when this one exceeds `at_least` images."""
+    home = np.full(len(counts), -1)
+    client, begin, held = 0, 0, 0
+    for user, count in enumerate(counts):
+        held += count
+        if held > at_least:
+            home[begin : user + 1] = client
+            client, begin, held = client + 1, user + 1, 0
+    return home
+
+
+def _balanced(counts: Index, clients: int, generator: np.random.Generator) -> Index:
+    """The client of each user: the user with the most images first, each to the client that has the fewest so far."""
+    home = np.zeros(len(counts), np.int64)
+    held = [(0, client) for client in range(min(clients, len(counts)))]
+    order = generator.permutation(len(counts))
+    for user in order[np.argsort(-counts[order], kind="stable")]:
+        images, client = heapq.heappop(held)
+        home[user] = client
+        heapq.heappush(held, (images + int(counts[user]), client))
+    return home
+
+
+def _join(hands: list[Index], sizes: Sequence[int] | Index) -> list[Index]:
+    """One client after the other gets that many hands."""
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    return [np.sort(np.concatenate(hands[a:b])) for a, b in pairwise(starts)]

@@ -63,7 +63,7 @@ def binarize(module: nn.Module, keep: Sequence[str] = ()) -> nn.Module:
 
 def chosen_layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """The layers to be coded, with their auxiliary weights as parameters again: those of `binarize` if it was used, else all."""
-    layers = [(name, child) for name, child in module.named_modules() if isinstance(child, LAYERS)]
+    layers: list[tuple[str, nn.Module]] = [(name, child) for name, child in module.named_modules() if isinstance(child, LAYERS)]
     chosen = [(name, child) for name, child in layers if parametrize.is_parametrized(child)]
     for _, child in chosen:
         for attribute in list(child.parametrizations):  # type: ignore[arg-type]

@@ -98,7 +98,7 @@ class Network:
 
     @torch.no_grad()
     def misfit(self, image: tuple[int, ...], classes: int) -> str | None:
-        """Why the module cannot tell that many classes of such images apart, shapes as (channels, height, width); None if it can."""
+        """Why the module cannot tell that many classes of (channels, height, width) images apart; None if it can."""
         self.show(*self.initial(), binary)
         try:
             scores = self.module(torch.zeros(1, *image))

@@ -90,7 +90,9 @@ class _TrainedTernary(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, aux: Tensor, scales: Tensor, sizes: tuple[int, ...]) -> Tensor:
-        threshold = _spread(torch.stack([part.abs().mean() for part in aux.split(sizes)]).mul_(TERNARY_THRESHOLD), sizes)
+        threshold = _spread(
+            torch.stack([part.abs().mean() for part in torch.split_with_sizes(aux, sizes)]).mul_(TERNARY_THRESHOLD), sizes
+        )
         trits = (aux > threshold).to(aux.dtype) - (aux < -threshold).to(aux.dtype)
         factors = _spread(scales, sizes)
         ctx.save_for_backward(trits, factors)
@@ -101,7 +103,7 @@ class _TrainedTernary(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         trits, factors = ctx.saved_tensors
         kept = trits.abs()
-        to_scales = torch.stack([part.sum() for part in (gradients[0] * trits).split(ctx.sizes)])
+        to_scales = torch.stack([part.sum() for part in torch.split_with_sizes(gradients[0] * trits, ctx.sizes)])
         return gradients[0] * (kept * factors + (1 - kept)), to_scales, None
 
 

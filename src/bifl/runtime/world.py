@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from bifl.algorithm import Algorithm, Judge, Schedule, Shared
-from bifl.data.datasets import Dataset, dataset, shape_text
+from bifl.data.arrays import Dataset, shape_text
+from bifl.data.datasets import dataset
 from bifl.data.partition import Index, partition, split
 from bifl.errors import ConfigError
 from bifl.experiment import Experiment
@@ -36,7 +39,7 @@ class World(NamedTuple):
 def build(experiment: Experiment) -> World:
     """Load the data, deal it out, initialise the model."""
     algorithm = experiment.build()
-    data = _load(experiment.dataset.name, tuple(experiment.dataset.parameters.items()))
+    data = load(experiment)
     deal = partition.make(experiment.partition.name, experiment.partition.parameters)
     held, dealt = hold_out(len(data.labels), algorithm.validation, experiment.seed)
     if algorithm.at(1).central:
@@ -76,9 +79,15 @@ def judge(world: World, round: int) -> Judge | None:
     return accuracy
 
 
+def load(experiment: Experiment) -> Dataset:
+    """The experiment's images, read once for several runs in a row."""
+    choice = experiment.dataset
+    file = Path(choice.parameters.get("path") or os.devnull)  # a user's file may be another one the next time
+    return _load(choice.name, tuple(choice.parameters.items()), file.stat().st_mtime_ns if file.exists() else 0)
+
+
 @lru_cache(maxsize=1)
-def _load(name: str, parameters: tuple[tuple[str, Any], ...]) -> Dataset:
-    """A dataset, read once for several runs in a row."""
+def _load(name: str, parameters: tuple[tuple[str, Any], ...], changed: int) -> Dataset:
     return dataset.make(name, dict(parameters))
 
 
