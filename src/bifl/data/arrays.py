@@ -1,9 +1,9 @@
 """What a dataset is, the checks that every source passes, and a user's own arrays from an .npz file.
 
 >>> import numpy as np
->>> labels = np.array([0, 1, 0, 1, 0, 1])
->>> every_nth(labels, 1 / 3).tolist()  # of each class, the last of every three
-[False, False, False, False, True, True]
+>>> labels = np.repeat([0, 1, 2], 30)
+>>> np.bincount(labels[held_out(labels, 0.1)]).tolist()
+[3, 3, 3]
 """
 
 from __future__ import annotations
@@ -82,11 +82,12 @@ def user_array(found: Array, images: int, source: str) -> Index:
     return np.unique(found, return_inverse=True)[1].astype(np.int64)
 
 
-def every_nth(groups: Index, share: float) -> npt.NDArray[np.bool_]:
-    """(n,) whether an image is held out for testing: spread evenly over each group, the same in every run."""
+def held_out(groups: Index, share: float) -> npt.NDArray[np.bool_]:
+    """(n,) whether an image is held out for testing: a random share of every group, the same in every run."""
     if not 0 <= share < 1:
         raise ConfigError(f"dataset.test_share must be at least 0 and below 1, not {share}")
-    order = np.argsort(groups, kind="stable")
+    shuffled = np.random.default_rng(0).permutation(len(groups))  # files are often sorted by class: every tenth would be one class
+    order = shuffled[np.argsort(groups[shuffled], kind="stable")]
     _, starts, counts = np.unique(groups[order], return_index=True, return_counts=True)
     place = np.empty(len(groups), np.int64)
     place[order] = np.arange(len(groups)) - np.repeat(starts, counts)
@@ -157,7 +158,7 @@ def from_npz(path: Path, classes: int = 0, test_share: float = 0.0) -> Dataset:
         test = label_array(arrays["split"], len(images), 2, f"split (1 = test) in '{path}'") == 1
         return assemble(images, labels, users, classes, test, f"'{path}'")
     if "test_images" not in arrays:
-        return assemble(images, labels, users, classes, every_nth(labels if users is None else users, test_share), f"'{path}'")
+        return assemble(images, labels, users, classes, held_out(labels if users is None else users, test_share), f"'{path}'")
     if "test_labels" not in arrays:
         raise DataError(f"'{path}' has test_images but no test_labels")
     test_images = image_array(arrays["test_images"], f"test_images in '{path}'")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bifl.data.arrays import Array, Dataset, Images, assemble, every_nth, image_array, label_array, user_array
+from bifl.data.arrays import Array, Dataset, Images, assemble, held_out, image_array, label_array, user_array
 from bifl.data.idx import data_folder
 from bifl.errors import ConfigError, DataError
 
@@ -90,7 +90,7 @@ def _files(folder: Path) -> list[Path]:
 def _finish(source: Source, images: Images, labels: Array, users: Array, test_share: float, where: str) -> Dataset:
     numbers = user_array(users, len(images), f"the users of {where}")
     checked = label_array(labels, len(images), source.classes, f"the labels of {where}")
-    return assemble(images, checked, numbers, source.classes, every_nth(numbers, test_share), where)
+    return assemble(images, checked, numbers, source.classes, held_out(numbers, test_share), where)
 
 
 def _chosen(names: list[str], share: float) -> set[str]:
