@@ -54,6 +54,11 @@ def test_unbalanced_is_the_papers_thirds() -> None:
     assert (held == held.sum(1, keepdims=True) // 10).all()
 
 
+def test_unbalanced_is_the_papers_178_shards() -> None:
+    parts = split(partition.make("unbalanced", {}), np.zeros(356, np.int64), 89, 0)
+    assert [(size, len(list(run))) for size, run in itertools.groupby(len(part) for part in parts)] == [(8, 18), (4, 35), (2, 36)]
+
+
 @given(
     name=st.sampled_from([("dirichlet", "concentration"), ("quantity", "skew")]),
     strength=st.floats(1e-4, 1e3),
@@ -77,13 +82,16 @@ def test_skewed_splits_always_end_and_hold_every_image_at_most_once(
 
 def test_the_smaller_the_concentration_the_fewer_classes_a_client_has() -> None:
     labels = np.repeat(np.arange(10), 600)
-    held = [
-        (class_counts(split(partition.make("dirichlet", {"concentration": c}), labels, 20, 0), labels) > 0).sum(1).mean()
+    splits = [
+        class_counts(split(partition.make("dirichlet", {"concentration": c}), labels, 40, 0), labels)
         for c in (0.01, 0.1, 1.0, 100.0)
     ]
+    held = [float((counts > 0).sum(1).mean()) for counts in splits]
     assert held == sorted(held)
-    assert held[0] < 2.5
+    assert held[0] < 3
     assert held[-1] == 10
+    first, last = (splits[2] > 0)[:10].sum(1).mean(), (splits[2] > 0)[-10:].sum(1).mean()
+    assert abs(first - last) < 1.5, "the last client is no odder than the first"
 
 
 def test_quantity_skew_is_a_power_law_with_even_classes() -> None:

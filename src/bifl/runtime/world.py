@@ -40,13 +40,7 @@ def build(experiment: Experiment) -> World:
     """Load the data, deal it out, initialise the model."""
     algorithm = experiment.build()
     data = load(experiment)
-    deal = partition.make(experiment.partition.name, experiment.partition.parameters)
-    held, dealt = hold_out(len(data.labels), algorithm.validation, experiment.seed)
-    if algorithm.at(1).central:
-        parts = [dealt]
-    else:
-        users = None if data.users is None else data.users[dealt]
-        parts = [dealt[part] for part in split(deal, data.labels[dealt], experiment.clients, experiment.seed, users)]
+    parts, held = deal(experiment, data)
     network = make_network(experiment, data.classes)
     if reason := network.misfit(data.images.shape[1:], data.classes):
         raise ConfigError(
@@ -55,6 +49,17 @@ def build(experiment: Experiment) -> World:
         )
     shared = Shared(experiment.seed, 0, network.layout, *network.initial())
     return World(experiment, algorithm, data, network, parts, held, shared)
+
+
+def deal(experiment: Experiment, data: Dataset) -> tuple[list[Index], Index]:
+    """The images of each client, and those that the server holds out."""
+    algorithm = experiment.build()
+    by = partition.make(experiment.partition.name, experiment.partition.parameters)
+    held, dealt = hold_out(len(data.labels), algorithm.validation, experiment.seed)
+    if algorithm.at(1).central:
+        return [dealt], held
+    users = None if data.users is None else data.users[dealt]
+    return [dealt[part] for part in split(by, data.labels[dealt], experiment.clients, experiment.seed, users)], held
 
 
 def hold_out(images: int, share: float, seed: int) -> tuple[Index, Index]:
