@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -117,6 +119,17 @@ def test_it_learns_and_its_model_file_scores_the_same(tolerance: float) -> None:
     assert accuracy == pytest.approx(records[-1].accuracy)
     assert loss == pytest.approx(records[-1].loss, rel=1e-4)
     assert (again.message.alphabet == TERNARY) or tolerance == 0.0
+
+
+def test_a_network_without_inner_layers_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from torch import nn\nfrom bifl.nn.models import model\n\n\n@model\ndef flat(classes: int) -> nn.Module:\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(784, 20), nn.BatchNorm1d(20), nn.Linear(20, classes))\n"
+    )
+    with pytest.raises(ConfigError, match="finds nothing to code in model 'flat'"):
+        build(Experiment(algorithm="fttq", model=f"{file}:flat"))
+    assert build(Experiment(model=f"{file}:flat")).network.layout.layers == ("1", "3")
 
 
 def test_bad_parameters_and_schedules_are_refused() -> None:

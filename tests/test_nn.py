@@ -229,6 +229,23 @@ def test_ternary_codes_only_the_weights_of_inner_layers() -> None:
     assert layout.parameters - len(layout.layers) == 82_242, "nothing is lost"
 
 
+def test_layers_kept_real_still_count_as_first_and_last() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    assert Network(binarize(module, keep=("0", "2")), ternary).layout.layers == ("1",)
+
+
+def test_what_any_forward_computes_with_fits_the_layout_of_another() -> None:
+    """A model file of somebody's own forward holds the weights in the end, as the real forward lays them out."""
+    image = torch.randn(5, 1, 28, 28)
+    network = Network(mnist_cnn(10), ternary)
+    network.show(*network.initial(), ternary)
+    expected = network.module(image)
+    plain = Network(mnist_cnn(10), real)
+    assert plain.layout.count > network.layout.count
+    plain.show(*network.laid_out(plain.layout), real)
+    assert torch.equal(plain.module(image), expected)
+
+
 def test_a_kept_layer_is_trained_as_it_is() -> None:
     network = Network(binarize(plain_network(), keep=("two",)))
     assert network.layout.layers == ("one",)

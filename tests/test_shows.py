@@ -64,7 +64,7 @@ def test_summary_adds_up(here: Run) -> None:
     shown = " ".join(here("summary", "mnist_cnn").stdout.split())
     assert "linear3 Linear 100×784 + 100 binary 78,500 1 9.82 kB" in shown
     assert "all 82,242 12.5 kB" in shown
-    assert "26 times smaller than the 330 kB of float32" in shown
+    assert "26.3 times smaller than the 330 kB of float32" in shown
     ternary = " ".join(here("summary", "mnist_cnn", "algorithm=fttq").stdout.split())
     assert "linear3 Linear 100×784 + 100 ternary + real 78,500 1.6 + 32 16.1 kB" in ternary
     assert "6,608,026" in here("summary", "femnist_cnn", "classes=62").stdout

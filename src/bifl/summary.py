@@ -7,7 +7,7 @@
 >>> layers[0].name, layers[0].weights, layers[0].parameters, layers[0].bits, layers[0].bytes
 ('conv1', 'binary', 144, '1', 22.0)
 >>> verdict(layers)
-'82,242 parameters in 12.5 kB, 26 times smaller than the 330 kB of float32 (ϑ and running statistics included)'
+'82,242 parameters in 12.5 kB, 26.3 times smaller than the 330 kB of float32 (ϑ and running statistics included)'
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def table(title: str, layers: list[Layer]) -> Table:
 def verdict(layers: list[Layer]) -> str:
     """What it comes to."""
     packed, floats = sum(layer.bytes for layer in layers), sum(layer.float_bytes for layer in layers)
-    less = f"{floats / packed:.0f} times smaller than the {size(floats)} of float32" if packed < floats else "all of it float32"
+    less = f"{floats / packed:.3g} times smaller than the {size(floats)} of float32" if packed < floats else "all of it float32"
     return f"{sum(layer.parameters for layer in layers):,} parameters in {size(packed)}, {less} (ϑ and running statistics included)"
 
 

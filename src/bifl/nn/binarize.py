@@ -4,8 +4,8 @@
 >>> network = binarize(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), keep=("2",))
 >>> network[0].weight.unique().tolist()
 [-1.0, 1.0]
->>> [name for name, _ in chosen_layers(network)]
-['0']
+>>> [(name, coded) for name, _, coded in layers_of(network)]
+[('0', True), ('2', False)]
 """
 
 from __future__ import annotations
@@ -61,11 +61,14 @@ def binarize(module: nn.Module, keep: Sequence[str] = ()) -> nn.Module:
     return module
 
 
-def chosen_layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The layers to be coded, with their auxiliary weights as parameters again: those of `binarize` if it was used, else all."""
+def layers_of(module: nn.Module) -> list[tuple[str, nn.Module, bool]]:
+    """The convolutions and linear layers by name, and whether they may be coded: those of `binarize` if it was used, else all.
+
+    Their auxiliary weights are ordinary parameters again afterwards.
+    """
     layers: list[tuple[str, nn.Module]] = [(name, child) for name, child in module.named_modules() if isinstance(child, LAYERS)]
-    chosen = [(name, child) for name, child in layers if parametrize.is_parametrized(child)]
-    for _, child in chosen:
+    chosen = [child for _, child in layers if parametrize.is_parametrized(child)]
+    for child in chosen:
         for attribute in list(child.parametrizations):  # type: ignore[arg-type]
             parametrize.remove_parametrizations(child, attribute, leave_parametrized=False)
-    return chosen or layers
+    return [(name, child, not chosen or child in chosen) for name, child in layers]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bifl.layout import Layout
 from bifl.layout import Tensor as Spec
 from bifl.message import Floats
-from bifl.nn.binarize import chosen_layers
+from bifl.nn.binarize import layers_of
 from bifl.nn.forward import Forward, Latent, binary
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -35,13 +35,13 @@ class Network:
 
     def __init__(self, module: nn.Module, forward: Forward = binary) -> None:
         self.module = module
-        chosen = chosen_layers(module)
+        found = layers_of(module)
         norms = [(name, child) for name, child in module.named_modules() if isinstance(child, NORMS) and child.track_running_stats]
         self._norms = [child for _, child in norms]
         layers: list[str] = []
         coded, self._coded, aux = [], [], []
-        for number, (name, child) in enumerate(chosen):
-            attributes = [a for a, _ in child.named_parameters(recurse=False) if forward.codes(number, len(chosen), a)]
+        for number, (name, child, chosen) in enumerate(found):
+            attributes = [a for a, _ in child.named_parameters(recurse=False) if chosen and forward.codes(number, len(found), a)]
             layers += [name] if attributes else []
             for attribute, parameter in _release(child, attributes):
                 coded.append(Spec(f"{name}.{attribute}", tuple(parameter.shape), len(layers) - 1))

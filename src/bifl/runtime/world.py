@@ -47,6 +47,11 @@ def build(experiment: Experiment) -> World:
             f"model '{short(experiment.model.name)}' does not take the images of dataset '{short(experiment.dataset.name)}', "
             f"{data.classes} classes of {shape_text(data)}: {reason}"
         )
+    if not network.layout.count:
+        raise ConfigError(
+            f"algorithm '{short(experiment.algorithm.name)}' finds nothing to code in model '{short(experiment.model.name)}': "
+            "it needs convolutions or linear layers; fttq one that is neither the first nor the last"
+        )
     shared = Shared(experiment.seed, 0, network.layout, *network.initial())
     return World(experiment, algorithm, data, network, parts, held, shared)
 
