@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +12,11 @@ import torch
 from torch import nn
 
 from bifl.algorithm import Client
+from bifl.errors import ConfigError
+from bifl.nn.binarize import binarize
 from bifl.nn.flat import Network
-from bifl.nn.forward import Forward, Latent, binary, real, straight_through_sign
-from bifl.nn.models import mnist_cnn
+from bifl.nn.forward import Forward, Latent, binary, real, straight_through_sign, ternary, trained_ternary
+from bifl.nn.models import celeba_cnn, femnist_cnn, mnist_cnn
 from bifl.nn.optim import Adam, Sgd
 from bifl.train import Plan, Samples, batches, schedule, train
 
@@ -29,12 +32,6 @@ def test_sign_of_zero_is_minus_one_and_the_gradient_passes_unchanged() -> None:
     signs.backward(torch.tensor([1.0, 2.0, 3.0]))  # type: ignore[no-untyped-call]
     assert aux.grad is not None
     assert aux.grad.tolist() == [1, 2, 3]
-
-
-def test_the_papers_parameter_count() -> None:
-    layout = Network(mnist_cnn(10)).layout
-    assert layout.parameters - len(layout.layers) == 82_242
-    assert layout.layers == ("conv1", "conv2", "linear3", "linear4")
 
 
 def test_pooling_first_changes_no_number() -> None:
@@ -191,3 +188,95 @@ def test_the_learning_rate_steps_after_the_named_rounds() -> None:
     rates, steps = (0.005, 0.002, 0.001), (30, 60)
     assert [schedule(r, rates, steps) for r in (1, 30, 31, 60, 61, 100)] == [0.005, 0.005, 0.002, 0.002, 0.001, 0.001]
     assert schedule(50, (0.1,), steps) == 0.1
+
+
+@pytest.mark.parametrize(
+    ("factory", "classes", "count", "image"),
+    [(mnist_cnn, 10, 82_242, (1, 28, 28)), (femnist_cnn, 62, 6_608_026, (1, 28, 28)), (celeba_cnn, 2, 31_078, (3, 84, 84))],
+)
+def test_the_papers_networks(factory: Callable[[int], nn.Module], classes: int, count: int, image: tuple[int, int, int]) -> None:
+    network = Network(factory(classes))
+    layout = network.layout
+    assert layout.parameters - len(layout.layers) == count
+    assert network.misfit(image, classes) is None
+    assert network.misfit((image[0], image[1] // 2, image[2]), classes) is not None
+    assert network.misfit((image[0] + 1, *image[1:]), classes) is not None
+    assert network.misfit(image, classes + 1) == f"it gives {(1, classes)} for one image instead of {(1, classes + 1)}"
+
+
+def test_the_ternary_forward_and_its_gradients() -> None:
+    """Two layers of five and three weights; Δ = 0.7·mean|θ| is 0.28 and 0.7."""
+    aux = torch.tensor([0.9, -0.5, 0.2, -0.3, 0.1, 2.0, -1.0, 0.0], requires_grad=True)
+    scales = torch.tensor([0.5, -2.0], requires_grad=True)
+    state = Latent(aux, aux.detach(), 0, 0, scales, (5, 3))
+    weights = trained_ternary(state)
+    assert weights.tolist() == [0.5, -0.5, 0, -0.5, 0, -2, 2, 0]
+    gradient = torch.arange(1.0, 9.0)
+    weights.backward(gradient)  # type: ignore[no-untyped-call]
+    assert aux.grad is not None
+    assert scales.grad is not None
+    assert aux.grad.tolist() == [0.5, 1, 3, 2, 5, -12, -14, 8], "w_q·g where |θ| > Δ, else g"
+    assert scales.grad.tolist() == [1 - 2 - 4, 6 - 7], "Σ g·I"
+    shown = trained_ternary(state._replace(progress=1))
+    assert torch.equal(shown[:5], 0.5 * aux[:5]), "when evaluated, the weights are what the server said"
+
+
+def test_ternary_codes_only_the_weights_of_inner_layers() -> None:
+    layout = Network(mnist_cnn(10), ternary).layout
+    assert [spec.name for spec in layout.coded] == ["conv2.weight", "linear3.weight"]
+    assert layout.layers == ("conv2", "linear3")
+    assert {"conv1.weight", "linear3.bias", "linear4.weight", "linear4.bias"} < {spec.name for spec in layout.affine}
+    assert layout.parameters - len(layout.layers) == 82_242, "nothing is lost"
+
+
+def test_layers_kept_real_still_count_as_first_and_last() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    assert Network(binarize(module, keep=("0", "2")), ternary).layout.layers == ("1",)
+
+
+def test_what_any_forward_computes_with_fits_the_layout_of_another() -> None:
+    """A model file of somebody's own forward holds the weights in the end, as the real forward lays them out."""
+    image = torch.randn(5, 1, 28, 28)
+    network = Network(mnist_cnn(10), ternary)
+    network.show(*network.initial(), ternary)
+    expected = network.module(image)
+    plain = Network(mnist_cnn(10), real)
+    assert plain.layout.count > network.layout.count
+    plain.show(*network.laid_out(plain.layout), real)
+    assert torch.equal(plain.module(image), expected)
+
+
+def test_a_kept_layer_is_trained_as_it_is() -> None:
+    network = Network(binarize(plain_network(), keep=("two",)))
+    assert network.layout.layers == ("one",)
+    trained, _ = train(client_of(network), network, binary, samples(), torch.arange(12), Plan("sgd", 0.1, 12, 1))
+    start = client_of(network)
+    assert (trained.real[1:] != start.real[1:]).all()
+    network.show(trained.aux, trained.real, binary)
+    assert torch.unique(network.module.one.weight.abs()).numel() == 1  # type: ignore[union-attr, operator]
+    assert torch.unique(network.module.two.weight.abs()).numel() > 1  # type: ignore[union-attr, operator]
+
+
+def test_binarize_computes_with_signs_at_once_and_trains() -> None:
+    module = binarize(plain_network(), keep=("two",))
+    one, before = module.get_submodule("one"), plain_network().get_submodule("one")
+    assert isinstance(one, nn.Linear)
+    assert isinstance(before, nn.Linear)
+    assert torch.equal(one.weight, torch.where(before.weight > 0, 1.0, -1.0))
+    assert set(one.bias.tolist()) <= {-1.0, 1.0}
+    module(torch.randn(3, 4)).sum().backward()
+    assert all(parameter.grad is not None for parameter in module.parameters())
+    assert Network(module).layout.count == 25
+
+
+def test_binarize_refuses_names_it_does_not_know() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'two'"):
+        binarize(plain_network(), keep=("tow",))
+    with pytest.raises(ConfigError, match="left to be binary"):
+        binarize(plain_network(), keep=("one", "two"))
+
+
+def test_norms_without_running_statistics_have_no_moments() -> None:
+    network = Network(nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, track_running_stats=False), nn.BatchNorm2d(4)))
+    assert network.layout.reals == len(network.initial()[1])
+    assert [spec.name for spec in network.layout.moments] == ["2"]

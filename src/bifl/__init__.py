@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bifl.experiment import Choice, Experiment
     from bifl.model import Model, load
+    from bifl.nn.binarize import binarize
     from bifl.runtime.record import Record
     from bifl.runtime.simulate import Simulation, simulate
 
 __version__ = version("bifl")
-__all__ = ["Choice", "Experiment", "Model", "Record", "Simulation", "load", "simulate"]
+__all__ = ["Choice", "Experiment", "Model", "Record", "Simulation", "binarize", "load", "simulate"]
 
 _HOMES = {  # imported on first use: `import bifl` alone must not wait for torch
     "Choice": "bifl.experiment",
@@ -27,6 +28,7 @@ _HOMES = {  # imported on first use: `import bifl` alone must not wait for torch
     "Model": "bifl.model",
     "Record": "bifl.runtime.record",
     "Simulation": "bifl.runtime.simulate",
+    "binarize": "bifl.nn.binarize",
     "load": "bifl.model",
     "simulate": "bifl.runtime.simulate",
 }

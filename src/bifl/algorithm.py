@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bifl.errors import ConfigError
 from bifl.layout import Layout
 from bifl.message import BINARY, FLOAT32, NOTHING, TERNARY, Alphabet, Floats, Message, Votes
 from bifl.nn.forward import Forward, binary
@@ -57,7 +58,7 @@ class Client(NamedTuple):
     memory: Floats = NOTHING  # an algorithm's carry-over, such as error feedback
 
 
-Judge = Callable[[Floats], float]  # weights → accuracy on the server's validation split
+Judge = Callable[[Floats, Floats], float]  # (weights, real) → accuracy on the images that the server holds
 
 
 def take_over(shared: Shared, news: Message) -> Shared:
@@ -77,6 +78,7 @@ class Algorithm:
         aggregate: uploads → tally, streaming.
         forward: which weights the network computes with, given aux.
         central: one client holds all the data and nothing is sent (the paper's upper bounds).
+        validation: the share of the training images that the server holds out, before dealing, for its judge.
     """
 
     upload: Callable[[Client, Shared], Message]
@@ -86,6 +88,7 @@ class Algorithm:
     aggregate: Callable[[Iterable[Message], Shared], Tally] = mean
     forward: Forward = binary
     central: bool = False
+    validation: float = 0.0
 
     def at(self, round: int) -> Algorithm:
         """The algorithm of a round: the same in every round (see `Schedule`)."""
@@ -99,6 +102,15 @@ class Schedule:
     first: Algorithm
     then: Algorithm
     switch: int
+
+    def __post_init__(self) -> None:
+        if self.first.forward.codes is not self.then.forward.codes:
+            raise ConfigError("a schedule needs two algorithms that code the same layers")
+
+    @property
+    def validation(self) -> float:
+        """What the more demanding of the two needs."""
+        return max(self.first.validation, self.then.validation)
 
     def at(self, round: int) -> Algorithm:
         """The algorithm of a round."""

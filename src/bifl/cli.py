@@ -1,4 +1,4 @@
-"""The command line: bifl run, compare, eval, list."""
+"""The command line: bifl run, compare, eval, data, summary, list."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from bifl.errors import BiflError, ConfigError
 
 if TYPE_CHECKING:  # the real imports stand in the commands: --help must not wait for torch
-    from bifl.compare import Comparison
+    from bifl.experiment import Experiment
     from bifl.runtime.folder import RunFolder
     from bifl.screen import Meter
 
@@ -27,6 +27,8 @@ examples:
   bifl eval runs/table1/model mnist            a trained model on a test set
   bifl run --keep-messages --out runs/look     keep every message …
   bifl inspect runs/look/messages/round-00002/upload-00001    … and see what its bytes are
+  bifl data mnist-nc3                          who holds what: table and picture
+  bifl summary mnist_cnn                       a network layer by layer: what is binary, what it weighs
   bifl list                                    algorithms, datasets, partitions, models, presets
 
 Bad input ends with one sentence and exit code 2, Ctrl-C with 130.
@@ -131,6 +133,24 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.set_defaults(command=_eval)
     evaluate.add_argument("model", type=Path, metavar="MODEL", help="a model file: runs/<name>/model")
     evaluate.add_argument("data", metavar="DATA", help="a dataset from `bifl list`: its test images are used")
+    evaluate.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="parameters of the dataset: path=mine.npz")
+
+    census = commands.add_parser(
+        "data", help="show who holds which images", formatter_class=raw, epilog=_RUN_KEYS,
+        description="How many images of each class every client gets: a table, and a picture.",
+    )  # fmt: skip
+    census.set_defaults(command=_data)
+    census.add_argument("settings", nargs="*", metavar="PRESET | KEY=VALUE", help="a preset first, if any, then keys")
+    census.add_argument("--out", type=Path, metavar="FILE", help="the picture (default: data-<name>.png)")
+
+    summary = commands.add_parser(
+        "summary", help="show a network layer by layer", description="What is binary in a network, what stays real, what it weighs."
+    )
+    summary.set_defaults(command=_summary)
+    summary.add_argument("model", metavar="MODEL", help="a network from `bifl list`, or my.py:mine")
+    summary.add_argument(
+        "settings", nargs="*", metavar="KEY=VALUE", help="classes (10), algorithm (biml): fttq's weights are ternary"
+    )
 
     listing = commands.add_parser("list", help="show what there is to choose from", description="Everything a key can be set to.")
     listing.set_defaults(command=_list)
@@ -156,7 +176,7 @@ def _run(options: argparse.Namespace) -> int:
         preset, overrides = _preset(options.settings)
         experiment = Experiment.of(preset, overrides)
         build(experiment)  # refuses what cannot be run, before anything is written
-        setting = preset or f"{experiment.dataset.name}-{experiment.partition.name}"
+        setting = preset or _setting(experiment)
         name = f"{setting}-{short(experiment.algorithm.name)}-s{experiment.seed}"
         run = RunFolder.start(options.out or claim(Path("runs"), name), experiment)
     run.keep_messages = options.keep_messages
@@ -201,7 +221,7 @@ def _compare(options: argparse.Namespace) -> int:
     results = comparison.results()
     rounds = max(len(records) for seeds in results.values() for records in seeds)
     out.print(comparison_table([summarise(*item) for item in results.items()], rounds, max(map(len, results.values()))))
-    draw(results, comparison.path / "compare.png", _title(comparison))
+    draw(results, comparison.path / "compare.png", _title(comparison.cells[0].run.experiment))
     out.print(f"picture: {comparison.path / 'compare.png'}", soft_wrap=True)
     return 0
 
@@ -217,8 +237,13 @@ def _stopped(run: RunFolder, command: str) -> int:
     return 130
 
 
-def _title(comparison: Comparison) -> str:
-    experiment = comparison.cells[0].run.experiment
+def _setting(experiment: Experiment) -> str:
+    from bifl.registry import short
+
+    return f"{short(experiment.dataset.name)}-{short(experiment.partition.name)}"
+
+
+def _title(experiment: Experiment) -> str:
     parameters = "".join(f", {key}={value}" for key, value in experiment.partition.parameters.items())
     return f"{experiment.dataset.name}, {experiment.partition.name}{parameters}, {experiment.clients} clients"
 
@@ -233,11 +258,13 @@ def _preset(settings: list[str]) -> tuple[str | None, list[str]]:
 
 def _eval(options: argparse.Namespace) -> int:
     from bifl.data.datasets import dataset
+    from bifl.experiment import Experiment, pairs
     from bifl.model import Model
     from bifl.screen import console, size
 
     model = Model.read(options.model)
-    accuracy, loss = model.score(dataset.make(options.data, {}))
+    choice = Experiment(dataset={"name": options.data, **pairs(options.settings)}).dataset
+    accuracy, loss = model.score(dataset.make(choice.name, choice.parameters))
     weights, reals = len(model.message.symbols), len(model.message.real)
     out = console()
     out.print(
@@ -258,6 +285,42 @@ def _inspect(options: argparse.Namespace) -> int:
     out = console()
     for table in explanation_tables(explain(options.file), options.file.name):
         out.print(table)
+    return 0
+
+
+def _data(options: argparse.Namespace) -> int:
+    from bifl.census import count, draw, facts, table
+    from bifl.experiment import Experiment
+    from bifl.screen import console
+
+    preset, overrides = _preset(options.settings)
+    experiment = Experiment.of(preset, overrides)
+    census = count(experiment)
+    out = console()
+    out.print(facts(census), soft_wrap=True)
+    out.print(table(census))
+    path = options.out or Path(f"data-{preset or _setting(experiment)}.png")
+    draw(census, path, _title(experiment))
+    out.print(f"picture: {path}", soft_wrap=True)
+    return 0
+
+
+def _summary(options: argparse.Namespace) -> int:
+    from bifl.experiment import Experiment, pairs
+    from bifl.runtime.world import make_network
+    from bifl.screen import console
+    from bifl.summary import summarise, table, verdict
+
+    settings = pairs(options.settings)
+    classes = settings.pop("classes", "10")
+    if not classes.isdecimal() or not int(classes):
+        raise ConfigError(f"classes must be a whole number, 1 or more, not '{classes}'")
+    experiment = Experiment().changed(settings | {"model": options.model})
+    forward = experiment.build().at(1).forward
+    layers = summarise(make_network(experiment, int(classes)), forward)
+    out = console()
+    out.print(table(f"{options.model}, {classes} classes, {forward.name} forward", layers))
+    out.print(verdict(layers), soft_wrap=True)
     return 0
 
 

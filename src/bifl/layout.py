@@ -1,7 +1,7 @@
 """How a network's parameters lie in two flat vectors: `coded` (what algorithms send as symbols) and `real` (what is averaged).
 
-coded: the weights and biases of convolutions and linear layers, in the order of the network.
-real:  [ϑ, one per coded layer | batch-norm γ and β | E[x] of every batch-norm input | E[x²] of them].
+coded: the weights and biases of convolutions and linear layers, in the order of the network; those that `Forward.codes` names.
+real:  [ϑ, one per coded layer | batch-norm γ and β, layers kept real | E[x] of every batch-norm input | E[x²] of them].
 
 Running statistics travel as the moments E[x] and E[x²] because moments may be averaged: the pooled variance then contains the
 variance of the clients' means, exactly.
@@ -41,7 +41,7 @@ class Layout:
     Attributes:
         layers: names of the coded layers; each has one scale ϑ.
         coded: the tensors of the coded vector.
-        affine: batch-norm γ and β, after ϑ in the real vector.
+        affine: batch-norm γ and β and whatever else stays real, after ϑ in the real vector.
         moments: batch-norm inputs, (name, channels): their E[x], then their E[x²], end the real vector.
     """
 
@@ -56,8 +56,13 @@ class Layout:
         return sum(t.size for t in self.coded)
 
     @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """How much of the coded vector belongs to each layer."""
+        return tuple(sum(t.size for t in self.coded if t.layer == layer) for layer in range(len(self.layers)))
+
+    @cached_property
     def trained(self) -> int:
-        """How much of the real vector is trained: ϑ, γ, β. The rest are moments."""
+        """How much of the real vector is trained: ϑ and affine. The rest are moments."""
         return len(self.layers) + sum(t.size for t in self.affine)
 
     @cached_property

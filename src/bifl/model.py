@@ -20,7 +20,7 @@ import numpy as np
 from torch import nn
 
 from bifl import wire
-from bifl.algorithm import BINARY, Message, Shared
+from bifl.algorithm import BINARY, FLOAT32, TERNARY, Message, Shared
 from bifl.data.datasets import Dataset
 from bifl.errors import BiflError, DataError
 from bifl.experiment import Choice
@@ -58,12 +58,16 @@ class Model:
     @classmethod
     def of(cls, choice: Choice, network: Network, data: Dataset, shared: Shared, forward: Forward) -> Model:
         """The global model, as `forward` uses it."""
-        weights = shared.weights
+        weights, reals = shared.weights, shared.real
         if FORWARDS.get(forward.name) != forward:  # somebody's own: keep what the network computes with in the end
-            network.show(weights, shared.real, forward)
-            weights, forward = network.effective(), real
-        symbols = (weights > 0).astype(np.uint8) if forward.alphabet == BINARY else weights
-        message = Message(symbols, forward.alphabet, shared.real, round=shared.round)
+            network.show(weights, reals, forward)
+            plain = Network(model.make(choice.name, choice.parameters, data.classes), real)
+            (weights, reals), forward = network.laid_out(plain.layout), real
+        alphabet = forward.alphabet
+        if alphabet == TERNARY and not np.isin(weights, (-1, 0, 1)).all():
+            alphabet = FLOAT32  # the server preferred floats in the last round
+        symbols = weights if alphabet == FLOAT32 else (weights > 0 if alphabet == BINARY else weights + 1).astype(np.uint8)
+        message = Message(symbols, alphabet, reals, round=shared.round)
         return cls(choice, data.classes, forward, data.mean, data.std, message)
 
     def to_bytes(self) -> bytes:
@@ -112,25 +116,34 @@ class Model:
         choice = dict(facts["model"])
         network = Choice(str(choice.pop("name")), choice)
         forward, classes = FORWARDS[facts["forward"]], int(facts["classes"])
-        layout = _make(network, classes).layout
+        layout = _make(network, classes, forward).layout
         message = wire.decode(body[end:], wire.Context(layout, wire.read_header(body[end:]).round))
         return cls(network, classes, forward, float(facts["mean"]), float(facts["std"]), message)
 
     def layout(self) -> Layout:
         """How the weights lie in the message."""
-        return _make(self.network, self.classes).layout
+        return _make(self.network, self.classes, self.forward).layout
 
     def module(self) -> nn.Module:
         """The network in evaluation mode. It takes (n, channels, height, width) floats: (pixels/255 − mean)/std."""
         return self._network().ordinary()
 
     def _network(self) -> Network:
-        network = _make(self.network, self.classes)
+        network = _make(self.network, self.classes, self.forward)
         network.show(self.message.values(), self.message.real, self.forward)
         return network
 
     def score(self, data: Dataset) -> tuple[float, float]:
-        """Accuracy and loss on a dataset's test images."""
+        """Accuracy and loss on a dataset's test images.
+
+        Raises:
+            DataError: there are none, or the network cannot take them.
+        """
+        network = self._network()
+        if not len(data.test_labels):
+            raise DataError("the dataset has no test images")
+        if reason := network.misfit(data.test_images.shape[1:], self.classes):
+            raise DataError(f"{self.network.name} does not take the dataset's images: {reason}")
         network = self._network()
         samples = Samples.of(data.test_images, data.test_labels, data)._replace(mean=self.mean, std=self.std)
         images = len(data.test_labels)
@@ -138,8 +151,8 @@ class Model:
         return sum(correct for correct, _ in parts) / images, sum(loss for _, loss in parts) / images
 
 
-def _make(choice: Choice, classes: int) -> Network:
-    return Network(model.make(choice.name, choice.parameters, classes))
+def _make(choice: Choice, classes: int, forward: Forward) -> Network:
+    return Network(model.make(choice.name, choice.parameters, classes), forward)
 
 
 def _header(data: bytes) -> tuple[int, int]:

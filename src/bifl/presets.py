@@ -14,6 +14,14 @@ class Preset(NamedTuple):
 
 
 _MNIST = {"dataset": "mnist", "model": "mnist_cnn", "clients": 100, "rounds": 100}
+_FEMNIST = {
+    "dataset": "femnist", "dataset.share": 0.1, "model": "femnist_cnn", "clients": 89, "rounds": 100,
+    "lr": (3e-4, 1e-4, 5e-5), "algorithm.alpha": 1.75,
+}  # fmt: skip
+_CELEBA = {
+    "dataset": "celeba", "dataset.share": 0.5, "model": "celeba_cnn", "clients": 100, "rounds": 100, "lr": (0.1, 0.05, 0.02),
+}  # fmt: skip
+_BY_USER = {"partition": "by_user", "partition.at_least": 500}
 
 PRESETS: dict[str, Preset] = {
     "mnist5k-iid": Preset("5,000 embedded digits, 10 clients, 15 rounds: a first look in seconds", {"dataset": "mnist5k"}),
@@ -27,4 +35,21 @@ PRESETS: dict[str, Preset] = {
         {**_MNIST, "partition": "by_class", "partition.classes_per_client": 5},
     ),
     "mnist-unbalanced": Preset("full MNIST, clients of 1,200, 600 and 300 images", {**_MNIST, "partition": "unbalanced"}),
+    "fashion-iid": Preset("Fashion-MNIST, 100 clients of 600 images", {**_MNIST, "dataset": "fashion_mnist", "partition": "iid"}),
+    "writers": Preset(
+        "MNIST by writer: 100 clients, whole writers merged to more than 500 images",
+        {**_MNIST, "dataset": "mnist_writers", **_BY_USER},
+    ),
+    "femnist-iid": Preset("Table I: a tenth of FEMNIST's writers, 89 clients, classes even", {**_FEMNIST, "partition": "iid"}),
+    "femnist-noniid": Preset(
+        "Table II: a tenth of FEMNIST's writers, 89 clients, whole writers merged to more than 500 images", {**_FEMNIST, **_BY_USER}
+    ),
+    "femnist-unbalanced": Preset(
+        "a tenth of FEMNIST's writers, 18, 35 and 36 clients of 4, 2 and 1 shards", {**_FEMNIST, "partition": "unbalanced"}
+    ),
+    "celeba-iid": Preset("Table I: half of CelebA's celebrities, 100 clients, classes even", {**_CELEBA, "partition": "iid"}),
+    "celeba-noniid": Preset(
+        "Table II: half of CelebA's celebrities, 100 clients, whole celebrities merged to more than 500 images",
+        {**_CELEBA, **_BY_USER},
+    ),
 }

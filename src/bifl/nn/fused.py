@@ -94,9 +94,13 @@ class _Joined(torch.autograd.Function):
         scale = gamma / deviation
         shift = (beta - mean * scale).float()
         y = torch.empty_like(top)
-        kernels.activate(_pixels(top).reshape(-1, channels), scale.float().numpy(), shift.numpy(), stage.relu, _pixels(y).reshape(-1, channels))
+        kernels.activate(
+            _pixels(top).reshape(-1, channels), scale.float().numpy(), shift.numpy(), stage.relu, _pixels(y).reshape(-1, channels)
+        )
         ctx.stage, ctx.count = stage, count
-        ctx.save_for_backward(x, top, y, mean, deviation, scale)  # y kept on ctx itself would be a cycle, and its memory lost for long
+        ctx.save_for_backward(
+            x, top, y, mean, deviation, scale
+        )  # y kept on ctx itself would be a cycle, and its memory lost for long
         return y
 
     @staticmethod
@@ -109,7 +113,9 @@ class _Joined(torch.autograd.Function):
         inner = torch.empty_like(y)
         sums = torch.empty(2, channels, dtype=torch.float64)
         rows = [_pixels(tensor).reshape(images, -1) for tensor in (upper, y, top)]
-        kernels.deactivate(*rows, scale.float().numpy(), ctx.stage.relu, _pixels(inner).reshape(images, -1), sums.numpy().reshape(-1))
+        kernels.deactivate(
+            *rows, scale.float().numpy(), ctx.stage.relu, _pixels(inner).reshape(images, -1), sums.numpy().reshape(-1)
+        )
         for_beta, for_product = sums
         for_gamma = (for_product - mean * for_beta) / deviation
         # the gradient w.r.t. x is scale·(g − mean of g − x̂·mean of g·x̂), x̂ = (x − μ)/σ, and g is not zero at the tops alone

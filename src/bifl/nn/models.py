@@ -11,13 +11,15 @@ from bifl.registry import Registry
 model: Registry[nn.Module] = Registry("model")
 
 
-def _block(number: int, inputs: int, outputs: int, side: int = 3) -> dict[str, nn.Module]:
-    """Convolution – batch-norm – tanh – pool. Tanh is monotone, so pooling first gives the same numbers for less work."""
+def _block(
+    number: int, inputs: int, outputs: int, size: int = 3, activation: type[nn.Module] = nn.Tanh, padding: int = 0
+) -> dict[str, nn.Module]:
+    """Convolution – batch-norm – activation – pool. It is monotone, so pooling first gives the same numbers for less work."""
     return {
-        f"conv{number}": nn.Conv2d(inputs, outputs, side, padding=side // 2, bias=False),
+        f"conv{number}": nn.Conv2d(inputs, outputs, size, padding=size // 2, bias=False),
         f"norm{number}": nn.BatchNorm2d(outputs),
-        f"pool{number}": nn.MaxPool2d(2),
-        f"tanh{number}": nn.Tanh(),
+        f"pool{number}": nn.MaxPool2d(2, padding=padding),
+        f"{activation.__name__.lower()}{number}": activation(),
     }
 
 
@@ -42,11 +44,11 @@ def mnist_cnn(classes: int) -> nn.Module:
 
 @model
 def femnist_cnn(classes: int) -> nn.Module:
-    """Two 5×5 convolutions of 32 and 64 channels and two linear layers, for 28×28 grey images: 6,608,026 parameters (62 classes)."""
+    """Two 5×5 convolutions of 32 and 64 channels and two linear layers, for 28×28 grey images: 6,608,026 parameters."""
     return nn.Sequential(
         OrderedDict(
-            _block(1, 1, 32, side=5)
-            | _block(2, 32, 64, side=5)
+            _block(1, 1, 32, size=5)
+            | _block(2, 32, 64, size=5)
             | {
                 "flatten": nn.Flatten(),
                 "linear3": nn.Linear(64 * 7 * 7, 2048),
@@ -54,6 +56,24 @@ def femnist_cnn(classes: int) -> nn.Module:
                 "tanh3": nn.Tanh(),
                 "linear4": nn.Linear(2048, classes),
                 "norm4": nn.BatchNorm1d(classes),
+            }
+        )
+    )
+
+
+@model
+def celeba_cnn(classes: int) -> nn.Module:
+    """Four 3×3 convolutions of 32 channels and one linear layer, for 84×84 RGB images: 31,078 parameters."""
+    return nn.Sequential(
+        OrderedDict(
+            _block(1, 3, 32, activation=nn.ReLU)
+            | _block(2, 32, 32, activation=nn.ReLU)
+            | _block(3, 32, 32, activation=nn.ReLU, padding=1)  # 21 → 11
+            | _block(4, 32, 32, activation=nn.ReLU, padding=1)  # 11 → 6
+            | {
+                "flatten": nn.Flatten(),
+                "linear5": nn.Linear(32 * 6 * 6, classes),
+                "norm5": nn.BatchNorm1d(classes),
             }
         )
     )

@@ -16,7 +16,7 @@ import torch
 from bifl import wire
 from bifl.algorithm import Client, Message, Shared, absorb, client_turn, key, server_turn
 from bifl.experiment import Experiment
-from bifl.runtime.world import World, build, context, plan, sampled
+from bifl.runtime.world import World, build, context, judge, plan, sampled
 from bifl.train import Samples, train
 
 
@@ -35,7 +35,8 @@ def loop(experiment: Experiment) -> Iterator[tuple[Message, Shared]]:
             clients[number], upload = client_turn(world.algorithm, client, shared, local)
             if number in voters:
                 uploads.append(wire.encode(upload._replace(sender=number), known))
-        said = server_turn(world.algorithm, shared, (wire.decode(upload, known) for upload in uploads))
+        ballots = (wire.decode(upload, known) for upload in uploads)
+        said = server_turn(world.algorithm, shared, ballots, judge(world, round))
         news = wire.decode(wire.encode(said, known), known)
         shared = absorb(world.algorithm, shared, news)
         counted = voters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -21,7 +22,6 @@ from bifl.files import writing
 from bifl.runtime.worker import Job, Score, Task, Turn, Worker
 from bifl.runtime.world import World
 from bifl.train import CHUNK
-
 
 # glibc gives large blocks back to the system as soon as they are free, and every step asks for them again: that costs page faults
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "536870912", "MALLOC_TOP_PAD_": "16777216"}
@@ -85,7 +85,7 @@ class Pool(AbstractContextManager["Pool"]):
                 self._send(worker, news)
             scores = [score for worker in self._workers for score in self._receive(worker)]
         scores = sorted(scores, key=lambda score: score.chunk)
-        images = len(self._world.data.test_labels)
+        images = len(self._world.data.test_labels) or math.nan  # a dataset need not have any
         return sum(s.correct for s in scores) / images, sum(s.loss for s in scores) / images
 
     def _job(self, rank: int) -> Job:

@@ -22,7 +22,7 @@ from bifl.runtime.mailbox import Mailbox
 from bifl.runtime.pool import Pool
 from bifl.runtime.record import Record, Traffic, flips
 from bifl.runtime.worker import Task, Turn
-from bifl.runtime.world import World, build, context, sampled
+from bifl.runtime.world import World, build, context, judge, sampled
 from bifl.tally import ExactSum
 
 
@@ -81,7 +81,7 @@ class Simulation:
         known = context(self.experiment, before)
         booth = Booth(self.world, known, self._mailbox)
         turns = pool.turns([Task(n, n in counted, n in voters) for n in awake])
-        news = server_turn(self.world.algorithm, before, booth.ballots(turns))
+        news = server_turn(self.world.algorithm, before, booth.ballots(turns), judge(self.world, round))
         data = wire.encode(news, known)
         if self._mailbox is not None:
             self._mailbox.keep(round, None, data)

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
+import os
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from bifl import wire
-from bifl.algorithm import Algorithm, Schedule, Shared
-from bifl.data.datasets import Dataset, dataset
+from bifl.algorithm import Algorithm, Judge, Schedule, Shared
+from bifl.data.arrays import Dataset, shape_text
+from bifl.data.datasets import dataset
 from bifl.data.partition import Index, partition, split
+from bifl.errors import ConfigError
 from bifl.experiment import PRECISIONS, Experiment
+from bifl.message import Floats
 from bifl.nn.flat import Network
 from bifl.nn.models import model
-from bifl.train import Plan, schedule
+from bifl.registry import short
+from bifl.train import CHUNK, Plan, Samples, evaluate, schedule
 
 
 class World(NamedTuple):
@@ -27,26 +33,72 @@ class World(NamedTuple):
     data: Dataset
     network: Network
     parts: list[Index]  # images of each client
+    held: Index  # training images that the server holds out for its judge; usually none
     shared: Shared  # before the first round: the common initialisation
 
 
 def build(experiment: Experiment) -> World:
     """Load the data, deal it out, initialise the model."""
     algorithm = experiment.build()
-    data = _load(experiment.dataset.name, tuple(experiment.dataset.parameters.items()))
-    deal = partition.make(experiment.partition.name, experiment.partition.parameters)
-    if algorithm.at(1).central:
-        parts = [np.arange(len(data.labels))]
-    else:
-        parts = split(deal, data.labels, experiment.clients, experiment.seed)
+    data = load(experiment)
+    parts, held = deal(experiment, data)
     network = make_network(experiment, data.classes)
+    if reason := network.misfit(data.images.shape[1:], data.classes):
+        raise ConfigError(
+            f"model '{short(experiment.model.name)}' does not take the images of dataset '{short(experiment.dataset.name)}', "
+            f"{data.classes} classes of {shape_text(data)}: {reason}"
+        )
+    if not network.layout.count:
+        raise ConfigError(
+            f"algorithm '{short(experiment.algorithm.name)}' finds nothing to code in model '{short(experiment.model.name)}': "
+            "it needs convolutions or linear layers; fttq one that is neither the first nor the last"
+        )
     shared = Shared(experiment.seed, 0, network.layout, *network.initial())
-    return World(experiment, algorithm, data, network, parts, shared)
+    return World(experiment, algorithm, data, network, parts, held, shared)
+
+
+def deal(experiment: Experiment, data: Dataset) -> tuple[list[Index], Index]:
+    """The images of each client, and those that the server holds out."""
+    algorithm = experiment.build()
+    by = partition.make(experiment.partition.name, experiment.partition.parameters)
+    held, dealt = hold_out(len(data.labels), algorithm.validation, experiment.seed)
+    if algorithm.at(1).central:
+        return [dealt], held
+    users = None if data.users is None else data.users[dealt]
+    return [dealt[part] for part in split(by, data.labels[dealt], experiment.clients, experiment.seed, users)], held
+
+
+def hold_out(images: int, share: float, seed: int) -> tuple[Index, Index]:
+    """A random share of the training images, for the server to judge by, and the rest, to be dealt out."""
+    order = np.random.default_rng([seed, 2]).permutation(images)
+    count = math.ceil(share * images)
+    return np.sort(order[:count]), np.sort(order[count:])
+
+
+def judge(world: World, round: int) -> Judge | None:
+    """Accuracy on the images that the server holds, if it holds any. Never the test images."""
+    if not len(world.held):
+        return None
+    samples = Samples.of(world.data.images[world.held], world.data.labels[world.held], world.data)
+    forward = world.algorithm.at(round).forward
+
+    def accuracy(weights: Floats, real: Floats) -> float:
+        world.network.show(weights, real, forward)
+        starts = range(0, len(world.held), CHUNK)
+        return sum(evaluate(world.network, samples, slice(s, s + CHUNK))[0] for s in starts) / len(world.held)
+
+    return accuracy
+
+
+def load(experiment: Experiment) -> Dataset:
+    """The experiment's images, read once for several runs in a row."""
+    choice = experiment.dataset
+    file = Path(choice.parameters.get("path") or os.devnull)  # a user's file may be another one the next time
+    return _load(choice.name, tuple(choice.parameters.items()), file.stat().st_mtime_ns if file.exists() else 0)
 
 
 @lru_cache(maxsize=1)
-def _load(name: str, parameters: tuple[tuple[str, Any], ...]) -> Dataset:
-    """A dataset, read once for several runs in a row."""
+def _load(name: str, parameters: tuple[tuple[str, Any], ...], changed: int) -> Dataset:
     return dataset.make(name, dict(parameters))
 
 
@@ -54,7 +106,8 @@ def make_network(experiment: Experiment, classes: int) -> Network:
     """The experiment's network with the initialisation that its seed gives."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
-        return Network(model.make(experiment.model.name, experiment.model.parameters, classes))
+        module = model.make(experiment.model.name, experiment.model.parameters, classes)
+        return Network(module, experiment.build().at(1).forward)
 
 
 def sampled(experiment: Experiment, clients: int, round: int) -> list[int]:

@@ -1,0 +1,208 @@
+"""FEMNIST and CelebA as LEAF prepares them (Caldas et al., 2018), from its JSON folders or from Flower's hub.
+
+A LEAF folder holds files all_data_*.json: {"users": […], "num_samples": […], "user_data": {user: {"x": […], "y": […]}}}.
+FEMNIST's x are 784 pixels from 0 to 1, CelebA's are names of image files.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bifl.data.arrays import Array, Dataset, Images, assemble, held_out, image_array, label_array, user_array
+from bifl.data.idx import data_folder
+from bifl.errors import ConfigError, DataError
+
+INSTALL = "pip install 'bifl[datasets]'"
+
+
+class Person(NamedTuple):
+    """One user's images: pixels, or what they can be had from."""
+
+    name: str
+    images: Array
+    labels: Array
+
+
+class Source(NamedTuple):
+    """What FEMNIST and CelebA differ in.
+
+    Attributes:
+        name: of the dataset, and of its folder in the data folder.
+        classes: how many.
+        parse: a user's `x` as pixels or file names; ValueError if it is neither.
+        pixels: (folder, those) → (n, channels, height, width).
+        hub: dataset at Flower's hub, its splits, and the columns of user and label there.
+        mode: of the hub's images, for PIL.
+    """
+
+    name: str
+    classes: int
+    parse: Callable[[Any], Array]
+    pixels: Callable[[Path, Array], Images]
+    hub: tuple[str, tuple[str, ...], str, str]
+    mode: str
+
+
+def load(source: Source, path: str, share: float, test_share: float) -> Dataset:
+    """The dataset from a LEAF folder, or from the hub where there is none.
+
+    Args:
+        source: which.
+        path: the folder; "" means the one in the data folder.
+        share: of the users who are used, chosen at random but always the same.
+        test_share: of each user's images that are held out for testing.
+
+    Raises:
+        DataError: a file is damaged, or nothing can be had.
+    """
+    if not 0 < share <= 1:
+        raise ConfigError(f"dataset.share must be greater than 0 and at most 1, not {share}")
+    folder = Path(path) if path else data_folder() / source.name
+    files = _files(folder)
+    if not files and path:
+        raise DataError(f"'{folder}' holds none of LEAF's files all_data_*.json")
+    if not files:
+        return _finish(source, *_from_hub(source, folder, share), test_share, source.hub[0])
+    people = [person for file in files for person in _people(file, source)]
+    chosen = _chosen([person.name for person in people], share)
+    people = [person for person in people if person.name in chosen]
+    if not people:
+        raise DataError(f"LEAF's files in '{folder}' hold no images")
+    images = source.pixels(folder, np.concatenate([person.images for person in people]))
+    labels = np.concatenate([person.labels for person in people])
+    users = np.repeat([person.name for person in people], [len(person.labels) for person in people])
+    return _finish(source, images, labels, users, test_share, f"'{folder}'")
+
+
+def _files(folder: Path) -> list[Path]:
+    """LEAF's files in a folder, or where LEAF puts them below it."""
+    places = [sorted((folder / place).glob("all_data*.json")) for place in ("", "all_data", "data/all_data")]
+    return next((files for files in places if files), [])
+
+
+def _finish(source: Source, images: Images, labels: Array, users: Array, test_share: float, where: str) -> Dataset:
+    numbers = user_array(users, len(images), f"the users of {where}")
+    checked = label_array(labels, len(images), source.classes, f"the labels of {where}")
+    return assemble(images, checked, numbers, source.classes, held_out(numbers, test_share), where)
+
+
+def _chosen(names: list[str], share: float) -> set[str]:
+    known = sorted(set(names))
+    order = np.random.default_rng(0).permutation(len(known))
+    return {known[i] for i in order[: math.ceil(share * len(known))]}
+
+
+def _people(file: Path, source: Source) -> Iterator[Person]:
+    """The users in one of LEAF's files, each checked."""
+    try:
+        content = json.loads(file.read_bytes())
+        users, counts, data = content["users"], content["num_samples"], content["user_data"]
+        if len(users) != len(counts):
+            raise DataError(f"'{file}' names {len(users)} users but {len(counts)} num_samples")
+        for user, count in zip(users, counts, strict=True):
+            x, y = data[user]["x"], data[user]["y"]
+            if not len(x) == len(y) == count:
+                raise DataError(f"'{file}': user {user} has {len(x)} x, {len(y)} y and num_samples {count}: they must be equal")
+            if count:
+                labels = label_array(np.array(y), count, source.classes, f"'{file}': the labels of user {user}")
+                yield Person(str(user), source.parse(x), labels)
+    except OSError as error:
+        raise DataError(f"cannot read '{file}': {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"has no {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(f"'{file}' is not one of LEAF's files, or damaged: {what}") from error
+
+
+def _from_hub(source: Source, folder: Path, share: float) -> tuple[Images, Array, Array]:
+    """Images, labels and users from Flower's hub."""
+    hub, splits, user_column, label_column = source.hub
+    missing = f"{source.name} is not in '{folder}' (LEAF's all_data_*.json; or set dataset.path)"
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    try:
+        from flwr_datasets import FederatedDataset
+    except ImportError:
+        raise DataError(f"{missing}, and to fetch {hub} the package flwr-datasets is needed: {INSTALL}") from None
+    try:
+        remote = FederatedDataset(dataset=hub, partitioners={}, shuffle=False, cache_dir=str(data_folder() / "hub"))
+        tables = [remote.load_split(split) for split in splits]
+    except Exception as error:  # whatever the hub's client raises where there is no network
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{missing}, and {hub} could not be fetched ({type(error).__name__}: {reason})") from error
+    chosen = _chosen([str(user) for table in tables for user in table[user_column]], share)
+    images, labels, users = [], [], []
+    for table in tables:
+        for row, user in enumerate(map(str, table[user_column])):
+            if user in chosen:
+                example = table[row]
+                images.append(_square(example["image"], source.mode))
+                labels.append(int(example[label_column]))
+                users.append(user)
+    return image_array(np.stack(images), hub), np.array(labels), np.array(users)
+
+
+def _square(picture: Any, mode: str) -> Images:
+    picture = picture.convert(mode)
+    return np.asarray(picture if mode == "L" else picture.resize((CELEBA_SIZE, CELEBA_SIZE)), np.uint8)
+
+
+# ---- FEMNIST ---------------------------------------------------------------------------------------------------------
+
+
+def _grey_pixels(x: Any) -> Array:
+    pixels = np.array(x, np.float64)  # ragged rows are a ValueError
+    if pixels.ndim != 2 or pixels.shape[1] != 784:
+        raise ValueError(f"x must hold 784 pixels an image, not {pixels.shape}")
+    if not (pixels.min() >= 0 and pixels.max() <= 1):
+        raise ValueError(f"pixels must be from 0 to 1, not from {pixels.min()} to {pixels.max()}")
+    return np.rint(pixels * 255).astype(np.uint8).reshape(-1, 28, 28)
+
+
+FEMNIST = Source(
+    "femnist", 62, _grey_pixels, lambda folder, pixels: image_array(pixels, str(folder)),
+    ("flwrlabs/femnist", ("train",), "writer_id", "character"), "L",
+)  # fmt: skip
+
+
+# ---- CelebA ----------------------------------------------------------------------------------------------------------
+
+CELEBA_SIZE = 84
+
+
+def _file_names(x: Any) -> Array:
+    if not all(isinstance(name, str) and name and name == os.path.basename(name) for name in x):
+        raise ValueError("x must hold names of image files")
+    return np.array(x, object)
+
+
+def _read_pictures(folder: Path, names: Array) -> Images:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise DataError(f"celeba's pictures are read by the package pillow, which is not installed: {INSTALL}") from None
+    places = [folder / place / "img_align_celeba" for place in ("", "raw", "data/raw")]
+    place = next((place for place in places if place.is_dir()), None)
+    if place is None:
+        raise DataError(f"CelebA's pictures are not in '{places[1]}': put the folder img_align_celeba there")
+    pictures = np.empty((len(names), 3, CELEBA_SIZE, CELEBA_SIZE), np.uint8)
+    for number, name in enumerate(names):
+        try:
+            with Image.open(place / name) as picture:
+                pictures[number] = np.moveaxis(_square(picture, "RGB"), 2, 0)
+        except FileNotFoundError:
+            raise DataError(f"'{place / name}' does not exist, though LEAF's files name it") from None
+        except (OSError, SyntaxError, ValueError) as error:
+            raise DataError(f"'{place / name}' is not a picture, or damaged ({error})") from error
+    return pictures
+
+
+CELEBA = Source(
+    "celeba", 2, _file_names, _read_pictures,
+    ("flwrlabs/celeba", ("train", "valid", "test"), "celeb_id", "Smiling"), "RGB",
+)  # fmt: skip

@@ -1,0 +1,74 @@
+"""Any nn.Module as a binary network: its convolutions and linear layers compute with ±1 (paper §1), the others stay as they are.
+
+>>> from torch import nn
+>>> network = binarize(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), keep=("2",))
+>>> network[0].weight.unique().tolist()
+[-1.0, 1.0]
+>>> [(name, coded) for name, _, coded in layers_of(network)]
+[('0', True), ('2', False)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from bifl.errors import ConfigError
+from bifl.nn.forward import Latent, straight_through_sign
+from bifl.registry import nearest
+
+LAYERS = (nn.Conv2d, nn.Linear)
+
+
+class Binary(nn.Module):
+    """ϑ·Sign(aux), shared by the weight and the bias of a layer; the gradient passes the sign unchanged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, aux: Tensor) -> Tensor:
+        """The weights that the layer computes with."""
+        return self.scale * straight_through_sign(Latent(aux, aux, progress=0, key=0))
+
+
+def binarize(module: nn.Module, keep: Sequence[str] = ()) -> nn.Module:
+    """Make a network binary, in place: every `nn.Conv2d` and `nn.Linear` in it but those named.
+
+    It computes with ±1 at once, and an experiment (`model=`) sends those layers as symbols; layers kept real are averaged.
+
+    Args:
+        module: any network; it must take (n, channels, height, width) images and give (n, classes) scores.
+        keep: dotted names of layers, as `named_modules` gives them, that stay real.
+
+    Raises:
+        ConfigError: a name is not that of such a layer, or none would be binary.
+    """
+    layers = {name: child for name, child in module.named_modules() if isinstance(child, LAYERS)}
+    for name in keep:
+        if name not in layers:
+            raise ConfigError(f"binarize: keep names '{name}', no convolution or linear layer{nearest(name, layers)}")
+    if len(set(keep)) == len(layers):
+        raise ConfigError("binarize: no convolution or linear layer is left to be binary")
+    for name, child in layers.items():
+        if name not in keep and not parametrize.is_parametrized(child):
+            binary = Binary()
+            for attribute in [attribute for attribute, _ in child.named_parameters(recurse=False)]:
+                parametrize.register_parametrization(child, attribute, binary)
+    return module
+
+
+def layers_of(module: nn.Module) -> list[tuple[str, nn.Module, bool]]:
+    """The convolutions and linear layers by name, and whether they may be coded: those of `binarize` if it was used, else all.
+
+    Their auxiliary weights are ordinary parameters again afterwards.
+    """
+    layers: list[tuple[str, nn.Module]] = [(name, child) for name, child in module.named_modules() if isinstance(child, LAYERS)]
+    chosen = [child for _, child in layers if parametrize.is_parametrized(child)]
+    for child in chosen:
+        for attribute in list(child.parametrizations):  # type: ignore[arg-type]
+            parametrize.remove_parametrizations(child, attribute, leave_parametrized=False)
+    return [(name, child, not chosen or child in chosen) for name, child in layers]

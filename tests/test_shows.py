@@ -1,0 +1,88 @@
+"""What is shown before anything is trained: `bifl data` and `bifl summary`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bifl.census import count
+from bifl.experiment import Experiment
+from bifl.presets import PRESETS
+from tests.commands import Run, refused
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_data_shows_every_client_and_draws(here: Run, tmp_path: Path) -> None:
+    done = here("data", "partition=by_class", "clients=10")
+    assert done.returncode == 0, done.stderr
+    assert "4,000 training and 1,000 test images, 28×28 grey, 10 classes; 3,990 dealt to 10 clients" in done.stdout
+    counts = count(Experiment(partition="by_class")).counts
+    for client, row in enumerate(counts):
+        words = [str(client), str(row.sum()), *(str(n) if n else "·" for n in row)]
+        assert " ".join(words) in " ".join(done.stdout.split())
+    assert (tmp_path / "data-mnist5k-by_class.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_many_clients_are_summarised(here: Run, tmp_path: Path) -> None:
+    done = here("data", "mnist5k-iid", "clients=40", "algorithm=fttq", "--out", tmp_path / "x.png")
+    assert "80 held out on the server" in done.stdout
+    assert "images 98 98 98 98 98 98.0" in " ".join(done.stdout.split())
+    assert (tmp_path / "x.png").exists()
+
+
+def test_data_counts_users(here: Run, tmp_path: Path) -> None:
+    arrays = {"images": np.zeros((40, 4, 4), np.uint8), "labels": np.arange(40) % 20, "users": np.arange(40) // 10}
+    np.savez(tmp_path / "mine.npz", **arrays)  # type: ignore[arg-type]
+    done = here("data", "dataset=npz", "dataset.path=mine.npz", "partition=by_user", "clients=2")
+    assert "40 training and 0 test images, 4×4 grey, 20 classes, 4 users; 40 dealt to 2 clients" in done.stdout
+    assert "0 20 2 20 1" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["data", "partition=by_user"], "knows who made each image"),
+        (["data", "partition=dirichlet", "partition.concentration=0"], "partition.concentration must be greater than 0"),
+        (["data", "partition=quantity", "partition.skew=-1"], "partition.skew must be 0 or more"),
+        (["data", "--out", "nowhere/x.png"], "cannot write"),
+        (["summary", "mnist_cn"], "did you mean 'mnist_cnn'?"),
+        (["summary", "mnist_cnn", "classes=0"], "classes must be a whole number, 1 or more"),
+    ],
+)
+def test_bad_input_ends_in_one_sentence(words: list[str], sentence: str, here: Run) -> None:
+    assert sentence in refused(here(*words))
+
+
+def test_summary_adds_up(here: Run) -> None:
+    shown = " ".join(here("summary", "mnist_cnn").stdout.split())
+    assert "linear3 Linear 100×784 + 100 binary 78,500 1 9.82 kB" in shown
+    assert "all 82,242 12.5 kB" in shown
+    assert "26.3 times smaller than the 330 kB of float32" in shown
+    ternary = " ".join(here("summary", "mnist_cnn", "algorithm=fttq").stdout.split())
+    assert "linear3 Linear 100×784 + 100 ternary + real 78,500 1.6 + 32 16.1 kB" in ternary
+    assert "6,608,026" in here("summary", "femnist_cnn", "classes=62").stdout
+
+
+def test_every_preset_is_a_valid_experiment() -> None:
+    for name in PRESETS:
+        experiment = Experiment.of(name)
+        assert experiment.build()
+    assert Experiment.of("femnist-noniid").lr == (3e-4, 1e-4, 5e-5)
+    assert Experiment.of("femnist-iid").clients == 89
+    assert Experiment.of("celeba-iid").lr == (0.1, 0.05, 0.02)
+
+
+def test_a_dataset_without_test_images_can_be_trained_on_but_not_scored(here: Run, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 28, 28), np.uint8)
+    np.savez(tmp_path / "mine.npz", images=images, labels=np.arange(40) % 10)
+    done = here("run", "dataset=npz", "dataset.path=mine.npz", "clients=2", "rounds=1", "workers=1", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    assert "no test images" in refused(here("eval", "run/model", "npz", f"path={tmp_path / 'mine.npz'}"))
+    assert os.path.getsize("run/model") < 13_000
