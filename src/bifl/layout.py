@@ -75,6 +75,13 @@ class Layout:
         """Trainable parameters (ϑ included, running statistics not): what "bits per parameter" divides by."""
         return self.count + self.trained
 
+    @cached_property
+    def normed(self) -> npt.NDArray[np.bool_]:
+        """(trained,) which trained reals are batch-norm's γ and β; the others are ϑ and the weights of layers kept real."""
+        norms = {tensor.name for tensor in self.moments}
+        affine = [np.full(tensor.size, tensor.name.rpartition(".")[0] in norms) for tensor in self.affine]
+        return np.concatenate([np.zeros(len(self.layers), np.bool_), *affine])
+
     def split(self, coded: npt.NDArray[Number]) -> list[npt.NDArray[Number]]:
         """(count,) values as one flat part per coded tensor."""
         return np.split(coded, np.cumsum([t.size for t in self.coded])[:-1])

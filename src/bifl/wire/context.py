@@ -82,11 +82,6 @@ class Context:
     precision: Precision = EXACT
     shared: Shared | None = None
 
-    @property
-    def real(self) -> Floats | None:
-        """(reals,) the reference for real parameters."""
-        return None if self.shared is None else self.shared.real
-
     @cached_property
     def digest(self) -> bytes:
         """8 bytes that differ where what the coder takes from the public state differs."""

@@ -238,31 +238,38 @@ def _fits(header: Header, context: Context) -> None:
 def _spell_reals(message: Message, context: Context | None) -> tuple[int, bytes]:
     """Precision and bytes of the real parameters."""
     bits = 0 if context is None else context.precision[message.sender is None]
-    if context is None or bits == 0 or not reals.fits(message.real):
+    if context is None or bits == 0:
+        return 0, message.real.astype("<f4").tobytes()
+    exact, numbers = reals.split(message.real, context.layout)
+    if not reals.fits(numbers):
         return 0, message.real.astype("<f4").tobytes()
     dice = np.random.default_rng([message.round, 0 if message.sender is None else message.sender + 1])
-    grid = reals.to_grid(message.real, bits, dice)
-    return bits, reals.rice(grid - _reference(len(grid), bits, context))
+    differences = reals.to_grid(numbers, bits, dice) - _reference(bits, context)
+    return bits, exact.astype("<f4").tobytes() + reals.rice(differences)
 
 
 def _read_reals(data: bytes, header: Header, context: Context | None) -> Floats:
     if not header.precision:
         return np.frombuffer(data, "<f4").astype(np.float32)
-    if header.context != NO_DIGEST and context is None:
-        raise ValueError("the real numbers can be read only in the context they were written in")
-    plain = context if header.context != NO_DIGEST else None
-    grid = reals.read_rice(data, header.reals) + _reference(header.reals, header.precision, plain)
+    if context is None:
+        raise ValueError("the real numbers can be read only by who knows the model")
+    layout = context.layout
+    exact = int((~layout.normed).sum())
+    if len(data) < 4 * exact:
+        raise ValueError(f"{len(data)} bytes are too few for {exact} float32")
+    known = context if header.context != NO_DIGEST else Context(layout, context.round)
+    grid = reals.read_rice(data[4 * exact :], layout.reals - exact) + _reference(header.precision, known)
     if not reals.on_grid(grid, header.precision):
         raise ValueError("a real number is too large")
-    return reals.from_grid(grid, header.precision)
+    return reals.join(np.frombuffer(data[: 4 * exact], "<f4"), reals.from_grid(grid, header.precision), layout)
 
 
 @lru_cache(maxsize=4)
-def _reference(count: int, bits: int, context: Context | None) -> reals.Integers:
-    """What real parameters are spelled as differences to: the same for all messages of a round."""
-    if context is None or context.real is None or not reals.fits(context.real):
-        return np.zeros(count, np.int64)
-    return reals.to_grid(context.real, bits, np.random.default_rng(0))
+def _reference(bits: int, context: Context) -> reals.Integers:
+    """What grid numbers are spelled as differences to: the same for all messages of a round."""
+    known = np.zeros(context.layout.reals, np.float32) if context.shared is None else context.shared.real
+    numbers = reals.split(known, context.layout)[1]
+    return reals.to_grid(numbers if reals.fits(numbers) else np.zeros_like(numbers), bits, np.random.default_rng(0))
 
 
 def _read_symbols(data: bytes, header: Header, alphabet: Alphabet, context: Context | None) -> Symbols:

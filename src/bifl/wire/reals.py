@@ -1,17 +1,17 @@
-"""Real parameters in a few bits each: rounded to a grid without bias, then spelled as differences to what both ends know.
+"""Batch-norm in a few bits per number: rounded to a grid without bias, then spelled as differences to what both ends know.
 
-The rule: a number is rounded to a multiple of 2^(e−bits), where 2^e is its own power of two, but at least 1: `bits` binary digits
-after the first, and never finer than 2^−bits. Rounding is up or down at random, with the odds that make it right on average, so
-that many clients' small common steps survive; round and sender give the dice. Numbers on the grid stay as they are.
+The rule: γ, β and E[x]/√E[x²] are rounded to multiples of 2^−bits, or, above 1, to `bits` binary digits after the first; E[x²],
+which may be of any size, always to `bits` digits. Rounding is up or down at random, with the odds that make it right on average, so
+that many clients' small common steps survive; round and sender give the dice. ϑ and the weights of layers kept real stay float32.
 
 Grid numbers are consecutive integers. Their differences to the reference are spelled in Rice's code, with one parameter for every
 32 of them.
 
 >>> import numpy as np
->>> values = np.array([1.0, -0.3, 100.3], np.float32)
+>>> values = np.array([1.0, -0.3, 100.3])
 >>> grid = to_grid(values, 7, np.random.default_rng(0))
 >>> from_grid(grid, 7)
-array([  1.      ,  -0.296875, 100.      ], dtype=float32)
+array([  1.      ,  -0.296875, 100.      ])
 >>> read_rice(rice(grid), 3).tolist() == grid.tolist()
 True
 """
@@ -23,19 +23,23 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bifl.layout import Layout
 from bifl.message import Floats
 
+Numbers = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-LARGEST = 2.0**32  # beyond it no trained number lies, and the grid ends
-_BINADES = 33  # of the grid: numbers below 2, then one for every power of two
+LARGEST = 2.0**62  # where the grid ends
+_BINADES = 63  # of the grid: numbers below 2, then one for every power of two
+_SQUARES = 30  # E[x²] is taken times 2^30, so that the grid is as fine for small ones
+_SNAP = 2.0**-10  # numbers this close to the grid, in steps, are on it: they were rounded before
 _BLOCK = 32  # numbers that share a Rice parameter
 _PARAMETER_BITS = 5
-_LARGEST_PARAMETER = 20  # the grid's largest difference, 2·33·2^12, has 19 bits
+_LARGEST_PARAMETER = 20  # the grid's largest difference, 2·63·2^12, has 20 bits
 
 
 class Precision(NamedTuple):
-    """Binary digits of real parameters after the first; 0 means float32 as it is."""
+    """Binary digits of batch-norm on the wire; 0 means float32 as it is."""
 
     upload: int
     broadcast: int
@@ -46,26 +50,49 @@ EXACT = Precision(0, 0)
 FINEST = 12
 
 
-def fits(values: Floats) -> bool:
+def split(real: Floats, layout: Layout) -> tuple[Floats, Numbers]:
+    """A real vector as what stays float32, and what goes on the grid: γ, β, E[x]/√E[x²] and E[x²] in units of 2^−30."""
+    trained = real[: layout.trained]
+    first, second = np.split(real[layout.trained :].astype(np.float64), 2)
+    with np.errstate(invalid="ignore"):
+        size = np.sqrt(second)
+    ratio = np.divide(first, size, out=np.zeros_like(first), where=size != 0)
+    return trained[~layout.normed], np.concatenate([trained[layout.normed], ratio, np.ldexp(second, _SQUARES)])
+
+
+def join(exact: Floats, numbers: Numbers, layout: Layout) -> Floats:
+    """The real vector that `split` took apart."""
+    real = np.empty(layout.reals, np.float32)
+    trained = real[: layout.trained]
+    trained[~layout.normed] = exact
+    normed, ratio, squares = np.split(numbers, [int(layout.normed.sum()), (len(numbers) + int(layout.normed.sum())) // 2])
+    trained[layout.normed] = normed
+    second = np.ldexp(squares, -_SQUARES)
+    real[layout.trained :] = np.concatenate([ratio * np.sqrt(np.maximum(second, 0)), second])
+    return real
+
+
+def fits(numbers: Numbers) -> bool:
     """Whether the grid reaches that far."""
-    return bool(np.all(np.abs(values) < LARGEST))  # False for NaN
+    return bool(np.all(np.abs(numbers) < LARGEST))  # False for NaN
 
 
-def to_grid(values: Floats, bits: int, generator: np.random.Generator) -> Integers:
-    """(n,) the grid numbers of values that fit, rounded up or down at random."""
-    exact = np.abs(values.astype(np.float64))
+def to_grid(numbers: Numbers, bits: int, dice: np.random.Generator) -> Integers:
+    """(n,) the grid numbers of numbers that fit, rounded up or down at random."""
+    exact = np.abs(numbers)
     exponent = np.maximum(np.frexp(exact)[1] - 1, 0)
-    digits = np.floor(np.ldexp(exact, bits - exponent) + generator.random(len(values))).astype(np.int64)
-    grid: Integers = np.where(values < 0, -1, 1) * (digits + (exponent.astype(np.int64) << bits))
+    up = np.clip(dice.random(len(numbers)), _SNAP, 1 - _SNAP)
+    digits = np.floor(np.ldexp(exact, bits - exponent) + up).astype(np.int64)
+    grid: Integers = np.where(numbers < 0, -1, 1) * (digits + (exponent.astype(np.int64) << bits))
     return grid
 
 
-def from_grid(grid: Integers, bits: int) -> Floats:
-    """(n,) the values of grid numbers."""
+def from_grid(grid: Integers, bits: int) -> Numbers:
+    """(n,) the numbers that grid numbers stand for."""
     magnitude = np.abs(grid)
     exponent = np.maximum((magnitude >> bits) - 1, 0)
-    values: Floats = np.ldexp((magnitude - (exponent << bits)).astype(np.float64), exponent - bits).astype(np.float32)
-    return np.where(grid < 0, -values, values)
+    numbers: Numbers = np.ldexp((magnitude - (exponent << bits)).astype(np.float64), exponent - bits)
+    return np.where(grid < 0, -numbers, numbers)
 
 
 def on_grid(grid: Integers, bits: int) -> bool:
