@@ -25,7 +25,7 @@ from bifl.tally import Tally, mean
 
 __all__ = [
     "BINARY", "FLOAT32", "NOTHING", "TERNARY", "Algorithm", "Alphabet", "Client", "Message", "Schedule", "Shared", "Tally", "Votes",
-    "absorb", "client_turn", "key", "mean", "register", "server_turn", "take_over",
+    "absorb", "client_turn", "key", "mean", "register", "remembered", "server_turn", "take_over",
 ]  # fmt: skip
 
 
@@ -58,6 +58,11 @@ class Client(NamedTuple):
     memory: Floats = NOTHING  # an algorithm's carry-over, such as error feedback
 
 
+def remembered(client: Client, keeps: tuple[str, ...], fresh: Client) -> Client:
+    """The client with everything but what is kept as it was before the first round."""
+    return fresh._replace(**{field: getattr(client, field) for field in keeps})
+
+
 Judge = Callable[[Floats, Floats], float]  # (weights, real) → accuracy on the images that the server holds
 
 
@@ -78,6 +83,8 @@ class Algorithm:
         aggregate: uploads → tally, streaming.
         forward: which weights the network computes with, given aux.
         central: one client holds all the data and nothing is sent (the paper's upper bounds).
+        keeps: what `update` reads of a client's last round: the runtimes remember this and nothing else, which is what many clients
+            cost in memory. Of `aux`, `start`, `scales` and `memory`.
         validation: the share of the training images that the server holds out, before dealing, for its judge.
     """
 
@@ -88,6 +95,7 @@ class Algorithm:
     aggregate: Callable[[Iterable[Message], Shared], Tally] = mean
     forward: Forward = binary
     central: bool = False
+    keeps: tuple[str, ...] = ("aux", "start", "scales", "memory")
     validation: float = 0.0
 
     def at(self, round: int) -> Algorithm:

@@ -45,7 +45,10 @@ _KEYS = """\
                         learning rates, and the rounds after which the next one applies;
                         a single lr is used throughout
   batch (64), local_epochs (1)
-  batchnorm (average)   running statistics of the clients are pooled exactly
+  batchnorm (average)   running statistics of the clients are pooled exactly; recalibrate: those that
+                        clients measure of the broadcast network
+  holdout (0.0)         share of its images that every client keeps for evaluation; without test
+                        images a fifth
   wire (context)        context codes messages in what both ends know, packed spells every bit out;
                         results do not depend on it
   reals (short)         batch-norm and scales in 6 binary digits up and 10 down, or float32

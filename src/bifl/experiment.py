@@ -39,7 +39,7 @@ class Choice:
 Given = Choice | str | Mapping[str, Any]
 REGISTRIES: dict[str, Registry[Any]] = {"algorithm": register, "dataset": dataset, "partition": partition, "model": model}
 IDLE = ("train", "sleep")
-BATCHNORM = ("average",)
+BATCHNORM = ("average", "recalibrate")
 WIRES = ("context", "packed")
 PRECISIONS = {"short": SHORT, "float32": EXACT}
 
@@ -63,7 +63,10 @@ class Experiment:
         lr_steps: rounds after which the next rate applies.
         batch: images per step.
         local_epochs: passes over the own images per round.
-        batchnorm: how running statistics become global ones: `average` pools them exactly.
+        batchnorm: how running statistics become global ones: `average` pools those of the clients' training exactly, `recalibrate`
+            those that clients measure of the broadcast network.
+        holdout: share of its images that every client holds out for federated evaluation; 0 means none, or, where the dataset has
+            no test images, a fifth.
         wire: `context` codes messages in what both ends know, `packed` spells every symbol out. Results do not depend on it.
         reals: real parameters on the wire: `short` (6 binary digits up, 10 down, see docs/wire-format.md) or `float32`.
         workers: processes; 0 means one per core. Results do not depend on it.
@@ -84,6 +87,7 @@ class Experiment:
     batch: int = 64
     local_epochs: int = 1
     batchnorm: str = "average"
+    holdout: float = 0.0
     wire: str = "context"
     reals: str = "short"
     workers: int = 0
@@ -94,7 +98,7 @@ class Experiment:
             self, *, algorithm: Given = ..., dataset: Given = ..., partition: Given = ..., model: Given = ..., rounds: int = ...,
             clients: int = ..., participation: float = ..., idle: str = ..., seed: int = ..., optimizer: str = ...,
             lr: float | Sequence[float] = ..., lr_steps: int | Sequence[int] = ..., batch: int = ..., local_epochs: int = ...,
-            batchnorm: str = ..., wire: str = ..., reals: str = ..., workers: int = ...,
+            batchnorm: str = ..., holdout: float = ..., wire: str = ..., reals: str = ..., workers: int = ...,
         ) -> None: ...  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -114,6 +118,8 @@ class Experiment:
             raise ConfigError(f"seed must be less than 2^63, not {self.seed}")
         if not 0 < self.participation <= 1:
             raise ConfigError(f"participation must be greater than 0 and at most 1, not {self.participation}")
+        if not 0 <= self.holdout < 1:
+            raise ConfigError(f"holdout must be a share of each client's images, at least 0 and below 1, not {self.holdout}")
         choices = {"idle": IDLE, "optimizer": OPTIMIZERS, "batchnorm": BATCHNORM, "wire": WIRES, "reals": PRECISIONS}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:

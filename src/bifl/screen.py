@@ -93,6 +93,9 @@ def run_table(records: list[Record], model: Path) -> Table:
     last, best = records[-1], max(records, key=lambda record: record.accuracy)
     table = Table(box=box.SIMPLE, show_header=False)
     table.add_row("accuracy", f"{last.accuracy:.2%} after round {last.round} (best {best.accuracy:.2%}, round {best.round})")
+    if last.clients_mean is not None and last.clients_p10 is not None and last.clients_worst is not None:
+        share = f"mean {last.clients_mean:.2%}, 10th percentile {last.clients_p10:.2%}, worst {last.clients_worst:.2%}"
+        table.add_row("clients", f"{share} on their held-out images")
     table.add_row("loss", f"{last.loss:.4f} test, {last.train_loss:.4f} train")
     table.add_row("uploaded", _traffic([(r.up_bytes, r.up_bpp, r.up_ideal_bpp) for r in records]))
     table.add_row("downloaded", _traffic([(r.down_bytes, r.down_bpp, r.down_ideal_bpp) for r in records]))

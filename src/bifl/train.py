@@ -16,8 +16,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from bifl.algorithm import Client
+from bifl.algorithm import Algorithm, Client, Schedule, Shared
 from bifl.data.datasets import Dataset
+from bifl.message import Floats
 from bifl.nn.flat import Network
 from bifl.nn.forward import Forward, Latent
 from bifl.nn.optim import OPTIMIZERS
@@ -36,6 +37,7 @@ class Plan(NamedTuple):
     lr: float
     batch: int
     epochs: int
+    recalibrate: bool = False  # measure batch-norm's moments of the broadcast network instead of taking those of the training
 
 
 class Samples(NamedTuple):
@@ -120,9 +122,35 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
     return client._replace(aux=aux.detach().numpy(), real=new_real), total / seen
 
 
+def local_round(
+    client: Client, shared: Shared, algorithms: Algorithm | Schedule, network: Network, samples: Samples, index: Tensor, plan: Plan
+) -> tuple[Client, float]:
+    """What a client does between news and upload: train, and with `plan.recalibrate` measure the broadcast network before.
+
+    Returns:
+        The client as `train` leaves it, and the mean loss.
+    """
+    moments = recalibrated(shared, algorithms, network, samples, index, plan, client.key) if plan.recalibrate else None
+    client, loss = train(client, network, algorithms.at(shared.round + 1).forward, samples, index, plan)
+    if moments is not None:
+        client = client._replace(real=np.concatenate([client.real[: network.layout.trained], moments]))
+    return client, loss
+
+
 @one_thread()
 @torch.no_grad()
-def evaluate(network: Network, samples: Samples, part: slice) -> tuple[int, float]:
+def recalibrated(
+    shared: Shared, algorithms: Algorithm | Schedule, network: Network, samples: Samples, index: Tensor, plan: Plan, key: int
+) -> Floats:
+    """(moments,) of batch-norm's inputs in the global network, on two batches of the client's own images."""
+    network.show(shared.weights, shared.real, algorithms.at(max(shared.round, 1)).forward)
+    chosen = index[torch.from_numpy(np.random.default_rng([key, 1]).permutation(len(index))[: 2 * plan.batch])]
+    return network.input_moments(samples.batch(chosen)[0])
+
+
+@one_thread()
+@torch.no_grad()
+def evaluate(network: Network, samples: Samples, part: slice | Tensor) -> tuple[int, float]:
     """Correct answers and summed loss of the model that the network shows, on a part of the samples."""
     images, labels = samples.batch(part)
     scores = network.module(images)

@@ -77,4 +77,4 @@ def fttq(tolerance: float = 0.03, validation: float = 0.02) -> Algorithm:
     if not 0 <= validation < 1:
         raise ConfigError(f"algorithm.validation must be a share of the training images, at least 0 and below 1, not {validation}")
     say = partial(broadcast, tolerance=tolerance)
-    return Algorithm(upload, say, update, aggregate=aggregate, forward=ternary, validation=validation)
+    return Algorithm(upload, say, update, aggregate=aggregate, forward=ternary, keeps=(), validation=validation)

@@ -14,55 +14,57 @@ from bifl.rules import blend, blend_signs, floats, majority, means, ml_pu, repla
 @register
 def baseline() -> Algorithm:
     """Centralised training of the real network: one client holds all data, nothing is sent."""
-    return Algorithm(upload=floats, broadcast=means, update=replace, forward=real, central=True)
+    return Algorithm(upload=floats, broadcast=means, update=replace, forward=real, keeps=(), central=True)
 
 
 @register
 def bnn() -> Algorithm:
     """Centralised training of the binary network."""
-    return Algorithm(upload=floats, broadcast=means, update=replace, central=True)
+    return Algorithm(upload=floats, broadcast=means, update=replace, keeps=(), central=True)
 
 
 @register
 def fedavg() -> Algorithm:
     """FedAvg: real weights up, their mean down."""
-    return Algorithm(upload=floats, broadcast=means, update=replace, forward=real)
+    return Algorithm(upload=floats, broadcast=means, update=replace, forward=real, keeps=())
 
 
 @register
 def full() -> Algorithm:
     """BiFL-Full: a binary network whose auxiliary weights are averaged at 32 bit."""
-    return Algorithm(upload=floats, broadcast=means, update=replace)
+    return Algorithm(upload=floats, broadcast=means, update=replace, keeps=())
 
 
 @register
 def up_only(beta: float = 0.3) -> Algorithm:
     """BiFL-Bi-UpOnly: 1-bit ballots up, vote counts down, blended into aux."""
-    return Algorithm(upload=signs, broadcast=votes, update=partial(blend, beta=share(beta)))
+    return Algorithm(upload=signs, broadcast=votes, update=partial(blend, beta=share(beta)), keeps=("aux",))
 
 
 @register
 def up_only_literal(beta: float = 0.3) -> Algorithm:
     """BiFL-Bi-UpOnly as the text prints it: the sign of the vote is blended."""
-    return Algorithm(upload=signs, broadcast=votes, update=partial(blend_signs, beta=share(beta)))
+    return Algorithm(upload=signs, broadcast=votes, update=partial(blend_signs, beta=share(beta)), keeps=("aux",))
 
 
 @register
 def up_down(beta: float = 0.3) -> Algorithm:
     """BiFL-Bi-UpDown: 1-bit ballots up, the majority (1 bit) down, blended into aux."""
-    return Algorithm(upload=signs, broadcast=majority, update=partial(blend, beta=share(beta)))
+    return Algorithm(upload=signs, broadcast=majority, update=partial(blend, beta=share(beta)), keeps=("aux",))
 
 
 @register
 def biml(alpha: float = 1.25) -> Algorithm:
     """BiFL-BiML: 1-bit ballots up, vote counts down, maximum-likelihood update."""
-    return Algorithm(upload=signs, broadcast=votes, update=partial(ml_pu, alpha=gain(alpha)))
+    return Algorithm(upload=signs, broadcast=votes, update=partial(ml_pu, alpha=gain(alpha)), keeps=("aux",))
 
 
 @register
 def biml_fit(alpha: float = 1.25) -> Algorithm:
     """BiFL-BiML with the paper's three-constant fit instead of the exact maximum."""
-    return Algorithm(upload=signs, broadcast=votes, update=partial(ml_pu, alpha=gain(alpha), ratio=mle.fitted_ratio))
+    return Algorithm(
+        upload=signs, broadcast=votes, update=partial(ml_pu, alpha=gain(alpha), ratio=mle.fitted_ratio), keeps=("aux",)
+    )
 
 
 @register

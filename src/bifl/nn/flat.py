@@ -90,6 +90,17 @@ class Network:
         squares = [variance + mean**2 for mean, variance in pairs if mean is not None and variance is not None]
         return torch.cat([*means, *squares]).numpy() if pairs else np.zeros(0, np.float32)
 
+    def input_moments(self, images: Tensor) -> Floats:
+        """(moments,) E[x] and E[x²] of every batch-norm input, as `read_moments` orders them, in the network as it is."""
+        inputs: dict[nn.Module, Tensor] = {}
+        hooks = [norm.register_forward_pre_hook(lambda norm, given: inputs.update({norm: given[0]})) for norm in self._norms]
+        self.module(images)
+        for hook in hooks:
+            hook.remove()
+        flat = [inputs[norm].transpose(0, 1).flatten(1).double() for norm in self._norms]  # (channels, all else)
+        moments = [part.mean(1) for part in flat] + [part.square().mean(1) for part in flat]
+        return torch.cat(moments).float().numpy() if moments else np.zeros(0, np.float32)
+
     def write_moments(self, moments: Floats) -> None:
         """The inverse of `read_moments`."""
         parts = torch.split_with_sizes(torch.from_numpy(moments.copy()), [spec.size for spec in self.layout.moments] * 2)

@@ -75,25 +75,23 @@ def load_server(folder: Path, fresh: Shared) -> State | None:
     return State(shared, record, {int(client): int(round) for client, round in arrays["trained"]})
 
 
-def save_client(folder: Path, number: int, round: int, client: Client) -> None:
+def save_client(folder: Path, number: int, round: int, client: Client, keeps: tuple[str, ...]) -> None:
     """Keep what a client must remember of a round."""
-    _write(folder / _name(number, round), {field: getattr(client, field) for field in _PRIVATE})
+    if keeps:
+        _write(folder / _name(number, round), {field: getattr(client, field) for field in keeps})
 
 
-def load_client(folder: Path, number: int, round: int, client: Client) -> Client:
+def load_client(folder: Path, number: int, round: int, fresh: Client, keeps: tuple[str, ...]) -> Client:
     """The client with what it remembered."""
     path = folder / _name(number, round)
-    arrays = _read(path, _PRIVATE)
-    if arrays["aux"].shape != client.aux.shape:
-        raise RunError(f"'{path}' holds {arrays['aux'].size} weights, the model has {client.aux.size}")
-    return client._replace(**arrays)
+    arrays = _read(path, keeps) if keeps else {}
+    if "aux" in arrays and arrays["aux"].shape != fresh.aux.shape:
+        raise RunError(f"'{path}' holds {arrays['aux'].size} weights, the model has {fresh.aux.size}")
+    return fresh._replace(**{field: arrays[field] for field in keeps})
 
 
 def _message(data: npt.NDArray[np.uint8], fresh: Shared) -> Message | None:
     return wire.decode(data.tobytes(), expect=fresh.layout.count) if len(data) else None
-
-
-_PRIVATE = ("aux", "start", "real", "scales", "memory")
 
 
 def _name(number: int, round: int) -> str:

@@ -17,7 +17,7 @@ from bifl import wire
 from bifl.algorithm import Client, Message, Shared, absorb, client_turn, key, server_turn
 from bifl.experiment import Experiment
 from bifl.runtime.world import World, build, context, judge, plan, sampled
-from bifl.train import Samples, train
+from bifl.train import Samples, local_round
 
 
 def loop(experiment: Experiment) -> Iterator[tuple[Message, Shared]]:
@@ -31,7 +31,7 @@ def loop(experiment: Experiment) -> Iterator[tuple[Message, Shared]]:
         uploads = []
         for number in voters if experiment.idle == "sleep" else range(len(clients)):
             client = clients[number]._replace(key=key(experiment.seed, round, number), voted=number in counted)
-            local = partial(_train, world=world, number=number, round=round)
+            local = partial(_train, world=world, shared=shared, number=number)
             clients[number], upload = client_turn(world.algorithm, client, shared, local)
             if number in voters:
                 uploads.append(wire.encode(upload._replace(sender=number), known))
@@ -43,8 +43,8 @@ def loop(experiment: Experiment) -> Iterator[tuple[Message, Shared]]:
         yield news, shared
 
 
-def _train(client: Client, world: World, number: int, round: int) -> Client:
+def _train(client: Client, world: World, shared: Shared, number: int) -> Client:
     data = world.data
     samples = Samples.of(data.images, data.labels, data)
     index = torch.from_numpy(world.parts[number])
-    return train(client, world.network, world.algorithm.at(round).forward, samples, index, plan(world.experiment, round))[0]
+    return local_round(client, shared, world.algorithm, world.network, samples, index, plan(world.experiment, shared.round + 1))[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import cloudpickle
 from bifl.data.datasets import save
 from bifl.errors import BiflError, RunError
 from bifl.files import writing
-from bifl.runtime.worker import Job, Score, Task, Turn, Worker
+from bifl.runtime.worker import Evaluation, Job, Score, Task, Turn, Worker
 from bifl.runtime.world import World
 from bifl.train import CHUNK
 
@@ -76,24 +75,23 @@ class Pool(AbstractContextManager["Pool"]):
                 if not waiting[ready]:
                     del waiting[ready]
 
-    def hear(self, news: bytes) -> tuple[float, float]:
-        """Give the news to all workers; accuracy and loss of the new global model."""
+    def hear(self, news: bytes) -> Evaluation:
+        """Give the news to all workers, and let them evaluate the new global model."""
         if self._local is not None:
             scores = self._local.hear(news)
         else:
             for worker in self._workers:
                 self._send(worker, news)
             scores = [score for worker in self._workers for score in self._receive(worker)]
-        scores = sorted(scores, key=lambda score: score.chunk)
-        images = len(self._world.data.test_labels) or math.nan  # a dataset need not have any
-        return sum(s.correct for s in scores) / images, sum(s.loss for s in scores) / images
+        return Evaluation.of(scores)
 
     def _job(self, rank: int) -> Job:
         world = self._world
         parts = {number: part for number, part in enumerate(world.parts) if number % self._count == rank}
+        shards = {number: world.shards[number] for number in parts}
         chunks = list(range(rank, -(-len(world.data.test_labels) // CHUNK), self._count))
         trained = {number: round for number, round in self._trained.items() if number in parts}
-        return Job(world.experiment, world.algorithm, world.network, parts, chunks, world.shared, self._checkpoint, trained)
+        return Job(world.experiment, world.algorithm, world.network, parts, shards, chunks, world.shared, self._checkpoint, trained)
 
     def _start(self, jobs: list[Job]) -> list[Connection]:
         paths = os.pathsep.join(path for path in sys.path if path)  # what this process can import, and not the current folder (-P)

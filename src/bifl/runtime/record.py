@@ -27,6 +27,9 @@ class Record(NamedTuple):
     seconds: float
     up_ideal_bpp: float | None = None  # up_bpp if symbols took their empirical conditional entropy; None where none were coded
     down_ideal_bpp: float | None = None
+    clients_mean: float | None = None  # accuracy on what each client holds out: mean over the clients,
+    clients_p10: float | None = None  # the level that nine in ten clients reach,
+    clients_worst: float | None = None  # and the worst client's
 
     def to_json(self) -> str:
         """One line, without the newline."""
@@ -62,6 +65,14 @@ class Traffic(NamedTuple):
             "up_ideal_bpp": None if self.up_ideal is None else 8 * self.up_ideal / (self.uploads * parameters),
             "down_ideal_bpp": None if self.broadcast_ideal is None else 8 * (self.broadcast_ideal + 1) / parameters,
         }
+
+
+def spread(accuracies: list[float]) -> dict[str, Any]:
+    """The record's fields about clients."""
+    if not accuracies:
+        return {}
+    low, mean = float(np.percentile(accuracies, 10)), float(np.mean(accuracies))
+    return {"clients_mean": mean, "clients_p10": low, "clients_worst": min(accuracies)}
 
 
 def flips(before: Shared, after: Shared) -> float:

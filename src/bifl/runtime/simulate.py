@@ -20,7 +20,7 @@ from bifl.model import Model
 from bifl.runtime import checkpoint
 from bifl.runtime.mailbox import Mailbox
 from bifl.runtime.pool import Pool
-from bifl.runtime.record import Record, Traffic, flips
+from bifl.runtime.record import Record, Traffic, flips, spread
 from bifl.runtime.worker import Task, Turn
 from bifl.runtime.world import World, build, context, judge, sampled
 from bifl.tally import ExactSum
@@ -86,19 +86,20 @@ class Simulation:
         if self._mailbox is not None:
             self._mailbox.keep(round, None, data)
         self.shared = absorb(self.world.algorithm, before, wire.decode(data, known))  # what the clients will read
-        accuracy, loss = pool.hear(data)
+        evaluation = pool.hear(data)
         receivers = len(sampled(self.experiment, clients, round + 1)) if sleeping else clients
         traffic = Traffic(len(voters), booth.bytes, receivers, len(data), booth.ideal, wire.ideal_size(data, news, known))
         if self.world.algorithm.at(round).central:  # nothing leaves the one machine
             traffic = Traffic(len(voters), 0, receivers, 0)
         record = Record(
             round=round,
-            accuracy=accuracy,
-            loss=loss,
+            accuracy=evaluation.accuracy,
+            loss=evaluation.loss,
             train_loss=float(booth.losses.mean()),
             flips=flips(before, self.shared),
             seconds=float(f"{time.perf_counter() - began:.3f}"),
             **traffic.fields(before.layout.parameters),
+            **spread(evaluation.clients),
         )
         self._trained.update(dict.fromkeys(awake, round))
         if self._folder is not None:

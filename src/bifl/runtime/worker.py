@@ -5,6 +5,7 @@ Between it and the server go the wire's messages, as in a deployment. `main` mak
 
 from __future__ import annotations
 
+import math
 import pickle
 import sys
 import traceback
@@ -17,14 +18,14 @@ import numpy as np
 import torch
 
 from bifl import wire
-from bifl.algorithm import Algorithm, Client, Schedule, Shared, absorb, client_turn, key
+from bifl.algorithm import NOTHING, Algorithm, Client, Schedule, Shared, absorb, client_turn, key, remembered
 from bifl.data.datasets import Dataset, mapped
 from bifl.errors import BiflError, Diverged, RunError
 from bifl.experiment import Experiment
 from bifl.nn.flat import Network
 from bifl.runtime import checkpoint
 from bifl.runtime.world import context, plan
-from bifl.train import CHUNK, Samples, evaluate, train
+from bifl.train import CHUNK, Samples, evaluate, local_round
 
 
 class Job(NamedTuple):
@@ -34,6 +35,7 @@ class Job(NamedTuple):
     algorithm: Algorithm | Schedule
     network: Network
     parts: dict[int, np.ndarray[Any, Any]]  # images of the clients that this worker owns
+    shards: dict[int, np.ndarray[Any, Any]]  # images that they hold out
     chunks: list[int]  # parts of the test set that this worker evaluates
     shared: Shared
     checkpoint: Path | None  # where clients' state is kept
@@ -57,11 +59,35 @@ class Turn(NamedTuple):
 
 
 class Score(NamedTuple):
-    """The global model on one chunk of the test set."""
+    """The global model on one chunk of the test images, or of those that a client holds out."""
 
+    client: int | None
     chunk: int
+    images: int
     correct: int
     loss: float
+
+
+class Evaluation(NamedTuple):
+    """The global model on the test images, or where there are none on all that clients hold out; and client by client."""
+
+    accuracy: float
+    loss: float
+    clients: list[float]  # accuracy of each that holds images out
+
+    @classmethod
+    def of(cls, scores: list[Score]) -> Evaluation:
+        """Add up; in one order, whoever computed what."""
+        scores = sorted(scores, key=lambda score: (score.client is not None, score.client or 0, score.chunk))
+        tests = [score for score in scores if score.client is None] or scores
+        images = sum(score.images for score in tests) or math.nan
+        owners = {score.client: [0, 0] for score in scores if score.client is not None}
+        for score in scores:
+            if score.client is not None:
+                owners[score.client][0] += score.correct
+                owners[score.client][1] += score.images
+        clients = [correct / count for correct, count in owners.values()]
+        return cls(sum(s.correct for s in tests) / images, sum(s.loss for s in tests) / images, clients)
 
 
 class Worker:
@@ -69,15 +95,17 @@ class Worker:
 
     def __init__(self, job: Job, data: Dataset) -> None:
         self.experiment, self.parts, self.shared, self.checkpoint = job.experiment, job.parts, job.shared, job.checkpoint
+        self.shards = job.shards
         self.algorithm, self.network, self.chunks = job.algorithm, job.network, job.chunks
         self.samples = Samples.of(data.images, data.labels, data)
         self.test = Samples.of(data.test_images, data.test_labels, data)
         self.context = context(job.experiment, job.shared)
-        fresh, _ = self.network.initial()
-        self.clients = {n: Client(fresh, fresh, job.shared.real, len(part), 0) for n, part in job.parts.items()}
+        self.fresh, _ = self.network.initial()
+        self.clients = {n: Client(self.fresh, self.fresh, NOTHING, len(part), 0) for n, part in job.parts.items()}
         for number, round in job.trained.items():
             if job.checkpoint is not None:
-                self.clients[number] = checkpoint.load_client(job.checkpoint, number, round, self.clients[number])
+                keeps = self.algorithm.at(round).keeps
+                self.clients[number] = checkpoint.load_client(job.checkpoint, number, round, self.clients[number], keeps)
 
     def turn(self, task: Task) -> Turn:
         """Let a client react to the news, train and, if it is sampled, upload."""
@@ -87,17 +115,18 @@ class Worker:
         losses = []
 
         def local(ready: Client) -> Client:
-            forward = self.algorithm.at(round).forward
-            trained, loss = train(ready, self.network, forward, self.samples, index, plan(self.experiment, round))
+            how = plan(self.experiment, round)
+            trained, loss = local_round(ready, self.shared, self.algorithm, self.network, self.samples, index, how)
             losses.append(loss)
             return trained
 
         client, upload = client_turn(self.algorithm, client, self.shared, local)
         if not np.isfinite(losses[0]):
             raise Diverged(f"round {round}: the loss of client {task.number} is {losses[0]}: the training diverged; lower lr")
-        self.clients[task.number] = client
+        keeps = self.algorithm.at(round).keeps
+        self.clients[task.number] = remembered(client, keeps, Client(self.fresh, self.fresh, NOTHING, client.weight, 0))
         if self.checkpoint is not None:
-            checkpoint.save_client(self.checkpoint, task.number, round, client)
+            checkpoint.save_client(self.checkpoint, task.number, round, client, keeps)
         return Turn(
             task.number, wire.encode(upload._replace(sender=task.number), self.context) if task.uploads else None, losses[0]
         )
@@ -107,7 +136,17 @@ class Worker:
         self.shared = absorb(self.algorithm, self.shared, wire.decode(news, self.context))
         self.context = context(self.experiment, self.shared)
         self.network.show(self.shared.weights, self.shared.real, self.algorithm.at(self.shared.round).forward)
-        return [Score(c, *evaluate(self.network, self.test, slice(c * CHUNK, (c + 1) * CHUNK))) for c in self.chunks]
+        tests = [(None, chunk, self.test, torch.arange(len(self.test.labels))[_part(chunk)]) for chunk in self.chunks]
+        own = [
+            (number, chunk, self.samples, torch.from_numpy(shard[_part(chunk)]))
+            for number, shard in self.shards.items()
+            for chunk in range(-(-len(shard) // CHUNK))
+        ]
+        return [Score(who, n, len(part), *evaluate(self.network, samples, part)) for who, n, samples, part in (*tests, *own)]
+
+
+def _part(chunk: int) -> slice:
+    return slice(chunk * CHUNK, (chunk + 1) * CHUNK)
 
 
 def main() -> None:

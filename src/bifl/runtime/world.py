@@ -24,6 +24,8 @@ from bifl.nn.models import model
 from bifl.registry import short
 from bifl.train import CHUNK, Plan, Samples, evaluate, schedule
 
+HOLDOUT = 0.2  # where there are no test images to evaluate on
+
 
 class World(NamedTuple):
     """An experiment with everything loaded and dealt out."""
@@ -32,7 +34,8 @@ class World(NamedTuple):
     algorithm: Algorithm | Schedule
     data: Dataset
     network: Network
-    parts: list[Index]  # images of each client
+    parts: list[Index]  # images that each client trains on
+    shards: list[Index]  # images that each client holds out, for federated evaluation
     held: Index  # training images that the server holds out for its judge; usually none
     shared: Shared  # before the first round: the common initialisation
 
@@ -41,7 +44,9 @@ def build(experiment: Experiment) -> World:
     """Load the data, deal it out, initialise the model."""
     algorithm = experiment.build()
     data = load(experiment)
-    parts, held = deal(experiment, data)
+    hands, held = deal(experiment, data)
+    share = experiment.holdout or (0.0 if len(data.test_labels) else HOLDOUT)
+    parts, shards = zip(*(cut(hand, share, experiment.seed, number) for number, hand in enumerate(hands)), strict=True)
     network = make_network(experiment, data.classes)
     if reason := network.misfit(data.images.shape[1:], data.classes):
         raise ConfigError(
@@ -54,7 +59,7 @@ def build(experiment: Experiment) -> World:
             "it needs convolutions or linear layers; fttq one that is neither the first nor the last"
         )
     shared = Shared(experiment.seed, 0, network.layout, *network.initial())
-    return World(experiment, algorithm, data, network, parts, held, shared)
+    return World(experiment, algorithm, data, network, list(parts), list(shards), held, shared)
 
 
 def deal(experiment: Experiment, data: Dataset) -> tuple[list[Index], Index]:
@@ -66,6 +71,13 @@ def deal(experiment: Experiment, data: Dataset) -> tuple[list[Index], Index]:
         return [dealt], held
     users = None if data.users is None else data.users[dealt]
     return [dealt[part] for part in split(by, data.labels[dealt], experiment.clients, experiment.seed, users)], held
+
+
+def cut(hand: Index, share: float, seed: int, number: int) -> tuple[Index, Index]:
+    """What a client trains on, two images at least, and what it holds out."""
+    order = np.random.default_rng([seed, 3, number]).permutation(len(hand))
+    count = min(math.ceil(share * len(hand)), len(hand) - 2)
+    return np.sort(hand[order[count:]]), np.sort(hand[order[:count]])
 
 
 def hold_out(images: int, share: float, seed: int) -> tuple[Index, Index]:
@@ -126,4 +138,4 @@ def context(experiment: Experiment, shared: Shared) -> wire.Context:
 def plan(experiment: Experiment, round: int) -> Plan:
     """How clients train in a round."""
     lr = schedule(round, experiment.lr, experiment.lr_steps)
-    return Plan(experiment.optimizer, lr, experiment.batch, experiment.local_epochs)
+    return Plan(experiment.optimizer, lr, experiment.batch, experiment.local_epochs, experiment.batchnorm == "recalibrate")
