@@ -28,7 +28,7 @@ from plain import CASES, LR, Case, images, part
 import bifl
 from bifl.data.datasets import Dataset, dataset
 from bifl.runtime import worker
-from bifl.runtime.worker import evaluate, train
+from bifl.train import evaluate, train
 
 HERE = Path(__file__).parent
 PROCESSES = 2
@@ -70,7 +70,7 @@ def plain(case: Case, rounds: int) -> Generator[float]:
         for _ in range(rounds):
             began = time.perf_counter()
             sums = pool.map(part, [(case, state, range(rank, case.clients, PROCESSES)) for rank in range(PROCESSES)], chunksize=1)
-            state = {name: sum(s[name] for s in sums) / case.clients for name in state}  # type: ignore[misc]
+            state = {name: sum(s[name] for s in sums) / case.clients for name in state}
             yield time.perf_counter() - began
 
 
@@ -78,7 +78,9 @@ def flower(case: Case, rounds: int) -> Generator[float]:
     """Seconds of each round of FedAvg in Flower's simulation runtime."""
     with tempfile.TemporaryDirectory() as home:
         environment = os.environ | QUIET | {"FLWR_HOME": home, "PYTHONPATH": str(HERE)}
-        environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])  # Flower calls its tools by name
+        environment["PATH"] = os.pathsep.join(
+            [str(Path(sys.executable).parent), environment["PATH"]]
+        )  # Flower calls its tools by name
         command = [sys.executable, str(HERE / "flower_clients.py"), case.model, str(rounds)]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
@@ -161,7 +163,10 @@ def compare(case: Case, rounds: int) -> list[str]:
     for name, value in seconds.items():
         lines.append(f"| {name} | {value:.2f} | {value / seconds['bifl fedavg']:.2f} | {value / limit:.2f} |")
     lines.append(f"| arithmetic alone | {limit:.2f} | {limit / seconds['bifl fedavg']:.2f} | 1 |")
-    lines += ["", f"Arithmetic: {case.flops() / 1e9:.0f} GFLOP at the measured {max(rates) / 1e9:.0f} GFLOP/s a core (sgemm), two cores."]
+    lines += [
+        "",
+        f"Arithmetic: {case.flops() / 1e9:.0f} GFLOP at the measured {max(rates) / 1e9:.0f} GFLOP/s a core (sgemm), two cores.",
+    ]
     if not installed:
         lines.append("Flower is not installed here (pip install -e '.[bench]'), so its line is missing.")
     return lines
@@ -169,7 +174,12 @@ def compare(case: Case, rounds: int) -> list[str]:
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 4
-    lines = ["# Seconds per round", "", f"`python benchmarks/speed.py {rounds}` on {os.cpu_count()} cores, PyTorch {torch.__version__}.", ""]
+    lines = [
+        "# Seconds per round",
+        "",
+        f"`python benchmarks/speed.py {rounds}` on {os.cpu_count()} cores, PyTorch {torch.__version__}.",
+        "",
+    ]
     for case in CASES.values():
         lines += [*compare(case, rounds), ""]
     share = overhead(CASES["mnist_cnn"])

@@ -4,7 +4,7 @@ A module stays what it is. `stages` reads an nn.Sequential and joins each run co
 ReLU (the last two in either order: both activations are monotone); any other module or layer runs as PyTorch runs it, and
 so does everything in evaluation, on a GPU, in double precision and where sides are odd.
 
-Against PyTorch only rounding differs (tanh by less than 4e-7); results are deterministic and do not depend on the number of workers.
+Against PyTorch only rounding differs (tanh by less than 4e-7); results are deterministic, whatever the number of workers.
 
 >>> from bifl.nn.models import mnist_cnn
 >>> [type(stage).__name__ for stage in stages(mnist_cnn(10))][:5]
@@ -14,7 +14,7 @@ Against PyTorch only rounding differs (tanh by less than 4e-7); results are dete
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,7 @@ def stages(module: nn.Module) -> list[Stage]:
     while layers:
         run = layers[:4]
         if len(run) == 4 and type(run[0]) is nn.Conv2d and _joinable(*run[1:]):
-            norm, *rest = run[1:]
-            found += [run[0], NormPoolActivate(norm, rest)]
+            found += [run[0], NormPoolActivate(cast(nn.BatchNorm2d, run[1]), run[2:])]
             layers = layers[4:]
         else:
             found.append(layers.pop(0))
@@ -94,9 +93,13 @@ class _Joined(torch.autograd.Function):
         scale = gamma / deviation
         shift = (beta - mean * scale).float()
         y = torch.empty_like(top)
-        kernels.activate(_pixels(top).reshape(-1, channels), scale.float().numpy(), shift.numpy(), stage.relu, _pixels(y).reshape(-1, channels))
+        kernels.activate(
+            _pixels(top).reshape(-1, channels), scale.float().numpy(), shift.numpy(), stage.relu, _pixels(y).reshape(-1, channels)
+        )
         ctx.stage, ctx.count = stage, count
-        ctx.save_for_backward(x, top, y, mean, deviation, scale)  # y kept on ctx itself would be a cycle, and its memory lost for long
+        ctx.save_for_backward(
+            x, top, y, mean, deviation, scale
+        )  # y kept on ctx itself would be a cycle, and its memory lost for long
         return y
 
     @staticmethod
@@ -109,7 +112,9 @@ class _Joined(torch.autograd.Function):
         inner = torch.empty_like(y)
         sums = torch.empty(2, channels, dtype=torch.float64)
         rows = [_pixels(tensor).reshape(images, -1) for tensor in (upper, y, top)]
-        kernels.deactivate(*rows, scale.float().numpy(), ctx.stage.relu, _pixels(inner).reshape(images, -1), sums.numpy().reshape(-1))
+        kernels.deactivate(
+            *rows, scale.float().numpy(), ctx.stage.relu, _pixels(inner).reshape(images, -1), sums.numpy().reshape(-1)
+        )
         for_beta, for_product = sums
         for_gamma = (for_product - mean * for_beta) / deviation
         # the gradient w.r.t. x is scale·(g − mean of g − x̂·mean of g·x̂), x̂ = (x − μ)/σ, and g is not zero at the tops alone

@@ -42,7 +42,7 @@ def mnist_cnn(classes: int) -> nn.Module:
 
 @model
 def femnist_cnn(classes: int) -> nn.Module:
-    """Two 5×5 convolutions of 32 and 64 channels and two linear layers, for 28×28 grey images: 6,608,026 parameters (62 classes)."""
+    """Two 5×5 convolutions of 32 and 64 channels and two linear layers, for 28×28 grey images: 6,608,026 parameters."""
     return nn.Sequential(
         OrderedDict(
             _block(1, 1, 32, side=5)

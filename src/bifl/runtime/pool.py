@@ -23,7 +23,6 @@ from bifl.runtime.worker import Job, Score, Task, Turn, Worker
 from bifl.runtime.world import World
 from bifl.train import CHUNK
 
-
 # glibc gives large blocks back to the system as soon as they are free, and every step asks for them again: that costs page faults
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "536870912", "MALLOC_TOP_PAD_": "16777216"}
 

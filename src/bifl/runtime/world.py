@@ -29,8 +29,8 @@ class World(NamedTuple):
     shared: Shared  # before the first round: the common initialisation
 
 
-def build(experiment: Experiment) -> World:
-    """Load the data, deal it out, initialise the model."""
+def build(experiment: Experiment, kind: type[Network] = Network) -> World:
+    """Load the data, deal it out, initialise the model; `kind` may be a network that computes in its own way."""
     algorithm = experiment.build()
     data = _load(experiment.dataset.name, tuple(experiment.dataset.parameters.items()))
     deal = partition.make(experiment.partition.name, experiment.partition.parameters)
@@ -38,7 +38,7 @@ def build(experiment: Experiment) -> World:
         parts = [np.arange(len(data.labels))]
     else:
         parts = split(deal, data.labels, experiment.clients, experiment.seed)
-    network = make_network(experiment, data.classes)
+    network = make_network(experiment, data.classes, kind)
     shared = Shared(experiment.seed, 0, network.layout, *network.initial())
     return World(experiment, algorithm, data, network, parts, shared)
 
@@ -49,11 +49,11 @@ def _load(name: str, parameters: tuple[tuple[str, Any], ...]) -> Dataset:
     return dataset.make(name, dict(parameters))
 
 
-def make_network(experiment: Experiment, classes: int) -> Network:
+def make_network(experiment: Experiment, classes: int, kind: type[Network] = Network) -> Network:
     """The experiment's network with the initialisation that its seed gives."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
-        return Network(model.make(experiment.model.name, experiment.model.parameters, classes))
+        return kind(model.make(experiment.model.name, experiment.model.parameters, classes))
 
 
 def sampled(experiment: Experiment, clients: int, round: int) -> list[int]:
