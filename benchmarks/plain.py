@@ -71,9 +71,9 @@ def epoch(case: Case, module: nn.Module, client: int) -> None:
     optimizer = torch.optim.Adam(module.parameters(), lr=LR)
     pixels, labels = floats(case)
     module.train()
-    for chosen in (torch.randperm(case.images) + client * case.images).split(BATCH):
+    for chosen in torch.split(torch.randperm(case.images) + client * case.images, BATCH):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(module(pixels[chosen]), labels[chosen]).backward()
+        nn.functional.cross_entropy(module(pixels[chosen]), labels[chosen]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
 

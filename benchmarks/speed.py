@@ -28,7 +28,7 @@ from plain import CASES, LR, Case, images, part
 import bifl
 from bifl.data.datasets import Dataset, dataset
 from bifl.runtime import worker
-from bifl.runtime.worker import evaluate, train
+from bifl.train import evaluate, train
 
 HERE = Path(__file__).parent
 PROCESSES = 2
@@ -70,7 +70,7 @@ def plain(case: Case, rounds: int) -> Generator[float]:
         for _ in range(rounds):
             began = time.perf_counter()
             sums = pool.map(part, [(case, state, range(rank, case.clients, PROCESSES)) for rank in range(PROCESSES)], chunksize=1)
-            state = {name: sum(s[name] for s in sums) / case.clients for name in state}  # type: ignore[misc]
+            state = {name: sum(s[name] for s in sums) / case.clients for name in state}
             yield time.perf_counter() - began
 
 

@@ -59,7 +59,8 @@ def test_the_laws(algorithm: Algorithm | Schedule) -> None:
                 received = wire.decode(wire.encode(upload._replace(sender=number), spelling), known)
                 assert received.symbols.tolist() == upload.symbols.tolist(), "survives the wire"
             ballots.append(received)
-            nothing = Client(*(np.full_like(field, np.nan) for field in state[:3]), state.weight, key=0)
+            blank = np.full_like(state.aux, np.nan)
+            nothing = Client(blank, blank, np.full_like(state.real, np.nan), state.weight, key=0)
             clients[number] = remembered(state, algorithm.at(round).keeps, nothing)  # what is not kept is not missed
         said = server_turn(algorithm, shared, ballots)
         reverse = server_turn(algorithm, shared, ballots[::-1])

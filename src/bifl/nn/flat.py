@@ -144,8 +144,17 @@ class Network:
         return self.module
 
 
+class PlainNetwork(Network):
+    """The twin that calls the module itself, in PyTorch's own layers: slower, and what tests hold the fast one to."""
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """What the module makes of the images."""
+        result: Tensor = self.module(images)
+        return result
+
+
 class _Spread(torch.autograd.Function):
-    """Flat weights → tensors in their shapes, each times its layer's ϑ if there is one. Autograd's own way takes twice the passes."""
+    """Flat weights → tensors in their shapes, each times its layer's ϑ if there is one. Autograd's way takes twice the passes."""
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor, theta: Tensor | None, specs: tuple[Spec, ...]) -> tuple[Tensor, ...]:
@@ -164,7 +173,8 @@ class _Spread(torch.autograd.Function):
         weights, theta = ctx.saved_tensors
         for_weights, for_theta = torch.empty_like(weights), torch.zeros_like(theta)
         sizes = [spec.size for spec in ctx.specs]
-        for gradient, spec, own, out in zip(flat, ctx.specs, weights.split(sizes), for_weights.split(sizes), strict=True):
+        parts = [torch.split_with_sizes(vector, sizes) for vector in (weights, for_weights)]
+        for gradient, spec, own, out in zip(flat, ctx.specs, *parts, strict=True):
             torch.mul(gradient, theta[spec.layer], out=out)
             for_theta[spec.layer] += torch.dot(gradient, own)
         return for_weights, for_theta, None

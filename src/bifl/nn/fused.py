@@ -4,7 +4,7 @@ A module stays what it is. `stages` reads an nn.Sequential and joins each run co
 ReLU (the last two in either order: both activations are monotone); any other module or layer runs as PyTorch runs it, and
 so does everything in evaluation, on a GPU, in double precision and where sides are odd.
 
-Against PyTorch only rounding differs (tanh by less than 4e-7); results are deterministic and do not depend on the number of workers.
+Against PyTorch only rounding differs (tanh by less than 4e-7); results are deterministic, whatever the number of workers.
 
 >>> from bifl.nn.models import mnist_cnn
 >>> [type(stage).__name__ for stage in stages(mnist_cnn(10))][:5]
@@ -14,7 +14,7 @@ Against PyTorch only rounding differs (tanh by less than 4e-7); results are dete
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,7 @@ def stages(module: nn.Module) -> list[Stage]:
     while layers:
         run = layers[:4]
         if len(run) == 4 and type(run[0]) is nn.Conv2d and _joinable(*run[1:]):
-            norm, *rest = run[1:]
-            found += [run[0], NormPoolActivate(norm, rest)]
+            found += [run[0], NormPoolActivate(cast(nn.BatchNorm2d, run[1]), run[2:])]
             layers = layers[4:]
         else:
             found.append(layers.pop(0))

@@ -63,7 +63,7 @@ def pool(x: Array, sign: Array, top: Array, total: Array, square: Array) -> None
                 third, fourth = x[image, 2 * i + 1, 2 * j], x[image, 2 * i + 1, 2 * j + 1]
                 for c in range(channels):
                     s, p = sign[c], pivot[c]
-                    out[c] = s * max(max(first[c] * s, second[c] * s), max(third[c] * s, fourth[c] * s))
+                    out[c] = s * max(max(first[c] * s, second[c] * s), max(third[c] * s, fourth[c] * s))  # noqa: PLW3301  (pairs are what vectorises)
                     a, b, d, e = first[c] - p, second[c] - p, third[c] - p, fourth[c] - p
                     part[c] += (a + b) + (d + e)
                     part_square[c] += (a * a + b * b) + (d * d + e * e)

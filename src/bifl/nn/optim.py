@@ -65,7 +65,9 @@ def _in_one_pass(w: Tensor, g: Tensor, first: Tensor, second: Tensor, rate: floa
     # stretches of equal ε, nearly always the whole vector
     floors, lengths = torch.unique_consecutive(torch.as_tensor(floor, dtype=w.dtype).reshape(-1), return_counts=True)
     sizes = lengths.tolist() if isinstance(floor, Tensor) else [len(w)]
-    for epsilon, *parts in zip(floors.tolist(), *(v.detach().split(sizes) for v in (w, g, first, second)), strict=True):
+    for epsilon, *parts in zip(
+        floors.tolist(), *(torch.split_with_sizes(v.detach(), sizes) for v in (w, g, first, second)), strict=True
+    ):
         kernels.adam(*(part.numpy() for part in parts), rate, fix, epsilon, limit)
 
 

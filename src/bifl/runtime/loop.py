@@ -16,13 +16,14 @@ import torch
 from bifl import wire
 from bifl.algorithm import Client, Message, Shared, absorb, client_turn, key, server_turn
 from bifl.experiment import Experiment
+from bifl.nn.flat import Network
 from bifl.runtime.world import World, build, context, judge, plan, sampled
 from bifl.train import Samples, local_round
 
 
-def loop(experiment: Experiment) -> Iterator[tuple[Message, Shared]]:
-    """Each round's broadcast and the public state after it."""
-    world = build(experiment)
+def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tuple[Message, Shared]]:
+    """Each round's broadcast and the public state after it; with `kind=PlainNetwork` in PyTorch's own layers throughout."""
+    world = build(experiment, kind)
     shared = world.shared
     clients = [Client(shared.weights, shared.weights, shared.real, len(part), 0) for part in world.parts]
     counted: list[int] = []

@@ -40,14 +40,14 @@ class World(NamedTuple):
     shared: Shared  # before the first round: the common initialisation
 
 
-def build(experiment: Experiment) -> World:
-    """Load the data, deal it out, initialise the model."""
+def build(experiment: Experiment, kind: type[Network] = Network) -> World:
+    """Load the data, deal it out, initialise the model; `kind` may be a network that computes in its own way."""
     algorithm = experiment.build()
     data = load(experiment)
     hands, held = deal(experiment, data)
     share = experiment.holdout or (0.0 if len(data.test_labels) else HOLDOUT)
     parts, shards = zip(*(cut(hand, share, experiment.seed, number) for number, hand in enumerate(hands)), strict=True)
-    network = make_network(experiment, data.classes)
+    network = make_network(experiment, data.classes, kind)
     if reason := network.misfit(data.images.shape[1:], data.classes):
         raise ConfigError(
             f"model '{short(experiment.model.name)}' does not take the images of dataset '{short(experiment.dataset.name)}', "
@@ -114,12 +114,12 @@ def _load(name: str, parameters: tuple[tuple[str, Any], ...], changed: int) -> D
     return dataset.make(name, dict(parameters))
 
 
-def make_network(experiment: Experiment, classes: int) -> Network:
+def make_network(experiment: Experiment, classes: int, kind: type[Network] = Network) -> Network:
     """The experiment's network with the initialisation that its seed gives."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
         module = model.make(experiment.model.name, experiment.model.parameters, classes)
-        return Network(module, experiment.build().at(1).forward)
+        return kind(module, experiment.build().at(1).forward)
 
 
 def sampled(experiment: Experiment, clients: int, round: int) -> list[int]:
