@@ -28,7 +28,7 @@ from plain import CASES, LR, Case, images, part
 import bifl
 from bifl.data.datasets import Dataset, dataset
 from bifl.runtime import worker
-from bifl.train import evaluate, train
+from bifl.train import evaluate, local_round
 
 HERE = Path(__file__).parent
 PROCESSES = 2
@@ -78,9 +78,8 @@ def flower(case: Case, rounds: int) -> Generator[float]:
     """Seconds of each round of FedAvg in Flower's simulation runtime."""
     with tempfile.TemporaryDirectory() as home:
         environment = os.environ | QUIET | {"FLWR_HOME": home, "PYTHONPATH": str(HERE)}
-        environment["PATH"] = os.pathsep.join(
-            [str(Path(sys.executable).parent), environment["PATH"]]
-        )  # Flower calls its tools by name
+        tools = Path(sys.executable).parent  # Flower calls its own by name
+        environment["PATH"] = os.pathsep.join([str(tools), environment["PATH"]])
         command = [sys.executable, str(HERE / "flower_clients.py"), case.model, str(rounds)]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
@@ -134,12 +133,12 @@ def timed(name: str, function: Any, into: dict[str, float]) -> Iterator[None]:
 
 def overhead(case: Case) -> float:
     """Share of a biml round, in one process, that is neither training nor evaluation."""
-    spent = {"train": 0.0, "evaluate": 0.0}
-    with timed("train", train, spent), timed("evaluate", evaluate, spent):
+    spent = {"local_round": 0.0, "evaluate": 0.0}
+    with timed("local_round", local_round, spent), timed("evaluate", evaluate, spent):
         shares = []
         for record in bifl.simulate(experiment(case, "biml", 3, workers=1)):
-            shares.append(1 - spent["train"] / (record.seconds - spent["evaluate"]))
-            spent.update(train=0.0, evaluate=0.0)
+            shares.append(1 - spent["local_round"] / (record.seconds - spent["evaluate"]))
+            spent.update(local_round=0.0, evaluate=0.0)
     return float(np.median(shares[1:]))
 
 
