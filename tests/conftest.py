@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import settings
 from bifl import cli
 from tests.commands import SMALL, Run, bifl
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background shells let it be ignored, here and in what we start
 settings.register_profile("bifl", deadline=None, derandomize=True)
 settings.load_profile("bifl")
 

@@ -27,6 +27,8 @@ CASES: dict[str, dict[str, Any]] = {
     "sleeping": {"participation": 0.4, "idle": "sleep"},
     "unbalanced": {"partition": "unbalanced"},
     "hybrid": {"algorithm": {"name": "hybrid", "switch": 2}},
+    "fttq": {"algorithm": "fttq"},
+    "recalibrated": {"batchnorm": "recalibrate", "holdout": 0.1},
 }
 
 
@@ -50,9 +52,32 @@ def test_simulator_and_loop_say_the_same_bytes(case: str) -> None:
 
 
 def test_the_number_of_workers_changes_nothing() -> None:
-    runs = [simulated(Experiment(clients=5, rounds=2, participation=0.7, workers=workers)) for workers in (1, 2, 3)]
+    runs = [simulated(Experiment(clients=5, rounds=2, participation=0.7, holdout=0.2, workers=workers)) for workers in (1, 2, 3)]
     assert runs[0][1] == runs[1][1] == runs[2][1]
     assert len({simulation.shared.weights.tobytes() for simulation, _ in runs}) == 1
+
+
+def test_without_test_images_the_clients_evaluate(tmp_path: Path) -> None:
+    digits = build(Experiment()).data
+    np.savez(tmp_path / "own.npz", images=digits.images[:600, 0], labels=digits.labels[:600])
+    own = {"name": "npz", "path": str(tmp_path / "own.npz"), "test_share": 0.0}
+    simulation, records = simulated(Experiment(dataset=own, clients=4, rounds=3, workers=1))
+    held = [len(shard) for shard in simulation.world.shards]
+    assert held == [30] * 4
+    assert not set(np.concatenate(simulation.world.shards)) & set(np.concatenate(simulation.world.parts))
+    last = records[-1]
+    assert last.clients_worst is not None
+    assert last.clients_p10 is not None
+    assert last.clients_mean is not None
+    assert 0.1 < last.clients_worst <= last.clients_p10 <= last.clients_mean
+    assert last.accuracy == pytest.approx(last.clients_mean)  # shards of equal size
+
+
+def test_many_registered_clients_of_whom_few_are_awake() -> None:
+    """2,000 registered, 3 awake in a round: the others are no more than the numbers of their images."""
+    experiment = Experiment(clients=2000, rounds=2, participation=0.0015, idle="sleep", workers=1)
+    simulation = bifl.simulate(experiment)
+    assert [record.clients for record in simulation] == [3, 3]
 
 
 def test_another_seed_is_another_run() -> None:

@@ -40,6 +40,7 @@ Given = Choice | str | Mapping[str, Any]
 REGISTRIES: dict[str, Registry[Any]] = {"algorithm": register, "dataset": dataset, "partition": partition, "model": model}
 IDLE = ("train", "sleep")
 BATCHNORM = ("average", "recalibrate")
+DEVICES = ("auto", "cpu", "cuda")
 WIRES = ("context", "packed")
 PRECISIONS = {"short": SHORT, "float32": EXACT}
 
@@ -69,6 +70,7 @@ class Experiment:
             no test images, a fifth.
         wire: `context` codes messages in what both ends know, `packed` spells every symbol out. Results do not depend on it.
         reals: real parameters on the wire: `short` (6 binary digits up, 10 down, see docs/wire-format.md) or `float32`.
+        device: `cpu`, `cuda`, or `auto`: a GPU if there is one.
         workers: processes; 0 means one per core. Results do not depend on it.
     """
 
@@ -90,6 +92,7 @@ class Experiment:
     holdout: float = 0.0
     wire: str = "context"
     reals: str = "short"
+    device: str = "auto"
     workers: int = 0
 
     if TYPE_CHECKING:  # what may be given, as opposed to what is kept
@@ -98,7 +101,7 @@ class Experiment:
             self, *, algorithm: Given = ..., dataset: Given = ..., partition: Given = ..., model: Given = ..., rounds: int = ...,
             clients: int = ..., participation: float = ..., idle: str = ..., seed: int = ..., optimizer: str = ...,
             lr: float | Sequence[float] = ..., lr_steps: int | Sequence[int] = ..., batch: int = ..., local_epochs: int = ...,
-            batchnorm: str = ..., holdout: float = ..., wire: str = ..., reals: str = ..., workers: int = ...,
+            batchnorm: str = ..., holdout: float = ..., wire: str = ..., reals: str = ..., device: str = ..., workers: int = ...,
         ) -> None: ...  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -120,7 +123,14 @@ class Experiment:
             raise ConfigError(f"participation must be greater than 0 and at most 1, not {self.participation}")
         if not 0 <= self.holdout < 1:
             raise ConfigError(f"holdout must be a share of each client's images, at least 0 and below 1, not {self.holdout}")
-        choices = {"idle": IDLE, "optimizer": OPTIMIZERS, "batchnorm": BATCHNORM, "wire": WIRES, "reals": PRECISIONS}
+        choices = {
+            "idle": IDLE,
+            "optimizer": OPTIMIZERS,
+            "batchnorm": BATCHNORM,
+            "wire": WIRES,
+            "reals": PRECISIONS,
+            "device": DEVICES,
+        }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not '{getattr(self, name)}'")

@@ -53,6 +53,10 @@ class Samples(NamedTuple):
         """Images and labels of a dataset."""
         return cls(torch.from_numpy(images), torch.from_numpy(labels), data.mean, data.std)
 
+    def on(self, device: torch.device) -> Samples:
+        """The same in that device's memory."""
+        return self._replace(images=self.images.to(device), labels=self.labels.to(device))
+
     def batch(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
         """The chosen images as normalised floats, and their labels."""
         pixels = self.images[index].to(torch.float32).div_(255.0)
@@ -99,13 +103,13 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
     trained = network.layout.trained
     network.write_moments(client.real[trained:])
     network.module.train()
-    aux = torch.from_numpy(client.aux.copy()).requires_grad_()
-    real = torch.from_numpy(client.real[:trained].copy()).requires_grad_()
+    aux = torch.from_numpy(client.aux).to(network.device, copy=True).requires_grad_()
+    real = torch.from_numpy(client.real[:trained]).to(network.device, copy=True).requires_grad_()
     floors = torch.full_like(real, EPSILON, requires_grad=False)
     floors[: len(network.layout.layers)] = THETA_EPSILON
     optimizer = OPTIMIZERS[plan.optimizer]([aux, real], plan.lr, [EPSILON, floors], [1.0 if forward.clip else math.inf, math.inf])
     generator = np.random.default_rng(client.key)
-    start = torch.from_numpy(client.start)
+    start = torch.from_numpy(client.start).to(network.device)
     steps = plan.epochs * len(_starts(len(index), plan.batch))
     total, seen, step = 0.0, 0, 0
     for _ in range(plan.epochs):
@@ -118,8 +122,8 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
             total += loss.item() * len(labels)
             seen += len(labels)
             step += 1
-    new_real = np.concatenate([real.detach().numpy(), network.read_moments()])
-    return client._replace(aux=aux.detach().numpy(), real=new_real), total / seen
+    new_real = np.concatenate([real.detach().cpu().numpy(), network.read_moments()])
+    return client._replace(aux=aux.detach().cpu().numpy(), real=new_real), total / seen
 
 
 def local_round(

@@ -34,10 +34,12 @@ class Network:
     Attributes:
         module: computes with whatever `place` put there last.
         layout: names, shapes and order of the flat vectors.
+        device: where the module computes; the flat vectors come from and go to the processor's memory.
     """
 
     def __init__(self, module: nn.Module, forward: Forward = binary) -> None:
         self.module = module
+        self.device = torch.device("cpu")
         self._stages = stages(module)
         found = layers_of(module)
         norms = [(name, child) for name, child in module.named_modules() if isinstance(child, NORMS) and child.track_running_stats]
@@ -67,6 +69,11 @@ class Network:
             images = stage(images)
         return images
 
+    def move(self, device: torch.device) -> None:
+        """Compute there from now on."""
+        self.module.to(device)
+        self.device = device
+
     def initial(self) -> tuple[Floats, Floats]:
         """(count,) aux and (reals,) real vector of the module's own initialisation, ϑ = 1."""
         aux, trained = self._initial
@@ -88,7 +95,7 @@ class Network:
         pairs = [(norm.running_mean, norm.running_var) for norm in self._norms]
         means = [mean for mean, _ in pairs if mean is not None]
         squares = [variance + mean**2 for mean, variance in pairs if mean is not None and variance is not None]
-        return torch.cat([*means, *squares]).numpy() if pairs else np.zeros(0, np.float32)
+        return torch.cat([*means, *squares]).cpu().numpy() if pairs else np.zeros(0, np.float32)
 
     def input_moments(self, images: Tensor) -> Floats:
         """(moments,) E[x] and E[x²] of every batch-norm input, as `read_moments` orders them, in the network as it is."""
@@ -99,11 +106,13 @@ class Network:
             hook.remove()
         flat = [inputs[norm].transpose(0, 1).flatten(1).double() for norm in self._norms]  # (channels, all else)
         moments = [part.mean(1) for part in flat] + [part.square().mean(1) for part in flat]
-        return torch.cat(moments).float().numpy() if moments else np.zeros(0, np.float32)
+        return torch.cat(moments).float().cpu().numpy() if moments else np.zeros(0, np.float32)
 
     def write_moments(self, moments: Floats) -> None:
         """The inverse of `read_moments`."""
-        parts = torch.split_with_sizes(torch.from_numpy(moments.copy()), [spec.size for spec in self.layout.moments] * 2)
+        parts = torch.split_with_sizes(
+            torch.from_numpy(moments.copy()).to(self.device), [spec.size for spec in self.layout.moments] * 2
+        )
         for norm, mean, square in zip(self._norms, parts[: len(self._norms)], parts[len(self._norms) :], strict=True):
             norm.running_mean = mean
             norm.running_var = (square - mean**2).clamp_(min=0)
@@ -112,8 +121,9 @@ class Network:
     def show(self, weights: Floats, real: Floats, forward: Forward) -> None:
         """Make the module the given model, in evaluation mode."""
         self.write_moments(real[self.layout.trained :])
-        aux = torch.from_numpy(weights)
-        self.place(Latent(aux, aux, progress=1, key=0), torch.from_numpy(real[: self.layout.trained]), forward)
+        aux = torch.from_numpy(weights).to(self.device)
+        trained = torch.from_numpy(real[: self.layout.trained]).to(self.device)
+        self.place(Latent(aux, aux, progress=1, key=0), trained, forward)
         self.module.eval()
 
     @torch.no_grad()
@@ -130,7 +140,7 @@ class Network:
     def laid_out(self, layout: Layout) -> tuple[Floats, Floats]:
         """What the module computes with, ϑ included, as the two vectors of another layout of the same network."""
         slots = zip([*self.layout.coded, *self.layout.affine], [*self._coded, *self._affine], strict=True)
-        found = {spec.name: getattr(*slot).detach().numpy().ravel() for spec, slot in slots}
+        found = {spec.name: getattr(*slot).detach().cpu().numpy().ravel() for spec, slot in slots}
         weights = [found[spec.name] for spec in layout.coded]
         real = [np.ones(len(layout.layers), np.float32), *(found[spec.name] for spec in layout.affine), self.read_moments()]
         return np.concatenate(weights or [real[0][:0]]), np.concatenate(real)

@@ -24,7 +24,7 @@ from bifl.errors import BiflError, Diverged, RunError
 from bifl.experiment import Experiment
 from bifl.nn.flat import Network
 from bifl.runtime import checkpoint
-from bifl.runtime.world import context, plan
+from bifl.runtime.world import context, device_of, plan
 from bifl.train import CHUNK, Samples, evaluate, local_round
 
 
@@ -97,8 +97,10 @@ class Worker:
         self.experiment, self.parts, self.shared, self.checkpoint = job.experiment, job.parts, job.shared, job.checkpoint
         self.shards = job.shards
         self.algorithm, self.network, self.chunks = job.algorithm, job.network, job.chunks
-        self.samples = Samples.of(data.images, data.labels, data)
-        self.test = Samples.of(data.test_images, data.test_labels, data)
+        device = device_of(job.experiment)
+        self.network.move(device)
+        self.samples = Samples.of(data.images, data.labels, data).on(device)
+        self.test = Samples.of(data.test_images, data.test_labels, data).on(device)
         self.context = context(job.experiment, job.shared)
         self.fresh, _ = self.network.initial()
         self.clients = {n: Client(self.fresh, self.fresh, NOTHING, len(part), 0) for n, part in job.parts.items()}

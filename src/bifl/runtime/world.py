@@ -42,6 +42,7 @@ class World(NamedTuple):
 
 def build(experiment: Experiment, kind: type[Network] = Network) -> World:
     """Load the data, deal it out, initialise the model; `kind` may be a network that computes in its own way."""
+    device_of(experiment)  # or a refusal
     algorithm = experiment.build()
     data = load(experiment)
     hands, held = deal(experiment, data)
@@ -120,6 +121,15 @@ def make_network(experiment: Experiment, classes: int, kind: type[Network] = Net
         torch.manual_seed(experiment.seed)
         module = model.make(experiment.model.name, experiment.model.parameters, classes)
         return kind(module, experiment.build().at(1).forward)
+
+
+def device_of(experiment: Experiment) -> torch.device:
+    """Where to compute: with `auto` on a GPU if there is one."""
+    if experiment.device == "cpu" or (experiment.device == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError("device=cuda needs a GPU that PyTorch can use, and there is none: use device=auto")
+    return torch.device("cuda")
 
 
 def sampled(experiment: Experiment, clients: int, round: int) -> list[int]:
