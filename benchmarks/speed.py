@@ -28,7 +28,7 @@ from plain import CASES, LR, Case, images, part
 import bifl
 from bifl.data.datasets import Dataset, dataset
 from bifl.runtime import worker
-from bifl.train import evaluate, local_round
+from bifl.train import evaluate, train
 
 HERE = Path(__file__).parent
 PROCESSES = 2
@@ -133,12 +133,12 @@ def timed(name: str, function: Any, into: dict[str, float]) -> Iterator[None]:
 
 def overhead(case: Case) -> float:
     """Share of a biml round, in one process, that is neither training nor evaluation."""
-    spent = {"local_round": 0.0, "evaluate": 0.0}
-    with timed("local_round", local_round, spent), timed("evaluate", evaluate, spent):
+    spent = {"train": 0.0, "evaluate": 0.0}
+    with timed("train", train, spent), timed("evaluate", evaluate, spent):
         shares = []
         for record in bifl.simulate(experiment(case, "biml", 3, workers=1)):
-            shares.append(1 - spent["local_round"] / (record.seconds - spent["evaluate"]))
-            spent.update(local_round=0.0, evaluate=0.0)
+            shares.append(1 - spent["train"] / (record.seconds - spent["evaluate"]))
+            spent.update(train=0.0, evaluate=0.0)
     return float(np.median(shares[1:]))
 
 

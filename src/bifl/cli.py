@@ -46,7 +46,7 @@ _KEYS = """\
                         a single lr is used throughout
   batch (64), local_epochs (1)
   batchnorm (average)   running statistics of the clients are pooled exactly; recalibrate: those that
-                        clients measure of the broadcast network
+                        clients measure of the broadcast network, in an exchange of their own
   holdout (0.0)         share of its images that every client keeps for evaluation; without test
                         images a fifth
   wire (context)        context codes messages in what both ends know, packed spells every bit out;

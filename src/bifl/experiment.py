@@ -65,7 +65,7 @@ class Experiment:
         batch: images per step.
         local_epochs: passes over the own images per round.
         batchnorm: how running statistics become global ones: `average` pools those of the clients' training exactly, `recalibrate`
-            those that clients measure of the broadcast network.
+            those that clients measure of the broadcast network, in an exchange of their own.
         holdout: share of its images that every client holds out for federated evaluation; 0 means none, or, where the dataset has
             no test images, a fifth.
         wire: `context` codes messages in what both ends know, `packed` spells every symbol out. Results do not depend on it.

@@ -11,8 +11,9 @@ from bifl.errors import DataError
 from bifl.experiment import Experiment
 from bifl.message import Message
 from bifl.model import MAGIC, Model, embedded
+from bifl.runtime import calibration
 from bifl.runtime.folder import CONFIG
-from bifl.runtime.mailbox import FOLDER, Mailbox
+from bifl.runtime.mailbox import BROADCAST, FOLDER, STATISTICS, Mailbox
 from bifl.runtime.world import build, context
 
 
@@ -47,7 +48,7 @@ def explain(path: Path) -> Explanation:
         return _model(path, data)
     header = wire.read_header(data)
     run = _run_of(path)
-    known = None if run is None else _context(run, header.round)
+    known = None if run is None else _context(run, header)
     facts = _facts(header, known)
     if header.context == bytes(8) or (known is not None and known.digest == header.context):
         message = wire.decode(data, known)
@@ -104,14 +105,23 @@ def _run_of(path: Path) -> Path | None:
     return None
 
 
-def _context(run: Path, round: int) -> wire.Context | None:
-    """What both ends knew in a round of a run whose messages were kept."""
+def _context(run: Path, header: wire.Header) -> wire.Context | None:
+    """What both ends knew when a message of this run was sent; None where the run's earlier messages were not kept."""
+    try:
+        return _replayed(run, header)
+    except FileNotFoundError:
+        return None
+
+
+def _replayed(run: Path, header: wire.Header) -> wire.Context:
     experiment = Experiment.from_toml(run / CONFIG)
     world = build(experiment)
-    shared = world.shared
-    while shared.round < round - 1:
-        path = Mailbox(run).path(shared.round + 1, None)
-        if not path.is_file():
-            return wire.Context(shared.layout, round)
-        shared = absorb(world.algorithm, shared, wire.decode(path.read_bytes(), context(experiment, shared)))
-    return context(experiment, shared)
+    shared, mailbox = world.shared, Mailbox(run)
+    statistics = header.model.hex() == shared.layout.statistics.fingerprint
+    while shared.round < header.round - (not statistics):
+        news = mailbox.path(shared.round + 1, BROADCAST).read_bytes()
+        shared = absorb(world.algorithm, shared, wire.decode(news, context(experiment, shared)))
+        if experiment.batchnorm == "recalibrate" and shared.round < header.round:
+            known = calibration.context(experiment, shared)
+            shared = calibration.settled(shared, wire.decode(mailbox.path(shared.round, STATISTICS).read_bytes(), known))
+    return calibration.context(experiment, shared) if statistics else context(experiment, shared)

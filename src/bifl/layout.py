@@ -76,6 +76,11 @@ class Layout:
         return self.count + self.trained
 
     @cached_property
+    def statistics(self) -> Layout:
+        """The layout of a model that is nothing but batch-norm's statistics."""
+        return Layout((), (), (), self.moments)
+
+    @cached_property
     def normed(self) -> npt.NDArray[np.bool_]:
         """(trained,) which trained reals are batch-norm's γ and β; the others are ϑ and the weights of layers kept real."""
         norms = {tensor.name for tensor in self.moments}
@@ -84,7 +89,7 @@ class Layout:
 
     def split(self, coded: npt.NDArray[Number]) -> list[npt.NDArray[Number]]:
         """(count,) values as one flat part per coded tensor."""
-        return np.split(coded, np.cumsum([t.size for t in self.coded])[:-1])
+        return np.split(coded, np.cumsum([t.size for t in self.coded]))[:-1]
 
     @cached_property
     def fingerprint(self) -> str:

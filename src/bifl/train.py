@@ -16,9 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from bifl.algorithm import Algorithm, Client, Schedule, Shared
+from bifl.algorithm import Client
 from bifl.data.datasets import Dataset
-from bifl.message import Floats
 from bifl.nn.flat import Network
 from bifl.nn.forward import Forward, Latent
 from bifl.nn.optim import OPTIMIZERS
@@ -37,7 +36,6 @@ class Plan(NamedTuple):
     lr: float
     batch: int
     epochs: int
-    recalibrate: bool = False  # measure batch-norm's moments of the broadcast network instead of taking those of the training
 
 
 class Samples(NamedTuple):
@@ -124,32 +122,6 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
             step += 1
     new_real = np.concatenate([real.detach().cpu().numpy(), network.read_moments()])
     return client._replace(aux=aux.detach().cpu().numpy(), real=new_real), total / seen
-
-
-def local_round(
-    client: Client, shared: Shared, algorithms: Algorithm | Schedule, network: Network, samples: Samples, index: Tensor, plan: Plan
-) -> tuple[Client, float]:
-    """What a client does between news and upload: train, and with `plan.recalibrate` measure the broadcast network before.
-
-    Returns:
-        The client as `train` leaves it, and the mean loss.
-    """
-    moments = recalibrated(shared, algorithms, network, samples, index, plan, client.key) if plan.recalibrate else None
-    client, loss = train(client, network, algorithms.at(shared.round + 1).forward, samples, index, plan)
-    if moments is not None:
-        client = client._replace(real=np.concatenate([client.real[: network.layout.trained], moments]))
-    return client, loss
-
-
-@one_thread()
-@torch.no_grad()
-def recalibrated(
-    shared: Shared, algorithms: Algorithm | Schedule, network: Network, samples: Samples, index: Tensor, plan: Plan, key: int
-) -> Floats:
-    """(moments,) of batch-norm's inputs in the global network, on two batches of the client's own images."""
-    network.show(shared.weights, shared.real, algorithms.at(max(shared.round, 1)).forward)
-    chosen = index[torch.from_numpy(np.random.default_rng([key, 1]).permutation(len(index))[: 2 * plan.batch])]
-    return network.input_moments(samples.batch(chosen)[0])
 
 
 @one_thread()

@@ -17,8 +17,9 @@ from bifl import wire
 from bifl.algorithm import Client, Message, Shared, absorb, client_turn, key, server_turn
 from bifl.experiment import Experiment
 from bifl.nn.flat import Network
+from bifl.runtime import calibration
 from bifl.runtime.world import World, build, context, judge, plan, sampled
-from bifl.train import Samples, local_round
+from bifl.train import Samples, train
 
 
 def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tuple[Message, Shared]]:
@@ -40,12 +41,26 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
         said = server_turn(world.algorithm, shared, ballots, judge(world, round))
         news = wire.decode(wire.encode(said, known), known)
         shared = absorb(world.algorithm, shared, news)
+        if experiment.batchnorm == "recalibrate":
+            shared = _recalibrated(shared, world, voters)
         counted = voters
         yield news, shared
+
+
+def _recalibrated(shared: Shared, world: World, voters: list[int]) -> Shared:
+    samples, known = Samples.of(world.data.images, world.data.labels, world.data), calibration.context(world.experiment, shared)
+    said = []
+    for number in voters:
+        part = torch.from_numpy(world.parts[number])
+        message = calibration.measured(shared, world.algorithm, world.network, samples, part, number, world.experiment.batch)
+        said.append(wire.decode(wire.encode(message, known), known))
+    return calibration.settled(shared, wire.decode(wire.encode(calibration.pooled(said), known), known))
 
 
 def _train(client: Client, world: World, shared: Shared, number: int) -> Client:
     data = world.data
     samples = Samples.of(data.images, data.labels, data)
     index = torch.from_numpy(world.parts[number])
-    return local_round(client, shared, world.algorithm, world.network, samples, index, plan(world.experiment, shared.round + 1))[0]
+    forward = world.algorithm.at(shared.round + 1).forward
+    trained, _ = train(client, world.network, forward, samples, index, plan(world.experiment, shared.round + 1))
+    return calibration.discreet(trained, shared) if world.experiment.batchnorm == "recalibrate" else trained

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -66,7 +66,7 @@ class Pool(AbstractContextManager["Pool"]):
         for rank, worker in enumerate(self._workers):
             own = [task for task in tasks if task.number % self._count == rank]
             if own:
-                self._send(worker, own)
+                self._send(worker, ("turn", own))
                 waiting[worker] = len(own)
         while waiting:
             for ready in wait(list(waiting)):
@@ -75,15 +75,31 @@ class Pool(AbstractContextManager["Pool"]):
                 if not waiting[ready]:
                     del waiting[ready]
 
-    def hear(self, news: bytes) -> Evaluation:
-        """Give the news to all workers, and let them evaluate the new global model."""
+    def hear(self, news: bytes) -> None:
+        """Give a broadcast to all workers."""
+        self._ask("hear", [(news,)] * self._count)
+
+    def measure(self, clients: Iterable[int]) -> Iterator[bytes]:
+        """What clients say of batch-norm in the global network."""
+        owned = [[number for number in sorted(clients) if number % self._count == rank] for rank in range(self._count)]
+        for said in self._ask("measure", [(own,) for own in owned]):
+            yield from said
+
+    def settle(self, news: bytes) -> None:
+        """Give the pooled statistics to all workers."""
+        self._ask("settle", [(news,)] * self._count)
+
+    def score(self) -> Evaluation:
+        """Let the workers evaluate the global model."""
+        return Evaluation.of([score for scores in self._ask("score", [()] * self._count) for score in scores])
+
+    def _ask(self, name: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
+        """Let every worker do something at the same time; their answers."""
         if self._local is not None:
-            scores = self._local.hear(news)
-        else:
-            for worker in self._workers:
-                self._send(worker, news)
-            scores = [score for worker in self._workers for score in self._receive(worker)]
-        return Evaluation.of(scores)
+            return [getattr(self._local, name)(*arguments[0])]
+        for worker, given in zip(self._workers, arguments, strict=True):
+            self._send(worker, (name, given))
+        return [self._receive(worker) for worker in self._workers]
 
     def _job(self, rank: int) -> Job:
         world = self._world

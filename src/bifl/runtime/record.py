@@ -52,6 +52,13 @@ class Traffic(NamedTuple):
     up_ideal: float | None = None  # bytes, if the coder were ideal
     broadcast_ideal: float | None = None
 
+    def plus(self, up_bytes: int, broadcast_bytes: int) -> Traffic:
+        """With an exchange of real numbers on top."""
+        up_ideal = None if self.up_ideal is None else self.up_ideal + up_bytes
+        down_ideal = None if self.broadcast_ideal is None else self.broadcast_ideal + broadcast_bytes
+        up, down = self.up_bytes + up_bytes, self.broadcast_bytes + broadcast_bytes
+        return self._replace(up_bytes=up, broadcast_bytes=down, up_ideal=up_ideal, broadcast_ideal=down_ideal)
+
     def fields(self, parameters: int) -> dict[str, Any]:
         """The record's fields about bytes. `parameters` is what "bits per parameter" divides by."""
         down_bytes = self.receivers * (self.broadcast_bytes + 1) if self.broadcast_bytes else 0

@@ -17,8 +17,8 @@ from bifl.algorithm import Message, Shared, absorb, server_turn
 from bifl.errors import RunError
 from bifl.experiment import Experiment
 from bifl.model import Model
-from bifl.runtime import checkpoint
-from bifl.runtime.mailbox import Mailbox
+from bifl.runtime import calibration, checkpoint
+from bifl.runtime.mailbox import BROADCAST, STATISTICS, Mailbox
 from bifl.runtime.pool import Pool
 from bifl.runtime.record import Record, Traffic, flips, spread
 from bifl.runtime.worker import Task, Turn
@@ -83,12 +83,14 @@ class Simulation:
         turns = pool.turns([Task(n, n in counted, n in voters) for n in awake])
         news = server_turn(self.world.algorithm, before, booth.ballots(turns), judge(self.world, round))
         data = wire.encode(news, known)
-        if self._mailbox is not None:
-            self._mailbox.keep(round, None, data)
+        self._keep(BROADCAST, data)
         self.shared = absorb(self.world.algorithm, before, wire.decode(data, known))  # what the clients will read
-        evaluation = pool.hear(data)
+        pool.hear(data)
         receivers = len(sampled(self.experiment, clients, round + 1)) if sleeping else clients
         traffic = Traffic(len(voters), booth.bytes, receivers, len(data), booth.ideal, wire.ideal_size(data, news, known))
+        if self.experiment.batchnorm == "recalibrate":
+            traffic = traffic.plus(*self._recalibrate(pool, voters))
+        evaluation = pool.score()
         if self.world.algorithm.at(round).central:  # nothing leaves the one machine
             traffic = Traffic(len(voters), 0, receivers, 0)
         record = Record(
@@ -105,6 +107,22 @@ class Simulation:
         if self._folder is not None:
             checkpoint.save_server(self._folder, checkpoint.State(self.shared, record, self._trained))
         return record
+
+    def _recalibrate(self, pool: Pool, voters: set[int]) -> tuple[int, int]:
+        """Give the new global network statistics of its own; the bytes that went up, and those of the broadcast."""
+        known = calibration.context(self.experiment, self.shared)
+        uploads = list(pool.measure(voters))
+        for upload in uploads:
+            self._keep(f"statistics-{wire.read_header(upload).sender:05d}", upload)
+        data = wire.encode(calibration.pooled(wire.decode(upload, known) for upload in uploads), known)
+        self._keep(STATISTICS, data)
+        pool.settle(data)
+        self.shared = calibration.settled(self.shared, wire.decode(data, known))
+        return sum(map(len, uploads)), len(data)
+
+    def _keep(self, name: str, data: bytes) -> None:
+        if self._mailbox is not None:
+            self._mailbox.keep(wire.read_header(data).round, name, data)
 
 
 class Booth:
@@ -123,7 +141,7 @@ class Booth:
             if turn.upload is not None:
                 self.bytes += len(turn.upload)
                 if self._mailbox is not None:
-                    self._mailbox.keep(self._context.round, turn.number, turn.upload)
+                    self._mailbox.keep(self._context.round, f"upload-{turn.number:05d}", turn.upload)
                 upload = wire.decode(turn.upload, self._context)
                 ideal = wire.ideal_size(turn.upload, upload, self._context)
                 self.ideal = None if ideal is None or self.ideal is None else self.ideal + ideal

@@ -23,9 +23,9 @@ from bifl.data.datasets import Dataset, mapped
 from bifl.errors import BiflError, Diverged, RunError
 from bifl.experiment import Experiment
 from bifl.nn.flat import Network
-from bifl.runtime import checkpoint
+from bifl.runtime import calibration, checkpoint
 from bifl.runtime.world import context, device_of, plan
-from bifl.train import CHUNK, Samples, evaluate, local_round
+from bifl.train import CHUNK, Samples, evaluate, train
 
 
 class Job(NamedTuple):
@@ -117,10 +117,10 @@ class Worker:
         losses = []
 
         def local(ready: Client) -> Client:
-            how = plan(self.experiment, round)
-            trained, loss = local_round(ready, self.shared, self.algorithm, self.network, self.samples, index, how)
+            forward = self.algorithm.at(round).forward
+            trained, loss = train(ready, self.network, forward, self.samples, index, plan(self.experiment, round))
             losses.append(loss)
-            return trained
+            return calibration.discreet(trained, self.shared) if self.experiment.batchnorm == "recalibrate" else trained
 
         client, upload = client_turn(self.algorithm, client, self.shared, local)
         if not np.isfinite(losses[0]):
@@ -133,10 +133,27 @@ class Worker:
             task.number, wire.encode(upload._replace(sender=task.number), self.context) if task.uploads else None, losses[0]
         )
 
-    def hear(self, news: bytes) -> list[Score]:
-        """Absorb a broadcast; score the new global model on this worker's part of the test set."""
+    def hear(self, news: bytes) -> None:
+        """Absorb a broadcast."""
         self.shared = absorb(self.algorithm, self.shared, wire.decode(news, self.context))
         self.context = context(self.experiment, self.shared)
+
+    def measure(self, clients: list[int]) -> list[bytes]:
+        """What some of its clients say of batch-norm in the new global network."""
+        known, parts = calibration.context(self.experiment, self.shared), {n: torch.from_numpy(self.parts[n]) for n in clients}
+        batch = self.experiment.batch
+        return [
+            wire.encode(calibration.measured(self.shared, self.algorithm, self.network, self.samples, part, n, batch), known)
+            for n, part in parts.items()
+        ]
+
+    def settle(self, news: bytes) -> None:
+        """Take the pooled statistics over."""
+        self.shared = calibration.settled(self.shared, wire.decode(news, calibration.context(self.experiment, self.shared)))
+        self.context = context(self.experiment, self.shared)
+
+    def score(self) -> list[Score]:
+        """The global model on this worker's part of the test images, and on what its clients hold out."""
         self.network.show(self.shared.weights, self.shared.real, self.algorithm.at(self.shared.round).forward)
         tests = [(None, chunk, self.test, torch.arange(len(self.test.labels))[_part(chunk)]) for chunk in self.chunks]
         own = [
@@ -159,12 +176,12 @@ def main() -> None:
             worker = Worker(job, mapped(folder))
             server.send(None)  # ready
             while True:
-                request = server.recv()
-                if isinstance(request, bytes):
-                    server.send(worker.hear(request))
-                else:
-                    for task in request:
+                name, arguments = server.recv()
+                if name == "turn":
+                    for task in arguments:
                         server.send(worker.turn(task))
+                else:
+                    server.send(getattr(worker, name)(*arguments))
         except (EOFError, ConnectionError):
             return  # the server is gone
         except Exception as error:

@@ -148,4 +148,4 @@ def context(experiment: Experiment, shared: Shared) -> wire.Context:
 def plan(experiment: Experiment, round: int) -> Plan:
     """How clients train in a round."""
     lr = schedule(round, experiment.lr, experiment.lr_steps)
-    return Plan(experiment.optimizer, lr, experiment.batch, experiment.local_epochs, experiment.batchnorm == "recalibrate")
+    return Plan(experiment.optimizer, lr, experiment.batch, experiment.local_epochs)

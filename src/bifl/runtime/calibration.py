@@ -1,0 +1,66 @@
+"""`batchnorm=recalibrate`: batch-norm's statistics for the network that was broadcast (paper §2).
+
+The statistics of the clients' training describe their own networks, which are far from the sign of their mean. After every
+broadcast the clients that voted therefore measure the inputs of every batch-norm in the *global* network, on two batches of their
+own images, and upload these moments; the server pools them exactly and broadcasts the result. The messages are ordinary ones, for a
+model that is nothing but statistics, and count like all others. Ballots then repeat the last statistics, at one bit each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bifl import wire
+from bifl.algorithm import BINARY, NOTHING, Algorithm, Client, Message, Schedule, Shared, key
+from bifl.experiment import PRECISIONS, Experiment
+from bifl.nn.flat import Network
+from bifl.tally import mean
+from bifl.train import Samples, one_thread
+
+_NO_SYMBOLS = np.zeros(0, np.uint8)
+
+
+def context(experiment: Experiment, shared: Shared) -> wire.Context:
+    """What both ends know of the statistics to come: the last ones."""
+    layout = shared.layout.statistics
+    known = Shared(shared.seed, shared.round, layout, NOTHING, shared.real[shared.layout.trained :])
+    return wire.Context(layout, shared.round, PRECISIONS[experiment.reals], known if experiment.wire == "context" else None)
+
+
+@one_thread()
+@torch.no_grad()
+def measured(
+    shared: Shared,
+    algorithms: Algorithm | Schedule,
+    network: Network,
+    samples: Samples,
+    part: Tensor,
+    number: int,
+    batch: int,
+) -> Message:
+    """What client `number` uploads: moments of the global network on two batches of its images."""
+    network.show(shared.weights, shared.real, algorithms.at(shared.round).forward)
+    order = np.random.default_rng([key(shared.seed, shared.round, number), 1]).permutation(len(part))
+    moments = network.input_moments(samples.batch(part[torch.from_numpy(order[: 2 * batch])])[0])
+    return Message(_NO_SYMBOLS, BINARY, moments, sender=number, weight=len(part), round=shared.round)
+
+
+def discreet(client: Client, shared: Shared) -> Client:
+    """The client without the statistics of its training, which nobody wants to hear."""
+    trained = shared.layout.trained
+    return client._replace(real=np.concatenate([client.real[:trained], shared.real[trained:]]))
+
+
+def pooled(uploads: Iterable[Message]) -> Message:
+    """What the server broadcasts."""
+    uploads = list(uploads)
+    return Message(_NO_SYMBOLS, BINARY, mean(uploads).real, round=uploads[0].round)
+
+
+def settled(shared: Shared, news: Message) -> Shared:
+    """The public state with the new statistics."""
+    return shared._replace(real=np.concatenate([shared.real[: shared.layout.trained], news.real]))
