@@ -185,6 +185,10 @@ class Experiment:
         """The algorithm itself."""
         return register.make(self.algorithm.name, self.algorithm.parameters)
 
+    def in_context(self) -> bool:
+        """Whether messages are coded in what both ends know: not where clients sleep and miss what the others heard."""
+        return self.wire == "context" and (self.idle != "sleep" or self.participation == 1)
+
     def processes(self) -> int:
         """How many worker processes to use."""
         return min(self.workers or os.cpu_count() or 1, self.clients)

@@ -28,7 +28,7 @@ def context(experiment: Experiment, shared: Shared) -> wire.Context:
     """What both ends know of the statistics to come: the last ones."""
     layout = shared.layout.statistics
     known = Shared(shared.seed, shared.round, layout, NOTHING, shared.real[shared.layout.trained :])
-    return wire.Context(layout, shared.round, PRECISIONS[experiment.reals], known if experiment.wire == "context" else None)
+    return wire.Context(layout, shared.round, PRECISIONS[experiment.reals], known if experiment.in_context() else None)
 
 
 @one_thread()

@@ -140,9 +140,8 @@ def sampled(experiment: Experiment, clients: int, round: int) -> list[int]:
 
 
 def context(experiment: Experiment, shared: Shared) -> wire.Context:
-    """What both ends know of the next round's messages, as far as the experiment's `wire` makes use of it."""
-    known = shared if experiment.wire == "context" else None
-    return wire.Context(shared.layout, shared.round + 1, PRECISIONS[experiment.reals], known)
+    """What both ends know of the next round's messages, as far as it is made use of."""
+    return wire.Context(shared.layout, shared.round + 1, PRECISIONS[experiment.reals], shared if experiment.in_context() else None)
 
 
 def plan(experiment: Experiment, round: int) -> Plan:
