@@ -1,0 +1,197 @@
+"""What the commands of `bifl.cli` do. Heavy imports stand in the functions: --help must not wait for torch."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bifl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bifl.experiment import Experiment
+    from bifl.runtime.folder import RunFolder
+    from bifl.screen import Meter
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train one model, or continue."""
+    from bifl.experiment import Experiment, pairs
+    from bifl.registry import short
+    from bifl.runtime.folder import RunFolder, claim
+    from bifl.runtime.world import build
+    from bifl.screen import Meter, console, run_table
+
+    if options.resume:
+        run = RunFolder.resume(options.resume, pairs(options.settings))
+    else:
+        preset, overrides = _preset(options.settings)
+        experiment = Experiment.of(preset, overrides)
+        build(experiment)  # refuses what cannot be run, before anything is written
+        setting = preset or _setting(experiment)
+        name = f"{setting}-{short(experiment.algorithm.name)}-s{experiment.seed}"
+        run = RunFolder.start(options.out or claim(Path("runs"), name), experiment)
+    run.keep_messages = options.keep_messages
+    out = console()
+    with Meter(out, run.experiment.rounds).running() as meter:
+        try:
+            _go(run, meter, short(run.experiment.algorithm.name))
+        except KeyboardInterrupt:
+            return _stopped(run, f"bifl run --resume {shlex.quote(str(run.path))}")
+    out.print(run_table(run.records(), run.path / "model"))
+    return 0
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Train with several algorithms on the same split: table and picture."""
+    from bifl.compare import ALGORITHMS, Comparison, summarise
+    from bifl.experiment import Experiment, pairs
+    from bifl.plot import draw
+    from bifl.runtime.folder import claim
+    from bifl.runtime.world import build
+    from bifl.screen import Meter, comparison_table, console
+
+    if options.resume:
+        comparison = Comparison.resume(options.resume, pairs(options.settings))
+    else:
+        preset, overrides = _preset(options.settings)
+        settings = pairs(overrides)
+        for single, several in (("algorithm", "algorithms"), ("seed", "seeds")):
+            if single in settings:
+                raise ConfigError(f"a comparison takes {several}=…, separated by commas, instead of {single}=")
+        algorithms, seeds = settings.pop("algorithms", ALGORITHMS), settings.pop("seeds", "0")
+        base = Experiment.of(preset).changed(settings)
+        build(base)
+        path = options.out or claim(Path("runs"), f"compare-{preset or base.dataset.name}")
+        comparison = Comparison.start(path, base, algorithms, seeds)
+    out = console()
+    with Meter(out, sum(cell.run.experiment.rounds for cell in comparison.cells)).running() as meter:
+        for cell in comparison.cells:
+            try:
+                _go(cell.run, meter, cell.run.path.name)
+            except KeyboardInterrupt:
+                return _stopped(cell.run, f"bifl compare --resume {shlex.quote(str(comparison.path))}")
+    results = comparison.results()
+    rounds = max(len(records) for seeds in results.values() for records in seeds)
+    out.print(comparison_table([summarise(*item) for item in results.items()], rounds, max(map(len, results.values()))))
+    draw(results, comparison.path / "compare.png", _title(comparison.cells[0].run.experiment))
+    out.print(f"picture: {comparison.path / 'compare.png'}", soft_wrap=True)
+    return 0
+
+
+def _go(run: RunFolder, meter: Meter, label: str) -> None:
+    meter.begin(label, run.records())
+    for record in run:
+        meter.show(record, run.experiment.rounds)
+
+
+def _stopped(run: RunFolder, command: str) -> int:
+    print(f"bifl: stopped after round {len(run.records())} of {run.experiment.rounds}; continue with: {command}", file=sys.stderr)
+    return 130
+
+
+def _setting(experiment: Experiment) -> str:
+    from bifl.registry import short
+
+    return f"{short(experiment.dataset.name)}-{short(experiment.partition.name)}"
+
+
+def _title(experiment: Experiment) -> str:
+    parameters = "".join(f", {key}={value}" for key, value in experiment.partition.parameters.items())
+    return f"{experiment.dataset.name}, {experiment.partition.name}{parameters}, {experiment.clients} clients"
+
+
+def _preset(settings: list[str]) -> tuple[str | None, list[str]]:
+    """The word that is not key=value, if there is one, and the rest."""
+    words = [word for word in settings if "=" not in word]
+    if len(words) > 1:
+        raise ConfigError(f"only one preset can be given, not {' and '.join(words)}; settings are key=value")
+    return (words[0] if words else None), [word for word in settings if "=" in word]
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Accuracy and size of a trained model."""
+    from bifl.data.datasets import dataset
+    from bifl.experiment import Experiment, pairs
+    from bifl.model import Model
+    from bifl.screen import console, size
+
+    model = Model.read(options.model)
+    choice = Experiment(dataset={"name": options.data, **pairs(options.settings)}).dataset
+    accuracy, loss = model.score(dataset.make(choice.name, choice.parameters))
+    weights, reals = len(model.message.symbols), len(model.message.real)
+    out = console()
+    out.print(
+        f"{options.model}: {model.network.name}, {model.forward.name} weights, trained for {model.message.round} rounds",
+        soft_wrap=True,
+    )
+    out.print(f"accuracy {accuracy:.2%}, loss {loss:.4f} on {options.data}'s test images")
+    out.print(
+        f"size {size(options.model.stat().st_size)}: {weights:,} {model.message.alphabet.name} weights and {reals:,} real numbers"
+    )
+    return 0
+
+
+def inspect(options: argparse.Namespace) -> int:
+    """Explain a message or a model file."""
+    from bifl.explain import explain
+    from bifl.screen import console, explanation_tables
+
+    out = console()
+    for table in explanation_tables(explain(options.file), options.file.name):
+        out.print(table)
+    return 0
+
+
+def data(options: argparse.Namespace) -> int:
+    """Who holds what: table and picture."""
+    from bifl.census import count, draw, facts, table
+    from bifl.experiment import Experiment
+    from bifl.screen import console
+
+    preset, overrides = _preset(options.settings)
+    experiment = Experiment.of(preset, overrides)
+    census = count(experiment)
+    out = console()
+    out.print(facts(census), soft_wrap=True)
+    out.print(table(census))
+    path = options.out or Path(f"data-{preset or _setting(experiment)}.png")
+    draw(census, path, _title(experiment))
+    out.print(f"picture: {path}", soft_wrap=True)
+    return 0
+
+
+def summary(options: argparse.Namespace) -> int:
+    """A network layer by layer."""
+    from bifl.experiment import Experiment, pairs
+    from bifl.runtime.world import make_network
+    from bifl.screen import console
+    from bifl.summary import summarise, table, verdict
+
+    settings = pairs(options.settings)
+    classes = settings.pop("classes", "10")
+    if not classes.isdecimal() or not int(classes):
+        raise ConfigError(f"classes must be a whole number, 1 or more, not '{classes}'")
+    experiment = Experiment().changed(settings | {"model": options.model})
+    forward = experiment.build().at(1).forward
+    layers = summarise(make_network(experiment, int(classes)), forward)
+    out = console()
+    out.print(table(f"{options.model}, {classes} classes, {forward.name} forward", layers))
+    out.print(verdict(layers), soft_wrap=True)
+    return 0
+
+
+def show_choices(options: argparse.Namespace) -> int:
+    """Everything a key can be set to."""
+    from bifl.experiment import REGISTRIES
+    from bifl.presets import PRESETS
+    from bifl.screen import choices_table, console
+
+    out = console()
+    for key, registry in REGISTRIES.items():
+        rows = {name: (registry.parameters(name), registry.summary(name)) for name in registry.names()}
+        out.print(choices_table(f"{key}=", rows))
+    out.print(choices_table("presets", {name: ({}, preset.about) for name, preset in PRESETS.items()}))
+    return 0
