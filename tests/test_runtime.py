@@ -105,7 +105,7 @@ def test_bytes_are_those_of_the_messages() -> None:
     ids=str,
 )
 def test_the_wire_changes_bytes_and_nothing_else(settings: dict[str, str]) -> None:
-    experiment = Experiment(rounds=4, clients=10).changed(settings)
+    experiment = Experiment(rounds=3, clients=10, workers=1).changed(settings)
     coded, packed = (simulated(experiment.changed({"wire": wire}))[1] for wire in ("context", "packed"))
     apart = {"seconds", "up_bytes", "down_bytes", "broadcast_bytes", "up_bpp", "down_bpp", "up_ideal_bpp", "down_ideal_bpp"}
     for one, other in zip(coded, packed, strict=True):

@@ -20,13 +20,23 @@ from bifl.wire.context import Coarse, Context, Counts, Runs
 _MODELS = constriction.stream.model
 _ONE = 1 << 24  # probabilities are multiples of 1/_ONE
 _UNIT = 64  # one count
-_NEARBY = 512 * _UNIT  # a class's own counts weigh against these, drawn from the classes and symbols nearby …
-_FLAT = 1  # … and against this for every symbol, so that none is impossible
-_OWN = 4  # a symbol of the message itself counts as much as this many of the last
+_FLAT = 1  # for every symbol, so that none is impossible
 _KERNEL = (1, 4, 6, 4, 1)
 _MANY = 32  # in alphabets larger than this, neighbouring symbols are alike
 
 Run = npt.NDArray[np.int32]
+
+
+class Pace(NamedTuple):
+    """How much is learnt from what. Counts of a class a round ago are one each; against them weigh …"""
+
+    own: int  # … those of the message itself, each,
+    nearby: int  # those of classes and symbols nearby, together,
+    distant: int  # and those farther off
+
+
+STEADY = Pace(4, 512, 512)
+QUICK = Pace(64, 2048, 2048)  # for rounds that are not like the last, as where the learning rate steps down
 
 
 class Model(NamedTuple):
@@ -39,7 +49,7 @@ class Model(NamedTuple):
 Models = dict[int, Model]  # by class
 
 
-def compress(symbols: Symbols, alphabet: Alphabet, context: Context, *, upload: bool) -> bytes:
+def compress(symbols: Symbols, alphabet: Alphabet, context: Context, pace: Pace, *, upload: bool) -> bytes:
     """The symbols, coded in their context."""
     width = Coarse.of(alphabet).width
     sequence = context.sequence(upload=upload)
@@ -52,14 +62,14 @@ def compress(symbols: Symbols, alphabet: Alphabet, context: Context, *, upload: 
         encoder.encode(run, model.coder)
         return run
 
-    _code_all(code, sequence.blocks, *_prior(context, alphabet, upload))
+    _code_all(code, sequence.blocks, pace, *_prior(context, alphabet, pace, upload))
     if width > 1:
         encoder.encode((symbols % width).astype(np.int32), _MODELS.Uniform(width))
     words: npt.NDArray[np.uint32] = encoder.get_compressed()
     return words.astype("<u4").tobytes()
 
 
-def expand(data: bytes, alphabet: Alphabet, context: Context, *, upload: bool) -> Symbols:
+def expand(data: bytes, alphabet: Alphabet, context: Context, pace: Pace, *, upload: bool) -> Symbols:
     """The symbols that `compress` coded in the same context.
 
     Raises:
@@ -79,7 +89,7 @@ def expand(data: bytes, alphabet: Alphabet, context: Context, *, upload: bool) -
     width = Coarse.of(alphabet).width
     symbols = np.empty(len(drawers), f"u{_bytes(alphabet)}")
     try:
-        _code_all(code, sequence.blocks, *_prior(context, alphabet, upload))
+        _code_all(code, sequence.blocks, pace, *_prior(context, alphabet, pace, upload))
         symbols[sequence.order] = drawers
         if width > 1:
             symbols *= width
@@ -102,7 +112,7 @@ def ideal_bits(symbols: Symbols, alphabet: Alphabet, context: Context) -> float:
     return float((table * surprise).sum() + len(symbols) * np.log2(width))
 
 
-def costs(symbols: Symbols, alphabet: Alphabet, context: Context, *, upload: bool) -> npt.NDArray[np.float64]:
+def costs(symbols: Symbols, alphabet: Alphabet, context: Context, pace: Pace, *, upload: bool) -> npt.NDArray[np.float64]:
     """(count,) bits that `compress` spends on each symbol."""
     width = Coarse.of(alphabet).width
     sequence = context.sequence(upload=upload)
@@ -114,47 +124,57 @@ def costs(symbols: Symbols, alphabet: Alphabet, context: Context, *, upload: boo
         bits[sequence.order[begin:end]] += np.log2(model.odds.sum()) - np.log2(model.odds[run])
         return run
 
-    _code_all(code, sequence.blocks, *_prior(context, alphabet, upload))
+    _code_all(code, sequence.blocks, pace, *_prior(context, alphabet, pace, upload))
     return bits
 
 
-def _code_all(code: Callable[[int, int, Model], Run], blocks: list[Runs], table: Counts, models: Models) -> None:
+def _code_all(code: Callable[[int, int, Model], Run], blocks: list[Runs], pace: Pace, table: Counts, models: Models) -> None:
     """Code every run of every block, learning from each block for the next."""
     *learning, last = blocks
     table = table.copy()
     for runs in learning:
         for level, begin, end in runs:
-            table[level] += _OWN * np.bincount(code(begin, end, models[level]), minlength=table.shape[1])
-        models = _models(table, list(models))
+            table[level] += pace.own * np.bincount(code(begin, end, models[level]), minlength=table.shape[1])
+        models = _models(table, pace, list(models))
     for level, begin, end in last:
         code(begin, end, models[level])
 
 
 @lru_cache(maxsize=4)
-def _prior(context: Context, alphabet: Alphabet, upload: bool) -> tuple[Counts, Models]:
+def _prior(context: Context, alphabet: Alphabet, pace: Pace, upload: bool) -> tuple[Counts, Models]:
     """What is known before the first symbol: the same for all messages of a round."""
     table = context.seen(alphabet, upload=upload)
-    return table, _models(table, context.levels)
+    return table, _models(table, pace, context.levels)
 
 
-def _models(table: Counts, levels: list[int]) -> Models:
-    odds = _odds(table)
+def _models(table: Counts, pace: Pace, levels: list[int]) -> Models:
+    odds = _odds(table, pace)
     return {level: Model(odds[level], _coder(odds[level])) for level in levels}
 
 
-def _odds(table: Counts) -> Counts:
-    """(classes, symbols) multiples of 1/_ONE, from counts: each class's own, those nearby in proportion, and a little for all."""
-    table = table >> max(0, int(table.max()).bit_length() - 20)  # no product below leaves int64
+def _odds(table: Counts, pace: Pace) -> Counts:
+    """(classes, symbols) multiples of 1/_ONE, from counts: each class's own, those around in proportion, and a little for all."""
+    table = _reduced(table)  # no product below leaves int64
     nearby = _blurred(table)
-    if table.shape[1] > _MANY:
-        nearby = _blurred(nearby.T).T
-    weights = _UNIT * table + _NEARBY * nearby // np.maximum(nearby.sum(1, keepdims=True), 1) + _FLAT
+    distant = _blurred(_reduced(_blurred(nearby)))
+    weights = _UNIT * table + _FLAT
+    for around, share in ((nearby, pace.nearby), (distant, pace.distant)):
+        weights += _UNIT * share * around // np.maximum(around.sum(1, keepdims=True), 1)
     odds: Counts = 1 + weights * (_ONE - table.shape[1]) // weights.sum(1, keepdims=True)
     return odds
 
 
+def _reduced(table: Counts) -> Counts:
+    return table >> max(0, int(table.max()).bit_length() - 20)
+
+
 def _blurred(table: Counts) -> Counts:
-    """Every row with a share of the rows around it."""
+    """Every class with a share of the classes around it and, in large alphabets, every symbol with one of those around it."""
+    rows = _spread(table)
+    return _spread(rows.T).T if table.shape[1] > _MANY else rows
+
+
+def _spread(table: Counts) -> Counts:
     reach = len(_KERNEL) // 2
     padded = np.pad(table, ((reach, reach), (0, 0)))
     return np.asarray(sum(weight * padded[shift : shift + len(table)] for shift, weight in enumerate(_KERNEL)))

@@ -24,13 +24,13 @@ from bifl.message import BINARY, FLOAT32, TERNARY, Alphabet, Floats, Message, Sy
 from bifl.tally import LARGEST_WEIGHT
 from bifl.wire import reals
 from bifl.wire.context import NO_DIGEST, Context
-from bifl.wire.entropy import compress, costs, expand, ideal_bits
+from bifl.wire.entropy import QUICK, STEADY, compress, costs, expand, ideal_bits
 from bifl.wire.pack import check, pack, packed_size, unpack
 
 MAGIC = b"BIFL"
 VERSION = 1
 UPLOAD, BROADCAST = 1, 2
-PACKED, CODED = 0, 1
+PACKED, CODED, CODED_QUICKLY = 0, 1, 2
 _LAYOUT = struct.Struct("<4sBBBBB3xIIII8s8sIIIIII")
 _CHECKSUM = struct.Struct("<I")
 _VOTES = 3
@@ -39,7 +39,8 @@ _ALPHABETS = {code: alphabet for alphabet, code in _CODES.items()}
 _ANY_MODEL = bytes(8)
 Part = TypeVar("Part", bound=Any)
 KINDS = {UPLOAD: "upload", BROADCAST: "broadcast"}
-CODERS = {PACKED: "packed", CODED: "context"}
+CODERS = {PACKED: "packed", CODED: "context", CODED_QUICKLY: "context, learning quickly"}
+_PACES = {CODED: STEADY, CODED_QUICKLY: QUICK}
 
 
 class WireError(BiflError, ValueError):
@@ -61,7 +62,7 @@ class Header(NamedTuple):
     version: int
     kind: int  # UPLOAD or BROADCAST
     alphabet: int
-    coder: int  # of the symbols: PACKED or CODED
+    coder: int  # of the symbols: PACKED, CODED or CODED_QUICKLY
     precision: int  # of the reals: binary digits after the first, 0 for float32
     round: int
     sender: int  # 0 for the server
@@ -100,9 +101,11 @@ def encode(message: Message, context: Context | None = None) -> bytes:
     check(message.symbols, alphabet)
     coder, symbols = PACKED, None
     if context is not None and context.shared is not None and alphabet.size and len(message.symbols):
-        coded = compress(message.symbols, alphabet, context, upload=upload)
-        if len(coded) < packed_size(len(message.symbols), alphabet):
-            coder, symbols = CODED, coded
+        least = packed_size(len(message.symbols), alphabet)
+        for choice in (CODED,) if upload else (CODED, CODED_QUICKLY):
+            coded = compress(message.symbols, alphabet, context, _PACES[choice], upload=upload)
+            if len(coded) < least:
+                least, coder, symbols = len(coded), choice, coded
     if symbols is None:
         symbols = pack(message.symbols, alphabet)
     precision, real = _spell_reals(message, context)
@@ -185,8 +188,8 @@ def ideal_size(data: bytes, message: Message, context: Context) -> float | None:
 def bits_by_weight(data: bytes, message: Message, context: Context | None) -> npt.NDArray[np.float64]:
     """(count,) how many bits of `data`, which spells the message, went into each symbol."""
     header = read_header(data)
-    if header.coder == CODED and context is not None:
-        return costs(message.symbols, message.alphabet, context, upload=header.kind == UPLOAD)
+    if header.coder != PACKED and context is not None:
+        return costs(message.symbols, message.alphabet, context, _PACES[header.coder], upload=header.kind == UPLOAD)
     return np.full(header.symbols, 8 * header.symbol_bytes / max(header.symbols, 1))
 
 
@@ -197,7 +200,7 @@ def _sensible(header: Header, data: bytes) -> None:
         raise _refused("kind", f"kind {header.kind} is unknown")
     if not votes and header.alphabet not in _ALPHABETS:
         raise _refused("alphabet", f"alphabet {header.alphabet} is unknown")
-    if header.coder not in CODERS or (header.coder == CODED and (header.alphabet == _CODES[FLOAT32] or not header.symbols)):
+    if header.coder not in CODERS or (header.coder != PACKED and (header.alphabet == _CODES[FLOAT32] or not header.symbols)):
         raise _refused("coder", f"coder {header.coder} is unknown for these symbols")
     if header.precision > reals.FINEST or any(data[9:12]):
         raise _refused("precision", f"reals have {header.precision} digits, {reals.FINEST} is the most, or the padding is not zero")
@@ -205,7 +208,7 @@ def _sensible(header: Header, data: bytes) -> None:
         raise _refused("sender", "a broadcast has no sender")
     if not 1 <= header.weight <= LARGEST_WEIGHT:
         raise _refused("weight", f"weight must be from 1 to {LARGEST_WEIGHT}, not {header.weight}")
-    if header.coder == CODED and header.context == NO_DIGEST:
+    if header.coder != PACKED and header.context == NO_DIGEST:
         raise _refused("context", "coded symbols name no context")
     least, most = (1, LARGEST_WEIGHT) if votes else (0, 0)
     if not (least <= header.total <= most and least <= header.unit <= most):
@@ -277,7 +280,7 @@ def _read_symbols(data: bytes, header: Header, alphabet: Alphabet, context: Cont
         return unpack(data, header.symbols, alphabet)
     if context is None:
         raise ValueError("the symbols can be read only in the context they were coded in")
-    return expand(data, alphabet, context, upload=header.kind == UPLOAD)
+    return expand(data, alphabet, context, _PACES[header.coder], upload=header.kind == UPLOAD)
 
 
 def _section(offset: int, read: Callable[[], Part]) -> Part:
