@@ -28,7 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
     "unbalanced": {"partition": "unbalanced"},
     "hybrid": {"algorithm": {"name": "hybrid", "switch": 2}},
     "fttq": {"algorithm": "fttq"},
-    "recalibrated": {"batchnorm": "recalibrate", "holdout": 0.1},
+    "averaged": {"batchnorm": "average", "holdout": 0.1},
 }
 
 
@@ -86,7 +86,7 @@ def test_another_seed_is_another_run() -> None:
 
 
 def test_bytes_are_those_of_the_messages() -> None:
-    plain = {"wire": "packed", "reals": "float32"}
+    plain = {"wire": "packed", "reals": "float32", "batchnorm": "average"}
     _, (record,) = simulated(Experiment(clients=10, rounds=1, workers=1, participation=0.25).changed(plain))
     layout = build(Experiment()).shared.layout
     upload = 68 + -(-81_958 // 8) + 4 * 572 + 4

@@ -39,8 +39,9 @@ _KEYS = """\
                         learning rates, and the rounds after which the next one applies;
                         a single lr is used throughout
   batch (64), local_epochs (1)
-  batchnorm (average)   running statistics of the clients are pooled exactly; recalibrate: those that
-                        clients measure of the broadcast network, in an exchange of their own
+  batchnorm (recalibrate)
+                        statistics that clients measure of the broadcast network, in an exchange
+                        of its own; average: those of their own training
   holdout (0.0)         share of its images that every client keeps for evaluation; without test
                         images a fifth
   wire (context)        context codes messages in what both ends know, packed spells every bit out;

@@ -39,7 +39,7 @@ class Choice:
 Given = Choice | str | Mapping[str, Any]
 REGISTRIES: dict[str, Registry[Any]] = {"algorithm": register, "dataset": dataset, "partition": partition, "model": model}
 IDLE = ("train", "sleep")
-BATCHNORM = ("average", "recalibrate")
+BATCHNORM = ("recalibrate", "average")
 DEVICES = ("auto", "cpu", "cuda")
 WIRES = ("context", "packed")
 PRECISIONS = {"short": SHORT, "float32": EXACT}
@@ -64,8 +64,8 @@ class Experiment:
         lr_steps: rounds after which the next rate applies.
         batch: images per step.
         local_epochs: passes over the own images per round.
-        batchnorm: how running statistics become global ones: `average` pools those of the clients' training exactly, `recalibrate`
-            those that clients measure of the broadcast network, in an exchange of their own.
+        batchnorm: how running statistics become global ones: `recalibrate` pools exactly what clients measure of the broadcast network,
+            in an exchange of its own, `average` what they saw in their own training.
         holdout: share of its images that every client holds out for federated evaluation; 0 means none, or, where the dataset has
             no test images, a fifth.
         wire: `context` codes messages in what both ends know, `packed` spells every symbol out. Results do not depend on it.
@@ -88,7 +88,7 @@ class Experiment:
     lr_steps: tuple[int, ...] = (30, 60)
     batch: int = 64
     local_epochs: int = 1
-    batchnorm: str = "average"
+    batchnorm: str = "recalibrate"
     holdout: float = 0.0
     wire: str = "context"
     reals: str = "short"

@@ -1,9 +1,11 @@
 """`batchnorm=recalibrate`: batch-norm's statistics for the network that was broadcast (paper §2).
 
 The statistics of the clients' training describe their own networks, which are far from the sign of their mean. After every
-broadcast the clients that voted therefore measure the inputs of every batch-norm in the *global* network, on two batches of their
-own images, and upload these moments; the server pools them exactly and broadcasts the result. The messages are ordinary ones, for a
-model that is nothing but statistics, and count like all others. Ballots then repeat the last statistics, at one bit each.
+broadcast the clients that voted therefore measure the inputs of every batch-norm in the *global* network, on 2·batch of their own
+images, each layer normalised as in training: by what was just measured before it. They upload these moments; the server pools them
+exactly and broadcasts the result. (Layers normalised by the last pooled statistics would need several passes for the same result.) The
+messages are ordinary ones, for a model that is nothing but statistics, and count like all others. Ballots then repeat the last
+statistics, at one bit each. Training does not depend on any of this: batch-norm trains on its own batches.
 """
 
 from __future__ import annotations
@@ -42,8 +44,9 @@ def measured(
     number: int,
     batch: int,
 ) -> Message:
-    """What client `number` uploads: moments of the global network on two batches of its images."""
+    """What client `number` uploads: moments of the global network on some of its images."""
     network.show(shared.weights, shared.real, algorithms.at(shared.round).forward)
+    network.module.train()
     order = np.random.default_rng([key(shared.seed, shared.round, number), 1]).permutation(len(part))
     moments = network.input_moments(samples.batch(part[torch.from_numpy(order[: 2 * batch])])[0])
     return Message(_NO_SYMBOLS, BINARY, moments, sender=number, weight=len(part), round=shared.round)
