@@ -64,8 +64,8 @@ class Experiment:
         lr_steps: rounds after which the next rate applies.
         batch: images per step.
         local_epochs: passes over the own images per round.
-        batchnorm: how running statistics become global ones: `recalibrate` pools exactly what clients measure of the broadcast network,
-            in an exchange of its own, `average` what they saw in their own training.
+        batchnorm: how running statistics become global ones: `recalibrate` pools exactly what clients measure of the broadcast
+            network, in an exchange of its own, `average` what they saw in their own training.
         holdout: share of its images that every client holds out for federated evaluation; 0 means none, or, where the dataset has
             no test images, a fifth.
         wire: `context` codes messages in what both ends know, `packed` spells every symbol out. Results do not depend on it.

@@ -121,7 +121,7 @@ def _replayed(run: Path, header: wire.Header) -> wire.Context:
     while shared.round < header.round - (not statistics):
         news = mailbox.path(shared.round + 1, BROADCAST).read_bytes()
         shared = absorb(world.algorithm, shared, wire.decode(news, context(experiment, shared)))
-        if experiment.batchnorm == "recalibrate" and shared.round < header.round:
+        if calibration.wanted(experiment, world.algorithm, shared) and shared.round < header.round:
             known = calibration.context(experiment, shared)
             shared = calibration.settled(shared, wire.decode(mailbox.path(shared.round, STATISTICS).read_bytes(), known))
     return calibration.context(experiment, shared) if statistics else context(experiment, shared)

@@ -3,7 +3,7 @@
 The statistics of the clients' training describe their own networks, which are far from the sign of their mean. After every
 broadcast the clients that voted therefore measure the inputs of every batch-norm in the *global* network, on 2·batch of their own
 images, each layer normalised as in training: by what was just measured before it. They upload these moments; the server pools them
-exactly and broadcasts the result. (Layers normalised by the last pooled statistics would need several passes for the same result.) The
+exactly and broadcasts the result. (Layers normalised by the last pooled statistics would need several passes for the same.) The
 messages are ordinary ones, for a model that is nothing but statistics, and count like all others. Ballots then repeat the last
 statistics, at one bit each. Training does not depend on any of this: batch-norm trains on its own batches.
 """
@@ -24,6 +24,11 @@ from bifl.tally import mean
 from bifl.train import Samples, one_thread
 
 _NO_SYMBOLS = np.zeros(0, np.uint8)
+
+
+def wanted(experiment: Experiment, algorithms: Algorithm | Schedule, shared: Shared) -> bool:
+    """Whether there is an exchange of statistics after this round: not without batch-norm, nor where one client is all there is."""
+    return experiment.batchnorm == "recalibrate" and bool(shared.layout.moments) and not algorithms.at(max(shared.round, 1)).central
 
 
 def context(experiment: Experiment, shared: Shared) -> wire.Context:

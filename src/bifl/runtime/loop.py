@@ -41,7 +41,7 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
         said = server_turn(world.algorithm, shared, ballots, judge(world, round))
         news = wire.decode(wire.encode(said, known), known)
         shared = absorb(world.algorithm, shared, news)
-        if experiment.batchnorm == "recalibrate":
+        if calibration.wanted(experiment, world.algorithm, shared):
             shared = _recalibrated(shared, world, voters)
         counted = voters
         yield news, shared
@@ -63,4 +63,4 @@ def _train(client: Client, world: World, shared: Shared, number: int) -> Client:
     index = torch.from_numpy(world.parts[number])
     forward = world.algorithm.at(shared.round + 1).forward
     trained, _ = train(client, world.network, forward, samples, index, plan(world.experiment, shared.round + 1))
-    return calibration.discreet(trained, shared) if world.experiment.batchnorm == "recalibrate" else trained
+    return calibration.discreet(trained, shared) if calibration.wanted(world.experiment, world.algorithm, shared) else trained

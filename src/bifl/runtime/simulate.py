@@ -3,7 +3,7 @@
 >>> from bifl.experiment import Experiment
 >>> for record in simulate(Experiment(rounds=1, clients=2, workers=1)):
 ...     print(record.round, record.clients, round(record.up_bpp, 2))
-1 2 0.94
+1 2 0.95
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Simulation:
         pool.hear(data)
         receivers = len(sampled(self.experiment, clients, round + 1)) if sleeping else clients
         traffic = Traffic(len(voters), booth.bytes, receivers, len(data), booth.ideal, wire.ideal_size(data, news, known))
-        if self.experiment.batchnorm == "recalibrate":
+        if calibration.wanted(self.experiment, self.world.algorithm, self.shared):
             traffic = traffic.plus(*self._recalibrate(pool, voters))
         evaluation = pool.score()
         if self.world.algorithm.at(round).central:  # nothing leaves the one machine

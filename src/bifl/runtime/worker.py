@@ -120,7 +120,11 @@ class Worker:
             forward = self.algorithm.at(round).forward
             trained, loss = train(ready, self.network, forward, self.samples, index, plan(self.experiment, round))
             losses.append(loss)
-            return calibration.discreet(trained, self.shared) if self.experiment.batchnorm == "recalibrate" else trained
+            return (
+                calibration.discreet(trained, self.shared)
+                if calibration.wanted(self.experiment, self.algorithm, self.shared)
+                else trained
+            )
 
         client, upload = client_turn(self.algorithm, client, self.shared, local)
         if not np.isfinite(losses[0]):
