@@ -120,11 +120,9 @@ class Worker:
             forward = self.algorithm.at(round).forward
             trained, loss = train(ready, self.network, forward, self.samples, index, plan(self.experiment, round))
             losses.append(loss)
-            return (
-                calibration.discreet(trained, self.shared)
-                if calibration.wanted(self.experiment, self.algorithm, self.shared)
-                else trained
-            )
+            if calibration.wanted(self.experiment, self.algorithm, self.shared):
+                return calibration.discreet(trained, self.shared)
+            return trained
 
         client, upload = client_turn(self.algorithm, client, self.shared, local)
         if not np.isfinite(losses[0]):
