@@ -67,7 +67,11 @@ def test_bad_input_ends_in_one_sentence(words: list[str], sentence: str, tmp_pat
 def test_messages_are_kept_and_explained(tmp_path: Path, here: Run) -> None:
     run = tmp_path / "run"
     assert here("run", *SMALL, "rounds=3", "--keep-messages", "--out", run).returncode == 0
-    assert sum(path.stat().st_size for path in run.glob("messages/*/upload-*")) == sum(r["up_bytes"] for r in rounds(run))
+    up = [*run.glob("messages/*/upload-*"), *run.glob("messages/*/statistics-*")]
+    assert sum(path.stat().st_size for path in up) == sum(r["up_bytes"] for r in rounds(run))
+    down = [*run.glob("messages/*/broadcast"), *run.glob("messages/*/statistics")]
+    assert sum(path.stat().st_size for path in down) == sum(r["broadcast_bytes"] for r in rounds(run))
+    assert "284, 6 binary digits" in here("inspect", run / "messages" / "round-00002" / "statistics-00000").stdout
     shown = here("inspect", run / "messages" / "round-00003" / "upload-00001").stdout
     for words in ("client 1, 2000 images", "context", "the run's", "checksum", "ok", "linear3.weight", "whole file"):
         assert words in shown

@@ -23,42 +23,29 @@ def _block(
     }
 
 
+def _two_linear(inputs: int, hidden: int, classes: int) -> dict[str, nn.Module]:
+    """What follows two blocks: linear – batch-norm – tanh – linear – batch-norm."""
+    return {
+        "flatten": nn.Flatten(),
+        "linear3": nn.Linear(inputs, hidden),
+        "norm3": nn.BatchNorm1d(hidden),
+        "tanh3": nn.Tanh(),
+        "linear4": nn.Linear(hidden, classes),
+        "norm4": nn.BatchNorm1d(classes),
+    }
+
+
 @model
 def mnist_cnn(classes: int) -> nn.Module:
     """Two 3×3 convolutions of 16 channels and two linear layers, for 28×28 grey images: 82,242 parameters."""
-    return nn.Sequential(
-        OrderedDict(
-            _block(1, 1, 16)
-            | _block(2, 16, 16)
-            | {
-                "flatten": nn.Flatten(),
-                "linear3": nn.Linear(16 * 7 * 7, 100),
-                "norm3": nn.BatchNorm1d(100),
-                "tanh3": nn.Tanh(),
-                "linear4": nn.Linear(100, classes),
-                "norm4": nn.BatchNorm1d(classes),
-            }
-        )
-    )
+    return nn.Sequential(OrderedDict(_block(1, 1, 16) | _block(2, 16, 16) | _two_linear(16 * 7 * 7, 100, classes)))
 
 
 @model
 def femnist_cnn(classes: int) -> nn.Module:
     """Two 5×5 convolutions of 32 and 64 channels and two linear layers, for 28×28 grey images: 6,608,026 parameters."""
-    return nn.Sequential(
-        OrderedDict(
-            _block(1, 1, 32, size=5)
-            | _block(2, 32, 64, size=5)
-            | {
-                "flatten": nn.Flatten(),
-                "linear3": nn.Linear(64 * 7 * 7, 2048),
-                "norm3": nn.BatchNorm1d(2048),
-                "tanh3": nn.Tanh(),
-                "linear4": nn.Linear(2048, classes),
-                "norm4": nn.BatchNorm1d(classes),
-            }
-        )
-    )
+    blocks = _block(1, 1, 32, size=5) | _block(2, 32, 64, size=5)
+    return nn.Sequential(OrderedDict(blocks | _two_linear(64 * 7 * 7, 2048, classes)))
 
 
 @model
