@@ -46,7 +46,7 @@ _KEYS = """\
                         images a fifth
   wire (context)        context codes messages in what both ends know, packed spells every bit out;
                         results do not depend on it
-  reals (short)         batch-norm and scales in 6 binary digits up and 10 down, or float32
+  reals (short)         batch-norm in 6 binary digits up and 10 down, or float32
   device (auto)         a GPU if there is one; cpu, cuda
   workers (0)           processes, 0 = one per core; results do not depend on it
 """

@@ -80,7 +80,7 @@ class VoteSum:
         """Add a ballot of zeros and ones, of the same length each time."""
         if self._few is not None and self._few.shape != ballot.shape:
             raise DataError(f"an upload holds {ballot.size} symbols where the others hold {self._few.size}")
-        if self._few is None or weight != self._weight or self._ballots == 255:
+        if self._few is None or weight != self._weight or self._ballots in (0, 255):
             self._settle()
             self._few, self._ballots, self._weight = ballot.astype(np.uint8), 1, weight
             return

@@ -92,6 +92,7 @@ def one_thread() -> Iterator[None]:
 
 
 @one_thread()
+@torch.random.fork_rng(devices=[])
 def train(client: Client, network: Network, forward: Forward, samples: Samples, index: Tensor, plan: Plan) -> tuple[Client, float]:
     """Train aux and the real parameters on the client's own images.
 
@@ -106,6 +107,7 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
     floors = torch.full_like(real, EPSILON, requires_grad=False)
     floors[: len(network.layout.layers)] = THETA_EPSILON
     optimizer = OPTIMIZERS[plan.optimizer]([aux, real], plan.lr, [EPSILON, floors], [1.0 if forward.clip else math.inf, math.inf])
+    torch.manual_seed(client.key)  # for layers that draw, such as dropout
     generator = np.random.default_rng(client.key)
     start = torch.from_numpy(client.start).to(network.device)
     steps = plan.epochs * len(_starts(len(index), plan.batch))

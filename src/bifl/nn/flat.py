@@ -104,9 +104,17 @@ class Network:
         self.module(images)
         for hook in hooks:
             hook.remove()
+        if len(inputs) < len(self._norms):
+            return self.read_moments()  # a batch-norm that the module does not use: there is nothing to measure
         flat = [inputs[norm].transpose(0, 1).flatten(1).double() for norm in self._norms]  # (channels, all else)
         moments = [part.mean(1) for part in flat] + [part.square().mean(1) for part in flat]
         return torch.cat(moments).float().cpu().numpy() if moments else np.zeros(0, np.float32)
+
+    def train_norms(self) -> None:
+        """Let every batch-norm normalise by its own batch, and nothing else behave as in training."""
+        self.module.eval()
+        for norm in self._norms:
+            norm.train()
 
     def write_moments(self, moments: Floats) -> None:
         """The inverse of `read_moments`."""

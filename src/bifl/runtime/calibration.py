@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from bifl import wire
-from bifl.algorithm import BINARY, NOTHING, Algorithm, Client, Message, Schedule, Shared, key
+from bifl.algorithm import BINARY, NOTHING, Algorithm, Message, Schedule, Shared, key
 from bifl.experiment import PRECISIONS, Experiment
+from bifl.message import Floats
 from bifl.nn.flat import Network
 from bifl.tally import mean
 from bifl.train import Samples, one_thread
@@ -27,8 +28,13 @@ _NO_SYMBOLS = np.zeros(0, np.uint8)
 
 
 def wanted(experiment: Experiment, algorithms: Algorithm | Schedule, shared: Shared) -> bool:
-    """Whether there is an exchange of statistics after this round: not without batch-norm, nor where one client is all there is."""
-    return experiment.batchnorm == "recalibrate" and bool(shared.layout.moments) and not algorithms.at(max(shared.round, 1)).central
+    """Whether there is an exchange of statistics after every broadcast.
+
+    Not without batch-norm, not where one client is all there is, and not where those who voted go to sleep.
+    """
+    if experiment.batchnorm != "recalibrate" or not shared.layout.moments or algorithms.at(max(shared.round, 1)).central:
+        return False
+    return experiment.idle != "sleep" or experiment.participation == 1
 
 
 def context(experiment: Experiment, shared: Shared) -> wire.Context:
@@ -51,22 +57,23 @@ def measured(
 ) -> Message:
     """What client `number` uploads: moments of the global network on some of its images."""
     network.show(shared.weights, shared.real, algorithms.at(shared.round).forward)
-    network.module.train()
+    network.train_norms()
     order = np.random.default_rng([key(shared.seed, shared.round, number), 1]).permutation(len(part))
     moments = network.input_moments(samples.batch(part[torch.from_numpy(order[: 2 * batch])])[0])
     return Message(_NO_SYMBOLS, BINARY, moments, sender=number, weight=len(part), round=shared.round)
 
 
-def discreet(client: Client, shared: Shared) -> Client:
-    """The client without the statistics of its training, which nobody wants to hear."""
+def discreet(real: Floats, shared: Shared, experiment: Experiment, algorithms: Algorithm | Schedule) -> Floats:
+    """A real vector without the statistics of training, which nobody wants to hear before an exchange; a judge does."""
+    if not wanted(experiment, algorithms, shared) or algorithms.validation:
+        return real
     trained = shared.layout.trained
-    return client._replace(real=np.concatenate([client.real[:trained], shared.real[trained:]]))
+    return np.concatenate([real[:trained], shared.real[trained:]])
 
 
-def pooled(uploads: Iterable[Message]) -> Message:
-    """What the server broadcasts."""
-    uploads = list(uploads)
-    return Message(_NO_SYMBOLS, BINARY, mean(uploads).real, round=uploads[0].round)
+def pooled(uploads: Iterable[Message], round: int) -> Message:
+    """What the server broadcasts; the uploads are added one by one."""
+    return Message(_NO_SYMBOLS, BINARY, mean(uploads).real, round=round)
 
 
 def settled(shared: Shared, news: Message) -> Shared:

@@ -39,6 +39,7 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
                 uploads.append(wire.encode(upload._replace(sender=number), known))
         ballots = (wire.decode(upload, known) for upload in uploads)
         said = server_turn(world.algorithm, shared, ballots, judge(world, round))
+        said = said._replace(real=calibration.discreet(said.real, shared, experiment, world.algorithm))
         news = wire.decode(wire.encode(said, known), known)
         shared = absorb(world.algorithm, shared, news)
         if calibration.wanted(experiment, world.algorithm, shared):
@@ -54,7 +55,7 @@ def _recalibrated(shared: Shared, world: World, voters: list[int]) -> Shared:
         part = torch.from_numpy(world.parts[number])
         message = calibration.measured(shared, world.algorithm, world.network, samples, part, number, world.experiment.batch)
         said.append(wire.decode(wire.encode(message, known), known))
-    return calibration.settled(shared, wire.decode(wire.encode(calibration.pooled(said), known), known))
+    return calibration.settled(shared, wire.decode(wire.encode(calibration.pooled(said, shared.round), known), known))
 
 
 def _train(client: Client, world: World, shared: Shared, number: int) -> Client:
@@ -63,4 +64,4 @@ def _train(client: Client, world: World, shared: Shared, number: int) -> Client:
     index = torch.from_numpy(world.parts[number])
     forward = world.algorithm.at(shared.round + 1).forward
     trained, _ = train(client, world.network, forward, samples, index, plan(world.experiment, shared.round + 1))
-    return calibration.discreet(trained, shared) if calibration.wanted(world.experiment, world.algorithm, shared) else trained
+    return trained._replace(real=calibration.discreet(trained.real, shared, world.experiment, world.algorithm))

@@ -82,14 +82,16 @@ class Simulation:
         booth = Booth(self.world, known, self._mailbox)
         turns = pool.turns([Task(n, n in counted, n in voters) for n in awake])
         news = server_turn(self.world.algorithm, before, booth.ballots(turns), judge(self.world, round))
+        news = news._replace(real=calibration.discreet(news.real, before, self.experiment, self.world.algorithm))
         data = wire.encode(news, known)
         self._keep(BROADCAST, data)
-        self.shared = absorb(self.world.algorithm, before, wire.decode(data, known))  # what the clients will read
+        after = absorb(self.world.algorithm, before, wire.decode(data, known))  # what the clients will read
         pool.hear(data)
         receivers = len(sampled(self.experiment, clients, round + 1)) if sleeping else clients
         traffic = Traffic(len(voters), booth.bytes, receivers, len(data), booth.ideal, wire.ideal_size(data, news, known))
-        if calibration.wanted(self.experiment, self.world.algorithm, self.shared):
-            traffic = traffic.plus(*self._recalibrate(pool, voters))
+        if calibration.wanted(self.experiment, self.world.algorithm, after):
+            after, extra = self._recalibrate(pool, voters, after)
+            traffic = traffic.plus(*extra)
         evaluation = pool.score()
         if self.world.algorithm.at(round).central:  # nothing leaves the one machine
             traffic = Traffic(len(voters), 0, receivers, 0)
@@ -98,27 +100,32 @@ class Simulation:
             accuracy=evaluation.accuracy,
             loss=evaluation.loss,
             train_loss=float(booth.losses.mean()),
-            flips=flips(before, self.shared),
+            flips=flips(before, after),
             seconds=float(f"{time.perf_counter() - began:.3f}"),
             **traffic.fields(before.layout.parameters),
             **spread(evaluation.clients),
         )
-        self._trained.update(dict.fromkeys(awake, round))
+        trained = self._trained | dict.fromkeys(awake, round)
         if self._folder is not None:
-            checkpoint.save_server(self._folder, checkpoint.State(self.shared, record, self._trained))
+            checkpoint.save_server(self._folder, checkpoint.State(after, record, trained))
+        self.shared, self._trained = after, trained
         return record
 
-    def _recalibrate(self, pool: Pool, voters: set[int]) -> tuple[int, int]:
+    def _recalibrate(self, pool: Pool, voters: set[int], shared: Shared) -> tuple[Shared, tuple[int, int]]:
         """Give the new global network statistics of its own; the bytes that went up, and those of the broadcast."""
-        known = calibration.context(self.experiment, self.shared)
-        uploads = list(pool.measure(voters))
-        for upload in uploads:
-            self._keep(f"statistics-{wire.read_header(upload).sender:05d}", upload)
-        data = wire.encode(calibration.pooled(wire.decode(upload, known) for upload in uploads), known)
+        known, sizes = calibration.context(self.experiment, shared), []
+
+        def opened(uploads: Iterable[bytes]) -> Iterator[Message]:
+            for upload in uploads:
+                sizes.append(len(upload))
+                message = wire.decode(upload, known)
+                self._keep(f"statistics-{message.sender:05d}", upload)
+                yield message
+
+        data = wire.encode(calibration.pooled(opened(pool.measure(voters)), shared.round), known)
         self._keep(STATISTICS, data)
         pool.settle(data)
-        self.shared = calibration.settled(self.shared, wire.decode(data, known))
-        return sum(map(len, uploads)), len(data)
+        return calibration.settled(shared, wire.decode(data, known)), (sum(sizes), len(data))
 
     def _keep(self, name: str, data: bytes) -> None:
         if self._mailbox is not None:

@@ -120,9 +120,7 @@ class Worker:
             forward = self.algorithm.at(round).forward
             trained, loss = train(ready, self.network, forward, self.samples, index, plan(self.experiment, round))
             losses.append(loss)
-            if calibration.wanted(self.experiment, self.algorithm, self.shared):
-                return calibration.discreet(trained, self.shared)
-            return trained
+            return trained._replace(real=calibration.discreet(trained.real, self.shared, self.experiment, self.algorithm))
 
         client, upload = client_turn(self.algorithm, client, self.shared, local)
         if not np.isfinite(losses[0]):

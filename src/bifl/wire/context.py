@@ -107,9 +107,13 @@ class Context:
             return _levels(self.shared.weights, self.layout)
         return _classes(self.shared.news)
 
-    def sequence(self, *, upload: bool) -> Sequence:
-        """The order of coding. Uploads need not learn from themselves when there is a history: one block is the fastest."""
-        return self._settled if upload and self._history is not None else self._learning
+    def sequence(self, alphabet: Alphabet, *, upload: bool) -> Sequence:
+        """The order of coding. Ballots need not learn from themselves when last round's are known: one block is the fastest."""
+        return self._settled if upload and self._ballots(alphabet) else self._learning
+
+    def _ballots(self, alphabet: Alphabet) -> bool:
+        """Whether the history tells how clients voted."""
+        return self._history is not None and alphabet == BINARY and isinstance(self._history[1].alphabet, Votes)
 
     @cached_property
     def _settled(self) -> Sequence:
@@ -141,10 +145,10 @@ class Context:
     def seen(self, alphabet: Alphabet, *, upload: bool) -> Counts:
         """(classes, drawers) how often weights of a class took each symbol a round ago; zeros where there is no history."""
         drawers = Coarse.of(alphabet).drawers
-        if self._history is None:
+        if self._history is None or (upload and not self._ballots(alphabet)):
             return np.zeros((_LEVELS, drawers), np.int64)
         classes, news = self._history
-        if upload and alphabet == BINARY and isinstance(news.alphabet, Votes):
+        if upload and isinstance(news.alphabet, Votes):
             positive = np.bincount(classes, news.symbols, _LEVELS).astype(np.int64)
             return np.stack([np.bincount(classes, minlength=_LEVELS) * news.alphabet.total - positive, positive], 1)
         if Coarse.of(news.alphabet).drawers != drawers:

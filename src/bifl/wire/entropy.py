@@ -52,7 +52,7 @@ Models = dict[int, Model]  # by class
 def compress(symbols: Symbols, alphabet: Alphabet, context: Context, pace: Pace, *, upload: bool) -> bytes:
     """The symbols, coded in their context."""
     width = Coarse.of(alphabet).width
-    sequence = context.sequence(upload=upload)
+    sequence = context.sequence(alphabet, upload=upload)
     small = symbols.astype(f"u{_bytes(alphabet)}", copy=False)  # gathering single bytes is several times faster
     drawers = np.take(small // width if width > 1 else small, sequence.order).astype(np.int32)
     encoder = constriction.stream.queue.RangeEncoder()
@@ -78,7 +78,7 @@ def expand(data: bytes, alphabet: Alphabet, context: Context, pace: Pace, *, upl
     if len(data) % 4:
         raise ValueError(f"coded symbols come in words of 4 bytes, {len(data)} bytes are none")
     decoder = constriction.stream.queue.RangeDecoder(np.frombuffer(data, "<u4").astype(np.uint32))
-    sequence = context.sequence(upload=upload)
+    sequence = context.sequence(alphabet, upload=upload)
     drawers = np.empty(len(sequence.order), np.int32)
 
     def code(begin: int, end: int, model: Model) -> Run:
@@ -115,7 +115,7 @@ def ideal_bits(symbols: Symbols, alphabet: Alphabet, context: Context) -> float:
 def costs(symbols: Symbols, alphabet: Alphabet, context: Context, pace: Pace, *, upload: bool) -> npt.NDArray[np.float64]:
     """(count,) bits that `compress` spends on each symbol."""
     width = Coarse.of(alphabet).width
-    sequence = context.sequence(upload=upload)
+    sequence = context.sequence(alphabet, upload=upload)
     drawers = (symbols // width).astype(np.int32)[sequence.order]
     bits = np.full(len(drawers), np.log2(width))
 

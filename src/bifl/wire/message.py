@@ -178,7 +178,7 @@ def read_header(data: bytes) -> Header:
 def ideal_size(data: bytes, message: Message, context: Context) -> float | None:
     """How long `data`, which spells the message, would be if its symbols took their empirical conditional entropy.
 
-    None where the context is not used: packed symbols, floats.
+    None where there is no context, or the symbols are floats.
     """
     if context.shared is None or not message.alphabet.size:
         return None
@@ -247,8 +247,11 @@ def _spell_reals(message: Message, context: Context | None) -> tuple[int, bytes]
     if not reals.fits(numbers):
         return 0, message.real.astype("<f4").tobytes()
     dice = np.random.default_rng([message.round, 0 if message.sender is None else message.sender + 1])
-    differences = reals.to_grid(numbers, bits, dice) - _reference(bits, context)
-    return bits, exact.astype("<f4").tobytes() + reals.rice(differences)
+    known, reference = _reference(bits, context)
+    same = numbers == known
+    same[: int(context.layout.normed.sum())] = False
+    grid = np.where(same, reference, reals.to_grid(numbers, bits, dice))  # statistics that are no news cost no more than a bit
+    return bits, exact.astype("<f4").tobytes() + reals.rice(grid - reference)
 
 
 def _read_reals(data: bytes, header: Header, context: Context | None) -> Floats:
@@ -260,19 +263,20 @@ def _read_reals(data: bytes, header: Header, context: Context | None) -> Floats:
     exact = int((~layout.normed).sum())
     if len(data) < 4 * exact:
         raise ValueError(f"{len(data)} bytes are too few for {exact} float32")
-    known = context if header.context != NO_DIGEST else Context(layout, context.round)
-    grid = reals.read_rice(data[4 * exact :], layout.reals - exact) + _reference(header.precision, known)
+    known = context if context.shared is None or header.context != NO_DIGEST else Context(layout, context.round)
+    grid = reals.read_rice(data[4 * exact :], layout.reals - exact) + _reference(header.precision, known)[1]
     if not reals.on_grid(grid, header.precision):
         raise ValueError("a real number is too large")
     return reals.join(np.frombuffer(data[: 4 * exact], "<f4"), reals.from_grid(grid, header.precision), layout)
 
 
 @lru_cache(maxsize=4)
-def _reference(bits: int, context: Context) -> reals.Integers:
-    """What grid numbers are spelled as differences to: the same for all messages of a round."""
-    known = np.zeros(context.layout.reals, np.float32) if context.shared is None else context.shared.real
-    numbers = reals.split(known, context.layout)[1]
-    return reals.to_grid(numbers if reals.fits(numbers) else np.zeros_like(numbers), bits, np.random.default_rng(0))
+def _reference(bits: int, context: Context) -> tuple[reals.Numbers, reals.Integers]:
+    """What numbers are known, and the grid numbers that others are spelled as differences to: the same for a whole round."""
+    real = np.zeros(context.layout.reals, np.float32) if context.shared is None else context.shared.real
+    numbers = reals.split(real, context.layout)[1]
+    numbers = numbers if reals.fits(numbers) else np.zeros_like(numbers)
+    return numbers, reals.to_grid(numbers, bits, None)
 
 
 def _read_symbols(data: bytes, header: Header, alphabet: Alphabet, context: Context | None) -> Symbols:

@@ -77,6 +77,8 @@ def _read(raw: npt.NDArray[np.uint8], count: int, alphabet: Alphabet) -> Symbols
     if alphabet.size == 0:
         return raw.view("<f4").astype(np.float32)
     if alphabet == TERNARY:
+        if len(raw) and int(raw.max()) >= 3**_TRITS:
+            raise ValueError(f"five trits make a byte of at most {3**_TRITS - 1}, not {int(raw.max())}")
         return (raw[:, None] // _POWERS % 3).astype(np.uint8).ravel()[:count]
     width = bits_per_symbol(alphabet)
     bits = np.unpackbits(raw, count=count * width).reshape(count, width)

@@ -1,8 +1,9 @@
 """Batch-norm in a few bits per number: rounded to a grid without bias, then spelled as differences to what both ends know.
 
-The rule: γ, β and E[x]/√E[x²] are rounded to multiples of 2^−bits, or, above 1, to `bits` binary digits after the first; E[x²],
-which may be of any size, always to `bits` digits. Rounding is up or down at random, with the odds that make it right on average, so
-that many clients' small common steps survive; round and sender give the dice. ϑ and the weights of layers kept real stay float32.
+The rule: γ, β and mean/deviation are rounded to multiples of 2^−bits, or, above 1, to `bits` binary digits after the first;
+variances, which may be of any size, always to `bits` digits. Rounding is up or down at random, with the odds that make it right on
+average, so that many clients' small common steps survive; round and sender give the dice. ϑ and the weights of layers kept real stay
+float32.
 
 Grid numbers are consecutive integers. Their differences to the reference are spelled in Rice's code, with one parameter for every
 32 of them.
@@ -31,7 +32,7 @@ Integers = npt.NDArray[np.int64]
 
 LARGEST = 2.0**62  # where the grid ends
 _BINADES = 63  # of the grid: numbers below 2, then one for every power of two
-_SQUARES = 30  # E[x²] is taken times 2^30, so that the grid is as fine for small ones
+_SQUARES = 30  # variances are taken times 2^30, so that the grid is as fine for small ones
 _SNAP = 2.0**-10  # numbers this close to the grid, in steps, are on it: they were rounded before
 _BLOCK = 32  # numbers that share a Rice parameter
 _PARAMETER_BITS = 5
@@ -51,13 +52,13 @@ FINEST = 12
 
 
 def split(real: Floats, layout: Layout) -> tuple[Floats, Numbers]:
-    """A real vector as what stays float32, and what goes on the grid: γ, β, E[x]/√E[x²] and E[x²] in units of 2^−30."""
+    """A real vector as what stays float32, and what goes on the grid: γ, β, mean/deviation and variance in 2^−30."""
     trained = real[: layout.trained]
     first, second = np.split(real[layout.trained :].astype(np.float64), 2)
-    with np.errstate(invalid="ignore"):
-        size = np.sqrt(second)
-    ratio = np.divide(first, size, out=np.zeros_like(first), where=size != 0)
-    return trained[~layout.normed], np.concatenate([trained[layout.normed], ratio, np.ldexp(second, _SQUARES)])
+    variance = np.maximum(second - first**2, 2.0**-_SQUARES)
+    return trained[~layout.normed], np.concatenate(
+        [trained[layout.normed], first / np.sqrt(variance), np.ldexp(variance, _SQUARES)]
+    )
 
 
 def join(exact: Floats, numbers: Numbers, layout: Layout) -> Floats:
@@ -65,10 +66,11 @@ def join(exact: Floats, numbers: Numbers, layout: Layout) -> Floats:
     real = np.empty(layout.reals, np.float32)
     trained = real[: layout.trained]
     trained[~layout.normed] = exact
-    normed, ratio, squares = np.split(numbers, [int(layout.normed.sum()), (len(numbers) + int(layout.normed.sum())) // 2])
+    normed, ratio, scaled = np.split(numbers, [int(layout.normed.sum()), (len(numbers) + int(layout.normed.sum())) // 2])
     trained[layout.normed] = normed
-    second = np.ldexp(squares, -_SQUARES)
-    real[layout.trained :] = np.concatenate([ratio * np.sqrt(np.maximum(second, 0)), second])
+    variance = np.maximum(np.ldexp(scaled, -_SQUARES), 0)
+    first = ratio * np.sqrt(variance)
+    real[layout.trained :] = np.concatenate([first, variance + first**2])
     return real
 
 
@@ -77,11 +79,11 @@ def fits(numbers: Numbers) -> bool:
     return bool(np.all(np.abs(numbers) < LARGEST))  # False for NaN
 
 
-def to_grid(numbers: Numbers, bits: int, dice: np.random.Generator) -> Integers:
-    """(n,) the grid numbers of numbers that fit, rounded up or down at random."""
+def to_grid(numbers: Numbers, bits: int, dice: np.random.Generator | None) -> Integers:
+    """(n,) the grid numbers of numbers that fit, rounded up or down at random, or without dice to the nearest."""
     exact = np.abs(numbers)
     exponent = np.maximum(np.frexp(exact)[1] - 1, 0)
-    up = np.clip(dice.random(len(numbers)), _SNAP, 1 - _SNAP)
+    up = 0.5 if dice is None else np.clip(dice.random(len(numbers)), _SNAP, 1 - _SNAP)
     digits = np.floor(np.ldexp(exact, bits - exponent) + up).astype(np.int64)
     grid: Integers = np.where(numbers < 0, -1, 1) * (digits + (exponent.astype(np.int64) << bits))
     return grid
@@ -125,6 +127,10 @@ def read_rice(data: bytes, count: int) -> Integers:
     blocks = -(-count // _BLOCK)
     if blocks * _PARAMETER_BITS + count > 8 * len(data):
         raise ValueError(f"{len(data)} bytes are too few for {count} real numbers")
+    if 8 * len(data) > blocks * (
+        _PARAMETER_BITS + 2 * _BLOCK * (_LARGEST_PARAMETER + 2)
+    ):  # a sum that the best parameter never exceeds
+        raise ValueError(f"{len(data)} bytes are too many for {count} real numbers")
     bits = np.unpackbits(np.frombuffer(data, np.uint8))
     head = bits[: blocks * _PARAMETER_BITS].reshape(blocks, _PARAMETER_BITS)
     parameters = head.astype(np.int64) @ (1 << np.arange(_PARAMETER_BITS)[::-1])
