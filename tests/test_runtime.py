@@ -137,11 +137,11 @@ def test_centralised_training_sends_nothing(algorithm: str) -> None:
 
 
 def test_biml_learns_and_beats_up_down() -> None:
-    """10 clients, 15 rounds, seed 0, mean of the last 5. Measured: biml 93.1 %, up_down 85.4 % (make run)."""
+    """10 clients, 15 rounds, seed 0, mean of the last 5. Measured: biml 95.6 %, up_down 85.4 % (make run)."""
     biml = simulated(Experiment(algorithm="biml"))[1]
     up_down = simulated(Experiment(algorithm="up_down"))[1]
     level = mean(record.accuracy for record in biml[-5:])
-    assert level >= 0.931 - 0.02
+    assert level >= 0.956 - 0.02
     assert level > mean(record.accuracy for record in up_down[-5:])
     assert mean(record.up_bpp for record in biml) < 0.56  # all included; measured 0.547
     assert mean(record.down_bpp for record in biml) < 2.0  # measured 1.9

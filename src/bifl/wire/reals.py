@@ -2,8 +2,8 @@
 
 The rule: γ, β and mean/deviation are rounded to multiples of 2^−bits, or, above 1, to `bits` binary digits after the first;
 variances, which may be of any size, always to `bits` digits. Rounding is up or down at random, with the odds that make it right on
-average, so that many clients' small common steps survive; round and sender give the dice. ϑ and the weights of layers kept real stay
-float32.
+average, so that many clients' small common steps survive; round and sender give the dice. ϑ and the weights of layers kept real
+stay float32.
 
 Grid numbers are consecutive integers. Their differences to the reference are spelled in Rice's code, with one parameter for every
 32 of them.
