@@ -29,6 +29,11 @@ class Tensor(NamedTuple):
     layer: int = -1  # index into Layout.layers; real tensors have none
 
     @property
+    def owner(self) -> str:
+        """The name of the module that it is a parameter of."""
+        return self.name.rpartition(".")[0]
+
+    @property
     def size(self) -> int:
         """Number of elements."""
         return prod(self.shape)
@@ -84,7 +89,7 @@ class Layout:
     def normed(self) -> npt.NDArray[np.bool_]:
         """(trained,) which trained reals are batch-norm's γ and β; the others are ϑ and the weights of layers kept real."""
         norms = {tensor.name for tensor in self.moments}
-        affine = [np.full(tensor.size, tensor.name.rpartition(".")[0] in norms) for tensor in self.affine]
+        affine = [np.full(tensor.size, tensor.owner in norms) for tensor in self.affine]
         return np.concatenate([np.zeros(len(self.layers), np.bool_), *affine])
 
     def split(self, coded: npt.NDArray[Number]) -> list[npt.NDArray[Number]]:

@@ -17,11 +17,11 @@ from typing import NamedTuple
 from rich import box
 from rich.table import Table
 
-from bifl.layout import Tensor
 from bifl.message import TERNARY, Alphabet
 from bifl.nn.flat import Network
 from bifl.nn.forward import Forward
 from bifl.screen import size
+from bifl.wire.pack import bits_per_symbol
 
 
 class Layer(NamedTuple):
@@ -42,8 +42,8 @@ def summarise(network: Network, forward: Forward) -> list[Layer]:
     layout, rows = network.layout, []
     width = _width(forward.alphabet)
     for name, child in network.module.named_modules():
-        coded = [spec for spec in layout.coded if _owner(spec) == name]
-        affine = [spec for spec in layout.affine if _owner(spec) == name]
+        coded = [spec for spec in layout.coded if spec.owner == name]
+        affine = [spec for spec in layout.affine if spec.owner == name]
         moments = sum(2 * spec.size for spec in layout.moments if spec.name == name)
         if not (coded or affine or moments):
             continue
@@ -83,10 +83,6 @@ def verdict(layers: list[Layer]) -> str:
     return f"{sum(layer.parameters for layer in layers):,} parameters in {size(packed)}, {less} (ϑ and running statistics included)"
 
 
-def _owner(spec: Tensor) -> str:
-    return spec.name.rpartition(".")[0]
-
-
 def _width(alphabet: Alphabet) -> float:
     """Bits of a packed symbol."""
-    return 8 / 5 if alphabet == TERNARY else (alphabet.size - 1).bit_length() if alphabet.size else 32.0
+    return 8 / 5 if alphabet == TERNARY else float(bits_per_symbol(alphabet))

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from bifl import wire
@@ -79,7 +79,7 @@ class Simulation:
         sleeping = self.experiment.idle == "sleep"
         awake = sorted(voters) if sleeping else range(clients)
         known = context(self.experiment, before)
-        booth = Booth(self.world, known, self._mailbox)
+        booth = Booth(self.world, known, self._keep)
         turns = pool.turns([Task(n, n in counted, n in voters) for n in awake])
         news = server_turn(self.world.algorithm, before, booth.ballots(turns), judge(self.world, round))
         news = news._replace(real=calibration.discreet(news.real, before, self.experiment, self.world.algorithm))
@@ -135,8 +135,8 @@ class Simulation:
 class Booth:
     """Opens the envelopes: decodes uploads one by one as they come, and notes their bytes and training losses."""
 
-    def __init__(self, world: World, context: wire.Context, mailbox: Mailbox | None) -> None:
-        self._world, self._context, self._mailbox = world, context, mailbox
+    def __init__(self, world: World, context: wire.Context, keep: Callable[[str, bytes], None]) -> None:
+        self._world, self._context, self._keep = world, context, keep
         self.bytes = 0
         self.ideal: float | None = 0.0  # bytes, if the coder were ideal
         self.losses = ExactSum()
@@ -147,8 +147,7 @@ class Booth:
             self.losses.add(turn.loss, len(self._world.parts[turn.number]))
             if turn.upload is not None:
                 self.bytes += len(turn.upload)
-                if self._mailbox is not None:
-                    self._mailbox.keep(self._context.round, f"upload-{turn.number:05d}", turn.upload)
+                self._keep(f"upload-{turn.number:05d}", turn.upload)
                 upload = wire.decode(turn.upload, self._context)
                 ideal = wire.ideal_size(turn.upload, upload, self._context)
                 self.ideal = None if ideal is None or self.ideal is None else self.ideal + ideal

@@ -153,8 +153,14 @@ class Context:
             return np.stack([np.bincount(classes, minlength=_LEVELS) * news.alphabet.total - positive, positive], 1)
         if Coarse.of(news.alphabet).drawers != drawers:
             return np.zeros((_LEVELS, drawers), np.int64)
-        drawer = (news.symbols // Coarse.of(news.alphabet).width).astype(np.int64)
-        return np.bincount(classes * np.int64(drawers) + drawer, minlength=_LEVELS * drawers).reshape(_LEVELS, drawers)
+        return tabulated(classes, news.symbols, news.alphabet)
+
+
+def tabulated(classes: npt.NDArray[np.uint8], symbols: Symbols, alphabet: Alphabet) -> Counts:
+    """(classes, drawers) how often weights of a class have each symbol."""
+    drawers, width = Coarse.of(alphabet)
+    places = classes * np.int64(drawers) + (symbols // width).astype(np.int64)
+    return np.bincount(places, minlength=_LEVELS * drawers).reshape(_LEVELS, drawers)
 
 
 def _classes(message: Message) -> npt.NDArray[np.uint8]:

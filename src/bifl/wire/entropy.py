@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bifl.message import Alphabet, Symbols
-from bifl.wire.context import Coarse, Context, Counts, Runs
+from bifl.wire.context import Coarse, Context, Counts, Runs, tabulated
 
 _MODELS = constriction.stream.model
 _ONE = 1 << 24  # probabilities are multiples of 1/_ONE
@@ -105,11 +105,9 @@ def expand(data: bytes, alphabet: Alphabet, context: Context, pace: Pace, *, upl
 
 def ideal_bits(symbols: Symbols, alphabet: Alphabet, context: Context) -> float:
     """The empirical conditional entropy: what the symbols would take if their frequencies in each class were known for nothing."""
-    drawers, width = Coarse.of(alphabet)
-    seen = np.bincount(context.classes * np.int64(drawers) + (symbols // width).astype(np.int64), minlength=256 * drawers)
-    table = seen.reshape(256, drawers).astype(np.float64)
+    table = tabulated(context.classes, symbols, alphabet).astype(np.float64)
     surprise = np.log2(np.maximum(table.sum(1, keepdims=True), 1)) - np.log2(np.maximum(table, 1))
-    return float((table * surprise).sum() + len(symbols) * np.log2(width))
+    return float((table * surprise).sum() + len(symbols) * np.log2(Coarse.of(alphabet).width))
 
 
 def costs(symbols: Symbols, alphabet: Alphabet, context: Context, pace: Pace, *, upload: bool) -> npt.NDArray[np.float64]:
