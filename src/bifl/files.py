@@ -1,13 +1,20 @@
-"""Writing files so that a reader sees the old one or the new one, never half of one."""
+"""Writing files so that a reader sees the old one or the new one, never half of one; and what damaged ones raise."""
 
 from __future__ import annotations
 
 import os
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from bifl.errors import RunError
+
+DAMAGED_NPZ = (
+    OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error, NotImplementedError,
+)  # fmt: skip
+"""What numpy.load and its zip file raise, depending on where the damage is."""
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:

@@ -29,7 +29,7 @@ from bifl.layout import Layout
 from bifl.nn.flat import Network
 from bifl.nn.forward import FORWARDS, Forward, real
 from bifl.nn.models import model
-from bifl.train import CHUNK, Samples, evaluate
+from bifl.train import Samples, evaluate_all
 
 MAGIC = b"BIFLMODL"
 _NUMBER = struct.Struct("<I")
@@ -147,8 +147,8 @@ class Model:
         network = self._network()
         samples = Samples.of(data.test_images, data.test_labels, data)._replace(mean=self.mean, std=self.std)
         images = len(data.test_labels)
-        parts = [evaluate(network, samples, slice(start, start + CHUNK)) for start in range(0, images, CHUNK)]
-        return sum(correct for correct, _ in parts) / images, sum(loss for _, loss in parts) / images
+        correct, loss = evaluate_all(network, samples)
+        return correct / images, loss / images
 
 
 def _make(choice: Choice, classes: int, forward: Forward) -> Network:

@@ -134,3 +134,9 @@ def evaluate(network: Network, samples: Samples, part: slice | Tensor) -> tuple[
     scores = network.module(images)
     loss = nn.functional.cross_entropy(scores, labels, reduction="sum")
     return int((scores.argmax(1) == labels).sum()), float(loss)
+
+
+def evaluate_all(network: Network, samples: Samples) -> tuple[int, float]:
+    """Correct answers and summed loss on all of the samples."""
+    parts = [evaluate(network, samples, slice(start, start + CHUNK)) for start in range(0, len(samples.labels), CHUNK)]
+    return sum(correct for correct, _ in parts), sum(loss for _, loss in parts)

@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bifl.errors import ConfigError, DataError
+from bifl.files import DAMAGED_NPZ
 
 Array = npt.NDArray[Any]
 Images = npt.NDArray[np.uint8]
@@ -127,7 +126,7 @@ def read_npz(path: Path) -> dict[str, Array]:
             return {name: found[name] for name in found.files}
     except FileNotFoundError:
         raise DataError(f"'{path}' does not exist") from None
-    except (OSError, EOFError, ValueError, KeyError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
+    except DAMAGED_NPZ as error:
         raise DataError(f"'{path}' cannot be read as .npz, it is damaged or something else ({error})") from error
 
 

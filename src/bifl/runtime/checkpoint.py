@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +18,7 @@ import numpy.typing as npt
 from bifl import wire
 from bifl.algorithm import Client, Message, Shared
 from bifl.errors import RunError
-from bifl.files import write_atomic, writing
+from bifl.files import DAMAGED_NPZ, write_atomic, writing
 from bifl.runtime.record import Record
 
 _SERVER = "server.npz"
@@ -109,7 +107,7 @@ def _read(path: Path, needed: Iterable[str]) -> dict[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as file:  # a zip: its checksums are verified on reading
             arrays = {name: file[name] for name in file.files}
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except DAMAGED_NPZ as error:
         raise RunError(f"the checkpoint file '{path}' cannot be read ({error}): start the run again in a new folder") from error
     for name in needed:
         if name not in arrays:

@@ -22,7 +22,7 @@ from bifl.message import Floats
 from bifl.nn.flat import Network
 from bifl.nn.models import model
 from bifl.registry import short
-from bifl.train import CHUNK, Plan, Samples, evaluate, schedule
+from bifl.train import Plan, Samples, evaluate_all, schedule
 
 HOLDOUT = 0.2  # where there are no test images to evaluate on
 
@@ -97,8 +97,7 @@ def judge(world: World, round: int) -> Judge | None:
 
     def accuracy(weights: Floats, real: Floats) -> float:
         world.network.show(weights, real, forward)
-        starts = range(0, len(world.held), CHUNK)
-        return sum(evaluate(world.network, samples, slice(s, s + CHUNK))[0] for s in starts) / len(world.held)
+        return evaluate_all(world.network, samples)[0] / len(world.held)
 
     return accuracy
 
