@@ -86,6 +86,7 @@ class Nodes(AbstractContextManager["Nodes"]):
         self._looked = -math.inf
         self._refused = self._catch_up = 0
         self._missing: set[int] = set()
+        self._told: set[int] = set()  # clients for which the last broadcast is counted
         self._rejected: set[int] = set()  # clients whose last upload was refused
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -121,7 +122,8 @@ class Nodes(AbstractContextManager["Nodes"]):
     def hear(self, news: bytes, after: Shared) -> set[int]:
         """Keep a broadcast, to be sent with the next request; the clients that are there to get it."""
         self._journal.add(BROADCAST, news, after)
-        return set(self._present())
+        self._told = set(self._present())
+        return self._told
 
     def measure(self, clients: Iterable[int]) -> Iterator[tuple[int, bytes]]:
         """What clients say of batch-norm in the global network."""
@@ -210,7 +212,10 @@ class Nodes(AbstractContextManager["Nodes"]):
         known = {member.node for member in self._members.values()} | self._strangers
         known |= {asked.node for asked in self._asked.values() if asked.kind == letters.HELLO}
         for node in self._online - known:
-            self._send(Asked(node, letters.HELLO, self._journal.shared.round, -1), letters.terms_fields(self._terms))
+            self._greet(node)
+
+    def _greet(self, node: int) -> None:
+        self._send(Asked(node, letters.HELLO, self._journal.shared.round, -1), letters.terms_fields(self._terms))
 
     def _present(self) -> dict[int, Member]:
         return {number: member for number, member in sorted(self._members.items()) if member.node in self._online}
@@ -227,7 +232,7 @@ class Nodes(AbstractContextManager["Nodes"]):
         for number, member in self._present().items():
             if number in requests and number not in under_way:
                 update = self._journal.update(member.digest)
-                self._catch_up += update.extra(round)
+                self._catch_up += self._journal.extra(update, number in self._told)
                 self._send(Asked(member.node, kind, round, number), requests[number] | letters.update_fields(update))
 
     def _send(self, asked: Asked, fields: Fields) -> None:
@@ -253,7 +258,8 @@ class Nodes(AbstractContextManager["Nodes"]):
             if asked.kind == letters.HELLO:
                 self._welcome(asked.node, said)
             elif said.get("lost"):
-                self._members.pop(asked.number, None)  # it has lost its folder: greet it anew
+                self._members.pop(asked.number, None)  # it has lost its folder
+                self._greet(asked.node)
             elif (asked.kind, asked.round) != (kind, round):
                 self._refuse(asked.number, f"{_what(asked.kind)} of round {asked.round + 1} came late", round=asked.round + 1)
             else:

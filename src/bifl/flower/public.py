@@ -18,6 +18,7 @@ from bifl.algorithm import BINARY, FLOAT32, Algorithm, Message, Schedule, Shared
 from bifl.experiment import Experiment
 from bifl.layout import Layout
 from bifl.runtime import calibration
+from bifl.wire.context import NO_DIGEST
 
 BROADCAST, STATISTICS = "broadcast", "statistics"
 _STEPS = 4  # that are remembered: two rounds
@@ -51,9 +52,9 @@ class Update(NamedTuple):
     steps: tuple[Step, ...] = ()
     whole: Mapping[str, bytes] | None = None  # empty for the state before the first round, which everyone can compute
 
-    def extra(self, round: int) -> int:
-        """Bytes on top of what every client is sent of a round."""
-        return _size(self.whole or {}) + sum(len(step.data) for step in self.steps if step.round < round)
+    def size(self) -> int:
+        """In bytes."""
+        return _size(self.whole or {}) + sum(len(step.data) for step in self.steps)
 
 
 def _size(said: Mapping[str, bytes]) -> int:
@@ -66,6 +67,7 @@ class Journal:
     def __init__(self, experiment: Experiment, algorithm: Algorithm | Schedule, fresh: Shared, shared: Shared) -> None:
         self._experiment, self._algorithm, self._fresh = experiment, algorithm, fresh
         self._steps: list[Step] = []
+        self._sent = b""  # the last broadcast
         self._at(shared)
 
     def _at(self, shared: Shared) -> None:
@@ -74,8 +76,15 @@ class Journal:
 
     def add(self, kind: str, data: bytes, after: Shared) -> None:
         """Another step, which leads to the state `after`."""
+        self._sent = data if kind == BROADCAST else self._sent
         self._steps = [*self._steps, Step(self.digest, kind, after.round, data)][-_STEPS:]
         self._at(after)
+
+    def extra(self, update: Update, told: bool) -> int:
+        """Bytes of an update on top of the round's own messages, which count for every client that was `told` of them."""
+        own = [step.data for step in self._steps if step.round == self.shared.round] if told else []
+        regular = all(step.round == self.shared.round for step in update.steps) and update.whole is None
+        return 0 if regular and told else max(0, update.size() - sum(map(len, own)))
 
     def update(self, known: str) -> Update:
         """What brings a client up to date that knows the state of this digest."""
@@ -86,17 +95,24 @@ class Journal:
         if steps and steps[0].round == self.shared.round:
             return Update(self.digest, steps)
         if self._whole is None:
-            self._whole = whole(self.shared, self._experiment, self._algorithm, self._fresh)
+            self._whole = whole(self.shared, self._experiment, self._algorithm, self._fresh, self._sent)
         if steps and sum(len(step.data) for step in steps) <= _size(self._whole):
             return Update(self.digest, steps)
         return Update(self.digest, whole=self._whole)
 
 
-def whole(shared: Shared, experiment: Experiment, algorithm: Algorithm | Schedule, fresh: Shared) -> dict[str, bytes]:
-    """The public state in messages that need no context, exactly: the last broadcasts, and what they do not tell."""
+def whole(
+    shared: Shared, experiment: Experiment, algorithm: Algorithm | Schedule, fresh: Shared, sent: bytes = b""
+) -> dict[str, bytes]:
+    """The public state in messages that need no context, exactly: the last broadcasts, and what they do not tell.
+
+    The last broadcast as it was `sent` will do, if that was without context.
+    """
     if shared.news is None:
         return {}
-    said = {_NEWS: wire.encode(shared.news, wire.Context(shared.layout, shared.round))}
+    if not sent or wire.read_header(sent).context != NO_DIGEST:
+        sent = wire.encode(shared.news, wire.Context(shared.layout, shared.round))
+    said = {_NEWS: sent}
     if shared.before is not None and experiment.in_context():  # both together are the context of the next messages
         said[_BEFORE] = wire.encode(shared.before, wire.Context(shared.layout, shared.before.round))
     moments = Message(_NO_SYMBOLS, BINARY, shared.real[shared.layout.trained :], round=shared.round)
