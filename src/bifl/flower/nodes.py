@@ -87,6 +87,7 @@ class Nodes(AbstractContextManager["Nodes"]):
         self._refused = self._catch_up = 0
         self._missing: set[int] = set()
         self._told: set[int] = set()  # clients for which the last broadcast is counted
+        self._lost: set[Asked] = set()  # requests that found a client without its folder
         self._rejected: set[int] = set()  # clients whose last upload was refused
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -167,6 +168,7 @@ class Nodes(AbstractContextManager["Nodes"]):
         The first exchange also waits for those who are not there yet. An answer that the caller refuses does not count.
         """
         todo, accepted, failed = set(requests), 0, False
+        self._lost.clear()
         ends = time.monotonic() + self._rules.deadline
         self._tell_waiting(todo, least)
         while True:
@@ -257,12 +259,13 @@ class Nodes(AbstractContextManager["Nodes"]):
             said = letters.fields_of(reply) if letters.RECORD in reply.content else {}
             if asked.kind == letters.HELLO:
                 self._welcome(asked.node, said)
-            elif said.get("lost"):
-                self._members.pop(asked.number, None)  # it has lost its folder
+            elif said.get("lost") and asked not in self._lost:
+                self._lost.add(asked)
+                self._members.pop(asked.number, None)  # it has lost its folder: once in an exchange
                 self._greet(asked.node)
             elif (asked.kind, asked.round) != (kind, round):
                 self._refuse(asked.number, f"{_what(asked.kind)} of round {asked.round + 1} came late", round=asked.round + 1)
-            else:
+            elif asked.number in self._members:
                 self._members[asked.number].digest = self._journal.digest
                 yield asked.number, said
 
