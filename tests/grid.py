@@ -49,8 +49,8 @@ class LocalGrid(Grid):
     def create_message(self, *_: Any, **__: Any) -> Message:
         raise NotImplementedError
 
-    def send_and_receive(self, *_: Any, **__: Any) -> Iterable[Message]:
-        raise NotImplementedError
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        return self.pull_messages(self.push_messages(messages))
 
     def get_node_ids(self) -> Iterable[int]:
         return [number for number, node in self.nodes.items() if node.online]

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 
 from bifl import wire
 from bifl.algorithm import BINARY, FLOAT32
@@ -21,19 +22,33 @@ from bifl.errors import ConfigError, RunError
 from bifl.experiment import Experiment
 from bifl.flower import letters, nodes
 from bifl.flower.client import app
+from bifl.flower.compress import expand, squeeze
 from bifl.flower.server import EVENTS, federate, open_folder, rules, run_rounds
 from bifl.runtime.folder import RunFolder
 from bifl.runtime.record import Record
 from tests.commands import rounds
 from tests.grid import Handler, LocalGrid, Node
+from tests.test_docs import python_blocks
 
 QUICK: dict[str, Any] = {"clients": 3, "rounds": 3, "workers": 1, "dataset": "mnist5k"}
 
 
+class Clock:
+    """Time that passes only while the server sleeps: no deadline depends on how fast this machine is."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here takes time to arrive."""
-    monkeypatch.setattr(nodes, "POLL", 0.001)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "time", Clock())
     monkeypatch.setattr(nodes, "LOOK", 0.0)
 
 
@@ -323,3 +338,46 @@ def test_nobody_serves_what_has_no_clients(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="centralised"):
         open_folder("algorithm=baseline", str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_the_documented_apps_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Our algorithms in somebody's own app, and only our compression in another."""
+    digits = dataset.make("mnist5k", {})
+    np.savez(tmp_path / "mine.npz", images=digits.images[::10], labels=digits.labels[::10])
+    monkeypatch.chdir(tmp_path)
+    ours, compression = python_blocks("docs/deploy.md")
+    page: dict[str, Any] = {}
+    exec(ours, page)
+    grid = LocalGrid({5 + number: Node(number, tmp_path / f"state-{number}") for number in range(2)})
+    for node in grid.nodes.values():
+        node.app = page["client"]
+    page["server"](grid, grid.nodes[5].context)
+    assert capsys.readouterr().out.count("on images that clients held out") == 3
+    exec(compression, page)
+    for node in grid.nodes.values():
+        node.app = page["plain"]
+    network = torch.nn.Linear(784, 10)
+    start = ArrayRecord(network.state_dict())
+    result = page["strategy"].start(grid=grid, initial_arrays=start, num_rounds=8, train_config=ConfigRecord({}))
+    network.load_state_dict(result.arrays.to_torch_state_dict())
+    scores = network(torch.tensor(digits.test_images.reshape(1000, -1) / 255, dtype=torch.float32))
+    assert float((scores.argmax(1).numpy() == digits.test_labels).mean()) > 0.7
+
+
+def test_squeezed_updates_are_right_on_average() -> None:
+    generator = np.random.default_rng(0)
+    start = [generator.normal(size=(20, 30)).astype(np.float32), np.zeros(5, np.float32), np.array(3)]
+    end = [
+        start[0] + generator.uniform(-0.01, 0.01, start[0].shape).astype(np.float32),
+        np.arange(5, dtype=np.float32),
+        np.array(4),
+    ]
+    data = [squeeze(start, end, [seed]) for seed in range(2000)]
+    assert len(data[0]) < 600 / 8 + 130
+    mean = np.mean([expand(start, each)[0] for each in data], axis=0)
+    width = 1.5 * np.abs(end[0] - start[0]).mean()
+    inside = np.abs(end[0] - start[0]) < width
+    assert np.abs(mean - end[0])[inside].max() < 5 * width / np.sqrt(2000)
+    assert [array.tolist() for array in expand(start, data[0])[1:]] == [[0, 1, 2, 3, 4], 4]
+    with pytest.raises(wire.WireError, match=r"other arrays"):
+        expand(start[:1], data[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -169,10 +170,16 @@ class Booth:
     def __init__(self, clients: Clients, context: wire.Context, keep: Callable[[str, bytes], None]) -> None:
         self._clients, self._context, self._keep = clients, context, keep
         self.bytes = 0
-        self.ideal: float | None = 0.0  # bytes, if the coder were ideal
         self.losses = ExactSum()
         self.trained: set[int] = set()
         self._senders: set[int] = set()
+        self._ideals: list[float | None] = []  # bytes of each upload, if the coder were ideal
+
+    @property
+    def ideal(self) -> float | None:
+        """Their sum, in whatever order they came."""
+        known = [size for size in self._ideals if size is not None]
+        return math.fsum(known) if len(known) == len(self._ideals) else None
 
     @property
     def counted(self) -> frozenset[int]:
@@ -195,5 +202,4 @@ class Booth:
         self._senders.add(number)
         self.bytes += len(data)
         self._keep(f"upload-{number:05d}", data)
-        ideal = wire.ideal_size(data, ballot, self._context)
-        self.ideal = None if ideal is None or self.ideal is None else self.ideal + ideal
+        self._ideals.append(wire.ideal_size(data, ballot, self._context))
