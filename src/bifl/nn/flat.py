@@ -85,10 +85,12 @@ class Network:
         theta, *affine = torch.split_with_sizes(trained, [len(specs.layers), *(spec.size for spec in specs.affine)])
         flat = forward.weights(latent._replace(scales=theta, sizes=specs.sizes))
         scale = theta if forward.scaled else None
-        for slot, weights in zip(self._coded, _Spread.apply(flat, scale, specs.coded), strict=True):  # type: ignore[no-untyped-call]
-            setattr(*slot, weights)
-        for slot, spec, part in zip(self._affine, specs.affine, affine, strict=True):
-            setattr(*slot, part.view(spec.shape))
+        spread = _Spread.apply(flat, scale, specs.coded)  # type: ignore[no-untyped-call]
+        # into __dict__, past nn.Module's bookkeeping: these are no parameters any more (see _release), and it takes its time
+        for (child, attribute), weights in zip(self._coded, spread, strict=True):
+            child.__dict__[attribute] = weights
+        for (child, attribute), spec, part in zip(self._affine, specs.affine, affine, strict=True):
+            child.__dict__[attribute] = part.view(spec.shape)
 
     def read_moments(self) -> Floats:
         """(moments,) E[x] of every batch-norm input, then E[x²] of every one, from the running statistics."""
@@ -129,12 +131,14 @@ class Network:
 
     def write_moments(self, moments: Floats) -> None:
         """The inverse of `read_moments`."""
-        parts = torch.split_with_sizes(
-            torch.from_numpy(moments.copy()).to(self.device), [spec.size for spec in self.layout.moments] * 2
-        )
-        for norm, mean, square in zip(self._norms, parts[: len(self._norms)], parts[len(self._norms) :], strict=True):
-            norm.running_mean = mean
-            norm.running_var = (square - mean**2).clamp_(min=0)
+        means, squares = moments.reshape(2, -1)
+        variances = np.maximum(squares - means**2, 0)
+        sizes = [spec.size for spec in self.layout.moments]
+        parts = [torch.split_with_sizes(torch.from_numpy(vector), sizes) for vector in (means, variances)]
+        for norm, mean, variance in zip(self._norms, *parts, strict=True):
+            if norm.running_mean is not None and norm.running_var is not None:
+                norm.running_mean.copy_(mean)
+                norm.running_var.copy_(variance)
 
     @torch.no_grad()
     def show(self, weights: Floats, real: Floats, forward: Forward) -> None:
