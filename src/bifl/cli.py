@@ -1,4 +1,4 @@
-"""The command line: bifl run, compare, eval, inspect, data, summary, list."""
+"""The command line: bifl run, compare, eval, inspect, data, summary, report, list."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ examples:
   bifl eval runs/table1/model mnist            a trained model on a test set
   bifl run --keep-messages --out runs/look     keep every message …
   bifl inspect runs/look/messages/round-00002/upload-00001    … and see what its bytes are
+  bifl report runs -o report.html              a page with charts of all runs, beside the paper's values
   bifl data mnist-nc3                          who holds what: table and picture
   bifl summary mnist_cnn                       a network layer by layer: what is binary, what it weighs
   bifl list                                    algorithms, datasets, partitions, models, presets
@@ -151,9 +152,22 @@ def _parser() -> argparse.ArgumentParser:
         "settings", nargs="*", metavar="KEY=VALUE", help="classes (10), algorithm (biml): fttq's weights are ternary"
     )
 
+    _add_report(verbs)
+
     listing = verbs.add_parser("list", help="show what there is to choose from", description="Everything a key can be set to.")
     listing.set_defaults(command=commands.show_choices)
     return parser
+
+
+def _add_report(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    report = verbs.add_parser(
+        "report",
+        help="make a page of finished runs",
+        description="Tables and interactive charts of runs, beside the paper's values, in one HTML file that needs no network.",
+    )
+    report.set_defaults(command=commands.report)
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, comparisons, or folders of such: runs")
+    report.add_argument("-o", "--out", type=Path, metavar="FILE", default=Path("report.html"), help="default: report.html")
 
 
 def _version() -> str:

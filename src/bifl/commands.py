@@ -183,6 +183,17 @@ def summary(options: argparse.Namespace) -> int:
     return 0
 
 
+def report(options: argparse.Namespace) -> int:
+    """Finished runs as one HTML file."""
+    from bifl.report.collect import read_all
+    from bifl.report.page import write
+    from bifl.screen import console, size
+
+    write(read_all(options.runs), options.out)
+    console().print(f"report: {options.out} ({size(options.out.stat().st_size)})", soft_wrap=True)
+    return 0
+
+
 def show_choices(options: argparse.Namespace) -> int:
     """Everything a key can be set to."""
     from bifl.experiment import REGISTRIES
