@@ -5,7 +5,9 @@ PYTHON ?= python3
 BIN = .venv/bin
 READY = .venv/.ready
 
-.PHONY: run test bench bench-flower clean
+.PHONY: ready run test bench bench-flower clean
+
+ready: $(READY)
 
 run: $(READY)
 	$(BIN)/bifl compare algorithms=fedavg,full,biml,up_down

@@ -32,7 +32,9 @@ def series_colour(number: int) -> str:
 def accuracy_by_round(series: list[Series], places: dict[str, int]) -> Figure:
     """Test accuracy over the rounds, with the paper's values at the end where there are some."""
     traces = [trace for one in series for trace in _curves(one, places[one.label], lambda r: 1.0)]
-    traces += [_printed(one, places[one.label]) for one in series if one.printed]
+    end = max(one.rounds for one in series)
+    printed = [one for one in series if one.printed]
+    traces += [_printed(one, places[one.label], end * (1.02 + number / 100)) for number, one in enumerate(printed)]
     figure = _figure(traces, "round", "test accuracy, %")
     figure["layout"]["yaxis"]["range"] = _accuracies(series)
     figure["layout"]["showlegend"] = True
@@ -68,7 +70,7 @@ def flips(records: list[Record]) -> Figure:
     traces[-1]["line"]["dash"] = "dot"
     figure = _figure(traces, "round", "signs flipped, %")
     figure["layout"]["yaxis"]["rangemode"] = "tozero"
-    figure["layout"]["showlegend"] = True
+    figure["layout"]["showlegend"] = len(traces) > 1
     return figure
 
 
@@ -103,9 +105,15 @@ def partition(counts: npt.NDArray[np.int64]) -> Figure:
         "z": counts.T.tolist(),
         "colorscale": [[0, EMPTY], [1, FULL]],
         "zmin": 0,
+        "zmax": int(counts.max()),
         "xgap": 1 if len(counts) <= 150 else 0,
         "ygap": 1 if len(counts) <= 150 else 0,
-        "colorbar": {"title": {"text": "images", "side": "right"}, "thickness": 10, "outlinewidth": 0, "tickfont": _font()},
+        "colorbar": {
+            "title": {"text": "images", "side": "right", "font": _font()},
+            "thickness": 10,
+            "outlinewidth": 0,
+            "tickfont": _font(),
+        },
         "hovertemplate": "client %{x}, class %{y}: %{z:,} images<extra></extra>",
     }
     figure = _figure([trace], "client", "class")
@@ -145,7 +153,7 @@ def _line(x: Sequence[float], y: Sequence[float], name: str, place: int) -> Trac
     }
 
 
-def _printed(series: Series, place: int) -> Trace:
+def _printed(series: Series, place: int, x: float) -> Trace:
     """The paper's mean ± deviation, a little right of the last round."""
     value = series.printed
     assert value is not None
@@ -155,7 +163,7 @@ def _printed(series: Series, place: int) -> Trace:
         "name": series.label,
         "legendgroup": series.label,
         "showlegend": False,
-        "x": [series.rounds * 1.02 + place * series.rounds / 200],
+        "x": [_digits(x)],
         "y": [value.mean],
         "error_y": {"array": [value.std], "thickness": 1.2, "width": 3, "color": series_colour(place)},
         "marker": {"color": series_colour(place), "symbol": "diamond", "size": 8},
@@ -177,6 +185,7 @@ def _figure(traces: list[Trace], across: str, up: str) -> Figure:
         "gridcolor": "var(--line)",
         "linecolor": "var(--line)",
         "zeroline": False,
+        "ticks": "",
         "automargin": True,
         "tickfont": _font(),
     }

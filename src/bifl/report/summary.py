@@ -143,7 +143,6 @@ def _repetitions(results: Iterable[Result]) -> list[list[Result]]:
 
 
 def _setting(group: list[list[Result]]) -> Setting:
-    group.sort(key=lambda repetitions: _rank(repetitions[0].experiment))
     experiments = [repetitions[0].experiment for repetitions in group]
     first = experiments[0]
     names = [item.name for item in fields(Experiment) if item.name not in _UNLABELLED]
@@ -159,12 +158,13 @@ def _setting(group: list[list[Result]]) -> Setting:
     clients = [] if "clients" in varying else [f"{first.clients} clients"]
     about = ", ".join([*clients, short(first.model.name), *common])
     title = f"{described(first.dataset)} · {described(first.partition)}"
-    return Setting(title, about, [Series(label, runs) for label, runs in zip(labels, group, strict=True)])
+    series = [Series(label, runs) for label, runs in zip(labels, group, strict=True)]
+    return Setting(title, about, sorted(series, key=lambda one: (_rank(one.experiment), one.label)))
 
 
-def _rank(experiment: Experiment) -> tuple[int, str]:
+def _rank(experiment: Experiment) -> int:
     name = experiment.algorithm.name
-    return (_RANKS.index(name) if name in _RANKS else len(_RANKS)), name
+    return _RANKS.index(name) if name in _RANKS else len(_RANKS)
 
 
 def _label(experiment: Experiment, varying: list[str]) -> str:
