@@ -52,6 +52,10 @@ _KEYS = """\
   workers (0)           processes, 0 = one per core; results do not depend on it
 """
 
+_TRACK = """\
+  track (nothing)       tensorboard or mlflow: log every round there too; may be given with --resume
+"""
+
 _RUN_KEYS = f"""\
 keys (default) and their meaning:
   algorithm (biml)      a name from `bifl list`; its parameters are set as algorithm.alpha=1.5;
@@ -104,12 +108,12 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     run = verbs.add_parser(
-        "run", help="train one model", formatter_class=raw, epilog=_RUN_KEYS, description="Train one model federatedly."
+        "run", help="train one model", formatter_class=raw, epilog=_RUN_KEYS + _TRACK, description="Train one model federatedly."
     )
     run.set_defaults(command=commands.run)
     compare = verbs.add_parser(
         "compare", help="train with several algorithms on the same split", formatter_class=raw,
-        epilog=_COMPARE_KEYS,
+        epilog=_COMPARE_KEYS + _TRACK,
         description="Train with several algorithms on the same split: a table, and a picture of accuracy against bytes.",
     )  # fmt: skip
     compare.set_defaults(command=commands.compare)
