@@ -57,8 +57,9 @@ class Samples(NamedTuple):
 
     def batch(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
         """The chosen images as normalised floats, and their labels."""
-        pixels = self.images[index].to(torch.float32).div_(255.0)
-        images = pixels.sub_(self.mean).div_(self.std)
+        # index_select copies whole images, [] would gather pixel by pixel
+        pixels = self.images[index] if isinstance(index, slice) else self.images.index_select(0, index)
+        images = pixels.to(torch.float32).div_(255.0).sub_(self.mean).div_(self.std)
         # .to, not .contiguous: with one channel both orders are "contiguous", and only .to makes the layers take the fast one
         return images.to(memory_format=torch.channels_last), self.labels[index]
 
