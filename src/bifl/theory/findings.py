@@ -97,6 +97,9 @@ LEMMAS: dict[Claim, Judge] = {
     Claim("Lemma 3.2, form A, worst W̄", "the same, for the worst W̄ with those signs", example=exact.misleading_step): (
         _worst_step(lemmas.form_a)
     ),
+    Claim("Lemma 3.2, form A, λ < 1", "the same, where φ_A > 0 because both its factors are negative"): (
+        lambda quadratic, starts: lemmas.step_helps_backwards(quadratic, starts, lemmas.worst_in_cell(starts), lemmas.form_a)
+    ),
     Claim("Lemma 3.2, form B", "the same, φ_B = β·φ_A, worst W̄", example=exact.long_step): _worst_step(lemmas.form_b),
     Claim("Lemma 3.2, corrected", "the same, φ_C: arcsin(1/λ), angle of 2.2 corrected, worst W̄", CORRECTED): _worst_step(
         lemmas.form_c

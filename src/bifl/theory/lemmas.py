@@ -154,7 +154,7 @@ def step_helps(quadratic: Quadratic, starts: Starts, aux: Array, form: Step) -> 
     """Lemma 3.2 for every η in (0, φ) at once: ‖W̄ − η∇F(W^b) − W*‖² < ‖W̄ − W*‖² − 4(φ − η)ηβξK.
 
     Divided by η this is linear in η, so it holds on the whole interval if it holds at both ends.
-    Where λ ≤ 1 both factors of φ can be negative: that is not counted as φ > 0.
+    Where λ < 1 both factors of φ can be negative: that is not counted as φ > 0, see `step_helps_backwards`.
     """
     phi = form(quadratic, starts)
     applies = (phi > TOLERANCE / quadratic.beta) & (starts.growth > 1)
@@ -162,3 +162,9 @@ def step_helps(quadratic: Quadratic, starts: Starts, aux: Array, form: Step) -> 
     at_zero = _at_most(2 * phi * quadratic.beta * quadratic.xi * starts.differ, inner)
     at_phi = _at_most(phi * norm(starts.gradient) ** 2, 2 * inner)
     return Judged(applies, np.minimum(at_zero, at_phi))
+
+
+def step_helps_backwards(quadratic: Quadratic, starts: Starts, aux: Array, form: Step) -> Judged:
+    """Lemma 3.2 taken at its word: φ > 0 although λ < 1 and the cosine is negative."""
+    backwards = (form(quadratic, starts) > TOLERANCE / quadratic.beta) & (starts.growth < 1)
+    return step_helps(quadratic, starts, aux, form)._replace(applies=backwards)
