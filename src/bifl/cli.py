@@ -1,4 +1,4 @@
-"""The command line: bifl run, compare, eval, inspect, data, summary, list; keys, server, client, federation."""
+"""The command line: bifl run, compare, eval, inspect, data, summary, report, list; keys, server, client, federation."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ examples:
   bifl eval runs/table1/model mnist            a trained model on a test set
   bifl run --keep-messages --out runs/look     keep every message …
   bifl inspect runs/look/messages/round-00002/upload-00001    … and see what its bytes are
+  bifl report runs -o report.html              a page with charts of all runs, beside the paper's values
   bifl data mnist-nc3                          who holds what: table and picture
   bifl summary mnist_cnn                       a network layer by layer: what is binary, what it weighs
   bifl list                                    algorithms, datasets, partitions, models, presets
@@ -51,6 +52,10 @@ _KEYS = """\
   reals (short)         batch-norm in 6 binary digits up and 10 down, or float32
   device (auto)         a GPU if there is one; cpu, cuda
   workers (0)           processes, 0 = one per core; results do not depend on it
+"""
+
+_TRACK = """\
+  track (nothing)       tensorboard or mlflow: log every round there too; may be given with --resume
 """
 
 _RUN_KEYS = f"""\
@@ -105,12 +110,12 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     run = verbs.add_parser(
-        "run", help="train one model", formatter_class=raw, epilog=_RUN_KEYS, description="Train one model federatedly."
+        "run", help="train one model", formatter_class=raw, epilog=_RUN_KEYS + _TRACK, description="Train one model federatedly."
     )
     run.set_defaults(command=commands.run)
     compare = verbs.add_parser(
         "compare", help="train with several algorithms on the same split", formatter_class=raw,
-        epilog=_COMPARE_KEYS,
+        epilog=_COMPARE_KEYS + _TRACK,
         description="Train with several algorithms on the same split: a table, and a picture of accuracy against bytes.",
     )  # fmt: skip
     compare.set_defaults(command=commands.compare)
@@ -154,6 +159,8 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     _add_deployment(verbs)
+
+    _add_report(verbs)
 
     listing = verbs.add_parser("list", help="show what there is to choose from", description="Everything a key can be set to.")
     listing.set_defaults(command=commands.show_choices)
@@ -222,6 +229,17 @@ def _count(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number, 1 or more")
     return int(text)
+
+
+def _add_report(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    report = verbs.add_parser(
+        "report",
+        help="make a page of finished runs",
+        description="Tables and interactive charts of runs, beside the paper's values, in one HTML file that needs no network.",
+    )
+    report.set_defaults(command=commands.report)
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, comparisons, or folders of such: runs")
+    report.add_argument("-o", "--out", type=Path, metavar="FILE", default=Path("report.html"), help="default: report.html")
 
 
 def _version() -> str:

@@ -17,7 +17,7 @@ from bifl.experiment import Experiment
 from bifl.model import Model
 from bifl.runtime import calibration, checkpoint
 from bifl.runtime.mailbox import BROADCAST, STATISTICS, Mailbox
-from bifl.runtime.record import Record, Traffic, flips, spread
+from bifl.runtime.record import Record, Traffic, flips, layer_flips, spread, sureness
 from bifl.runtime.turns import Evaluation, Task, Troubles, Turn
 from bifl.runtime.world import World, context, judge, sampled
 from bifl.tally import ExactSum
@@ -122,6 +122,8 @@ class Rounds:
             loss=evaluation.loss,
             train_loss=float(booth.losses.mean()),
             flips=flips(before, after),
+            layer_flips=layer_flips(before, after),
+            sureness=sureness(news),
             seconds=float(f"{time.perf_counter() - began:.3f}"),
             **traffic.fields(before.layout.parameters),
             **spread(evaluation.clients),
