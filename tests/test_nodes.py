@@ -52,11 +52,11 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "LOOK", 0.0)
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tenth of the digits, for tests in which accuracy does not matter."""
     digits = dataset.make("mnist5k", {})
-    path = tmp_path / "small.npz"
+    path = tmp_path_factory.mktemp("digits") / "small.npz"
     arrays: dict[str, Any] = {"images": digits.images[::10], "labels": digits.labels[::10]}
     np.savez(path, **arrays, test_images=digits.test_images[::20], test_labels=digits.test_labels[::20])
     return path
@@ -225,6 +225,15 @@ def otherwise(**changes: Any) -> Callable[[bytes], bytes]:
     return spoil
 
 
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory, small: Path) -> bytes:
+    """The model of two clients where the third is not there."""
+    folder = tmp_path_factory.mktemp("honest")
+    grid = LocalGrid({100: Node(0, folder / "a"), 101: Node(1, folder / "b")})
+    deploy(grid, folder / "run", quick(small, rounds=1, batchnorm="average"), deadline=0.5)
+    return (folder / "run/model").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
@@ -240,16 +249,16 @@ def otherwise(**changes: Any) -> Callable[[bytes], bytes]:
     ],
     ids=["garbage", "checksum", "round", "sender", "weight", "size", "numbers", "alphabet", "type"],
 )
-def test_what_cannot_be_counted_is_refused(tmp_path: Path, small: Path, spoil: Callable[[bytes], Any], why: str) -> None:
+def test_what_cannot_be_counted_is_refused(
+    tmp_path: Path, small: Path, honest: bytes, spoil: Callable[[bytes], Any], why: str
+) -> None:
     grid = neighbours(tmp_path)
     grid.nodes[102].app = spoiled(spoil)
     records = deploy(grid, tmp_path / "run", quick(small, rounds=1, batchnorm="average"))
     assert [(record.clients, record.refused) for record in records] == [(2, 1)]
     pattern = "|".join(f"client 2 refused: .*{part}" for part in why.split("|"))
     assert re.search(pattern, (tmp_path / "run" / EVENTS).read_text())
-    honest = LocalGrid({100: Node(0, tmp_path / "a"), 101: Node(1, tmp_path / "b")})
-    deploy(honest, tmp_path / "honest", quick(small, rounds=1, batchnorm="average"), deadline=0.5)
-    assert (tmp_path / "run/model").read_bytes() == (tmp_path / "honest/model").read_bytes()
+    assert (tmp_path / "run/model").read_bytes() == honest
 
 
 def test_spoiled_statistics_are_refused(tmp_path: Path, small: Path) -> None:

@@ -17,8 +17,9 @@ from bifl.errors import ConfigError, RunError
 from bifl.experiment import Experiment, of_words, pairs
 from bifl.files import write_atomic, writing
 from bifl.flower import keys
-from bifl.flower.processes import Link, ended_by_signals, free_port, last_words, stop, supernode
+from bifl.flower.processes import Link, ended_by_signals, free_port, last_words, stop
 from bifl.flower.server import EVENTS, FAILED, FINISHED, rules
+from bifl.flower.supernode import SuperNode
 from bifl.registry import short
 from bifl.runtime.folder import RunFolder, claim
 from bifl.runtime.world import serve
@@ -28,7 +29,6 @@ FLOWER, SETTINGS = "flower", "server.json"  # in the run's folder: Flower's own 
 LOCAL = ("localhost", "127.0.0.1")
 _LOOK = 0.3  # seconds between two looks at what the server has done
 _ASK = 20.0  # seconds between two questions to Flower whether the run still lives
-_AGAIN = 5.0  # seconds until a client that was refused tries again
 
 
 class Settings(NamedTuple):
@@ -203,7 +203,7 @@ def client(options: argparse.Namespace) -> int:
         raise ConfigError("Flower takes no paths with quotation marks: choose another --state or --data")
     with ended_by_signals():
         try:
-            Client(options.server, options.ca.resolve(), options.key.resolve(), config, state).stay(options.patience)
+            SuperNode(options.server, options.ca.resolve(), options.key.resolve(), config, state).stay(options.patience)
         except KeyboardInterrupt:
             print("bifl: client stopped; started again it continues from its state", file=sys.stderr)
             return 130
@@ -215,62 +215,6 @@ def _number(options: argparse.Namespace) -> int:
     if options.number is None and not text.isdecimal():
         raise ConfigError(f"which client is this? Give --number, or a key that is called client-N instead of '{options.key.name}'")
     return int(text) if options.number is None else int(options.number)
-
-
-class Client(NamedTuple):
-    """One SuperNode, started again whenever it ends."""
-
-    server: str
-    authority: Path
-    key: Path
-    config: dict[str, str | int]
-    state: Path
-
-    def stay(self, patience: float) -> None:
-        """Take part until interrupted.
-
-        Raises:
-            RunError: the server refuses us for longer than `patience` seconds.
-        """
-        out = console()
-        log = self.state / "supernode.log"
-        refused_since: float | None = None
-        while True:
-            begin = log.stat().st_size if log.exists() else 0
-            process = supernode(self.server, self.authority, self.key, self.config, self.state / FLOWER, log)
-            try:
-                admitted = _wait_for_admission(process, log, begin)
-                if admitted:
-                    out.print(f"client {self.config['partition-id']} is connected to {self.server}", soft_wrap=True)
-                    refused_since = None
-                process.wait()
-            finally:
-                stop(process)
-            why = log.read_bytes()[begin:].decode(errors="replace")
-            if "CERTIFICATE_VERIFY_FAILED" in why:
-                raise RunError(
-                    f"{self.server} shows a certificate that '{self.authority}' does not vouch for: is it the right server?"
-                )
-            refused = not admitted and "2004" in why
-            refused_since = (refused_since or time.monotonic()) if refused else None
-            if refused_since is not None and time.monotonic() > refused_since + patience:
-                raise RunError(f"{self.server} refuses the key '{self.key}': it is not registered there (bifl server does that)")
-            reason = "the server refuses the key, or has not noticed yet that we were gone" if refused else last_words(log)
-            out.print(f"not connected: {reason}; trying again in {_AGAIN:g} s", soft_wrap=True)
-            time.sleep(_AGAIN)
-
-
-def _wait_for_admission(process: subprocess.Popen[bytes], log: Path, begin: int) -> bool:
-    """Whether a SuperNode was admitted before it ended."""
-    while True:
-        ended = process.poll() is not None
-        with log.open("rb") as file:
-            file.seek(begin)
-            if b"SuperNode ID:" in file.read():
-                return True
-        if ended:
-            return False
-        time.sleep(_LOOK)
 
 
 def federation_up(options: argparse.Namespace) -> int:

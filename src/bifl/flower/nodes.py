@@ -13,24 +13,21 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 from flwr.app import Message as Letter
 from flwr.serverapp import Grid
 
 from bifl import wire
 from bifl.algorithm import Client, Message, Shared
 from bifl.errors import RunError
-from bifl.flower import letters
+from bifl.flower import checks, letters
 from bifl.flower.public import BROADCAST, STATISTICS, Journal
 from bifl.runtime.turns import Evaluation, Score, Task, Troubles, Turn
 from bifl.runtime.world import World
-from bifl.tally import LARGEST_WEIGHT
 from bifl.train import CHUNK, Samples, evaluate
 
 POLL = 0.2  # seconds between two looks for answers
 LOOK = 1.0  # seconds between two looks for nodes
 _RAISED = (1, 2)  # Flower's codes for an app that cannot be loaded or raised; with the others the node may come back
-_LARGEST = 2.0**31  # no trained number is as large
 
 Tell = Callable[[str], None]
 Fields = dict[str, Any]
@@ -60,6 +57,7 @@ class Asked(NamedTuple):
     kind: str
     round: int
     number: int  # −1 in a greeting
+    until: float  # when Flower forgets it
 
 
 class Nodes(AbstractContextManager["Nodes"]):
@@ -87,7 +85,7 @@ class Nodes(AbstractContextManager["Nodes"]):
         self._refused = self._catch_up = 0
         self._missing: set[int] = set()
         self._told: set[int] = set()  # clients for which the last broadcast is counted
-        self._lost: set[Asked] = set()  # requests that found a client without its folder
+        self._lost: set[int] = set()  # clients that were without their folder in this exchange
         self._rejected: set[int] = set()  # clients whose last upload was refused
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -114,7 +112,8 @@ class Nodes(AbstractContextManager["Nodes"]):
         """What a client said; None, and a note, if that cannot be counted."""
         try:
             message = wire.decode(upload, context)
-            self._fits(message, number, context)
+            like = self._like() if context.layout.count else None
+            checks.fits(message, number, self._members[number].images, like)
         except wire.WireError as error:
             self._refuse(number, str(error))
             return None
@@ -150,7 +149,10 @@ class Nodes(AbstractContextManager["Nodes"]):
                 scores.append(Score(None, chunk, len(test.labels[part]), *evaluate(world.network, test, part)))
         if self._terms.share:
             for number, said in self._exchange(letters.SCORE, {number: {} for number in self._present()}, 0):
-                scores += self._scores(number, said)
+                found = checks.scores(number, said)
+                if found is None:
+                    self._refuse(number, "its evaluation makes no sense")
+                scores += found or []
         return Evaluation.of(scores)
 
     def troubles(self) -> Troubles:
@@ -210,14 +212,19 @@ class Nodes(AbstractContextManager["Nodes"]):
             return
         self._looked = time.monotonic()
         self._online = set(self._grid.get_node_ids())
+        self._asked = {name: asked for name, asked in self._asked.items() if not self._forgotten(asked)}
         self._strangers &= self._online  # one that left may come back as somebody else
         known = {member.node for member in self._members.values()} | self._strangers
         known |= {asked.node for asked in self._asked.values() if asked.kind == letters.HELLO}
         for node in self._online - known:
             self._greet(node)
 
+    def _forgotten(self, asked: Asked) -> bool:
+        """Whether no answer will come: too old, or a greeting to one that left and may be greeted again."""
+        return self._looked > asked.until or (asked.kind == letters.HELLO and asked.node not in self._online)
+
     def _greet(self, node: int) -> None:
-        self._send(Asked(node, letters.HELLO, self._journal.shared.round, -1), letters.terms_fields(self._terms))
+        self._send(node, letters.HELLO, -1, letters.terms_fields(self._terms))
 
     def _present(self) -> dict[int, Member]:
         return {number: member for number, member in sorted(self._members.items()) if member.node in self._online}
@@ -235,15 +242,16 @@ class Nodes(AbstractContextManager["Nodes"]):
             if number in requests and number not in under_way:
                 update = self._journal.update(member.digest)
                 self._catch_up += self._journal.extra(update, number in self._told)
-                self._send(Asked(member.node, kind, round, number), requests[number] | letters.update_fields(update))
+                self._send(member.node, kind, number, requests[number] | letters.update_fields(update))
 
-    def _send(self, asked: Asked, fields: Fields) -> None:
-        content = letters.content(fields | {"run": self._run, "round": asked.round})
+    def _send(self, node: int, kind: str, number: int, fields: Fields) -> None:
+        round = self._journal.shared.round
         ttl = 2 * self._rules.deadline  # so that a late answer is still heard, and refused; but no node works through old rounds
-        letter = Letter(content, asked.node, asked.kind, ttl=ttl, group_id=str(asked.round))
-        (name,) = self._grid.push_messages([letter])
-        if name:
-            self._asked[name] = asked
+        content = letters.content(fields | {"run": self._run, "round": round})
+        names = list(self._grid.push_messages([Letter(content, node, kind, ttl=ttl, group_id=str(round))]))
+        if not names or not names[0]:
+            raise RunError(f"Flower's SuperLink did not take {_what(kind)} for client {number}: see its log")
+        self._asked[names[0]] = Asked(node, kind, round, number, time.monotonic() + ttl)
 
     def _answers(self, kind: str) -> Iterator[tuple[int, Fields | None]]:
         """What came since the last look: client and what it says, None if it failed. Greetings are dealt with on the way."""
@@ -259,8 +267,8 @@ class Nodes(AbstractContextManager["Nodes"]):
             said = letters.fields_of(reply) if letters.RECORD in reply.content else {}
             if asked.kind == letters.HELLO:
                 self._welcome(asked.node, said)
-            elif said.get("lost") and asked not in self._lost:
-                self._lost.add(asked)
+            elif said.get("lost") and asked.number not in self._lost:
+                self._lost.add(asked.number)
                 self._members.pop(asked.number, None)  # it has lost its folder: once in an exchange
                 self._greet(asked.node)
             elif (asked.kind, asked.round) != (kind, round):
@@ -283,71 +291,28 @@ class Nodes(AbstractContextManager["Nodes"]):
 
     def _welcome(self, node: int, said: Fields) -> None:
         """Make a node that has introduced itself a client."""
-        number, images, known, model = (said.get(name) for name in ("number", "images", "digest", "model"))
-        clients = len(self._world.parts)
-        others = sum(member.images for member in self._members.values() if member.number != number)
-        problem = None
-        if not (isinstance(number, int) and isinstance(images, int) and isinstance(known, str)):
-            problem = "its introduction makes no sense"
-        elif not 0 <= number < clients:
-            problem = f"its number {number} is none of 0 to {clients - 1}"
-        elif not 1 <= images <= LARGEST_WEIGHT - others:
-            problem = f"it cannot hold {images} images"
-        elif model != self._world.shared.layout.fingerprint:
-            problem = f"it has another model, {model}"
-        elif number in self._members and self._members[number].node != node and self._members[number].node in self._online:
-            problem = f"client {number} is there already"
-        if problem is not None or number is None or images is None or known is None:
+        shared, clients = self._world.shared, len(self._world.parts)
+        taken = {number for number, member in self._present().items() if member.node != node}
+        problem = checks.misfit(said, taken, clients, shared.layout.fingerprint)
+        if problem is not None:
             self._strangers.add(node)
             self._refused += 1
             self._tell(f"node {node} refused: {problem}")
             return
-        self._members[number] = Member(node, number, images, known)
-        self._tell(f"client {number} is there, with {images} images: {len(self._present())} of {clients}")
+        member = Member(node, said["number"], said["images"], said["digest"])
+        self._members[member.number] = member
+        self._tell(f"client {member.number} is there, with {member.images} images: {len(self._present())} of {clients}")
 
-    # ---- judging -----------------------------------------------------------------------------------------------------
+    def _like(self) -> Message:
+        """An upload of this round, as far as its form goes: an algorithm's own `upload` tells."""
+        shared = self._journal.shared
+        someone = Client(shared.weights, shared.weights, shared.real, 1, 0)
+        return self._world.algorithm.at(shared.round + 1).upload(someone, shared)
 
     def _refuse(self, number: int, reason: str, round: int | None = None) -> None:
         self._refused += 1
         self._rejected.add(number)
         self._tell(f"round {round or self._journal.shared.round + 1}: client {number} refused: {reason}")
-
-    def _fits(self, message: Message, number: int, context: wire.Context) -> None:
-        """Refuse what can be read and yet cannot be counted.
-
-        Raises:
-            WireError: as for what cannot be read.
-        """
-        if message.sender != number:
-            raise wire.WireError(16, f"is from client {message.sender}, not from {number}")
-        if message.weight != self._members[number].images:
-            raise wire.WireError(20, f"weighs {message.weight} images, the client has {self._members[number].images}")
-        for numbers in (message.real, message.scales, *([] if message.alphabet.size else [message.symbols])):
-            if not np.all(np.abs(numbers) < _LARGEST):
-                raise wire.WireError(68, "holds numbers that are not finite or far too large")
-        if context.layout.count and (message.alphabet, len(message.scales)) != (expected := self._expected()):
-            raise wire.WireError(6, f"is spelled in {message.alphabet.name}, this algorithm's uploads in {expected[0].name}")
-
-    def _expected(self) -> tuple[Any, int]:
-        """The alphabet of this round's uploads, and how many scales they have: an algorithm's own `upload` tells."""
-        shared = self._journal.shared
-        someone = Client(shared.weights, shared.weights, shared.real, 1, 0)
-        like = self._world.algorithm.at(shared.round + 1).upload(someone, shared)
-        return like.alphabet, len(like.scales)
-
-    def _scores(self, number: int, said: Fields) -> list[Score]:
-        """A client's evaluation, if it makes sense."""
-        held, correct, losses = (said.get(name) for name in ("held", "correct", "losses"))
-        try:
-            scores = [
-                Score(number, *each) for each in zip(range(len(held or ())), held or (), correct or (), losses or (), strict=True)
-            ]
-            if all(0 <= s.correct <= s.images and s.images > 0 and math.isfinite(s.loss) for s in scores):
-                return scores
-        except (TypeError, ValueError):
-            pass
-        self._refuse(number, "its evaluation makes no sense")
-        return []
 
     def _tell_waiting(self, todo: set[int], least: int) -> None:
         if not self._gathered:
