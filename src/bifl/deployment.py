@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from importlib import import_module
 from types import ModuleType
 
 from bifl.errors import ConfigError
@@ -14,29 +15,28 @@ DATA = "FILE.npz, a folder of LEAF's, or a dataset's name, of which this client 
 UP = "A server and its clients on this machine, each a process of its own, over TLS and with keys, as between machines."
 
 
-def _commands() -> ModuleType:
+def _module(name: str) -> ModuleType:
     try:
-        from bifl.flower import commands
+        return import_module(f"bifl.flower.{name}")
     except ModuleNotFoundError as error:
         raise ConfigError(f"this command needs Flower ({error}): pip install 'bifl[flower]'") from error
-    return commands
 
 
 def make_keys(options: argparse.Namespace) -> int:
     """Make certificates and keys."""
-    return int(_commands().make_keys(options))
+    return int(_module("supernode").make_keys(options))
 
 
 def server(options: argparse.Namespace) -> int:
     """Serve a run."""
-    return int(_commands().server(options))
+    return int(_module("commands").server(options))
 
 
 def client(options: argparse.Namespace) -> int:
     """Take part in a run."""
-    return int(_commands().client(options))
+    return int(_module("supernode").client(options))
 
 
 def federation_up(options: argparse.Namespace) -> int:
     """Serve a run to clients on this machine."""
-    return int(_commands().federation_up(options))
+    return int(_module("commands").federation_up(options))

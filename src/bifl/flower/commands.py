@@ -1,4 +1,4 @@
-"""What `bifl keys`, `server`, `client` and `federation up` do."""
+"""What `bifl server` and `bifl federation up` do."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from bifl.errors import ConfigError, RunError
+from bifl.errors import RunError
 from bifl.experiment import Experiment, of_words, pairs
 from bifl.files import write_atomic, writing
 from bifl.flower import keys
 from bifl.flower.processes import Link, ended_by_signals, free_port, last_words, stop
 from bifl.flower.server import EVENTS, FAILED, FINISHED, rules
-from bifl.flower.supernode import SuperNode
+from bifl.flower.supernode import LOCAL, address
 from bifl.registry import short
 from bifl.runtime.folder import RunFolder, claim
 from bifl.runtime.world import serve
 from bifl.screen import Meter, console, run_table
 
 FLOWER, SETTINGS = "flower", "server.json"  # in the run's folder: Flower's own files; how the server was started
-LOCAL = ("localhost", "127.0.0.1")
 _LOOK = 0.3  # seconds between two looks at what the server has done
 _ASK = 20.0  # seconds between two questions to Flower whether the run still lives
 
@@ -40,16 +39,6 @@ class Settings(NamedTuple):
     min_clients: int
     deadline: float
     keep_messages: bool
-
-
-def make_keys(options: argparse.Namespace) -> int:
-    """Make certificates and keys."""
-    made = keys.make_keys(options.out, [*options.host, *LOCAL], options.clients)
-    out = console()
-    for path in made:
-        out.print(f"made {path}", soft_wrap=True)
-    out.print(f"client N gets {keys.authority(options.out)} and {options.out}/client-N, and nothing else", soft_wrap=True)
-    return 0
 
 
 def server(options: argparse.Namespace) -> int:
@@ -123,14 +112,6 @@ def _remembered(options: argparse.Namespace) -> Settings:
     return old._replace(**{name: value for name, value in given.items() if value is not None})
 
 
-def address(text: str) -> tuple[str, int]:
-    """`host:port` as two things."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ConfigError(f"an address is host:port, not '{text}'")
-    return host.strip("[]"), int(port)
-
-
 class Watch:
     """Follows a run by what its ServerApp writes into the folder."""
 
@@ -181,40 +162,6 @@ class Watch:
                     return
                 self._read += len(line)
                 yield line.decode(errors="replace").rstrip("\n")
-
-
-def client(options: argparse.Namespace) -> int:
-    """Be a client until told to stop."""
-    address(options.server)
-    for path in (options.ca, options.key):
-        if not path.is_file():
-            raise ConfigError(f"'{path}' does not exist: bifl keys makes certificates and keys on the server")
-    number = _number(options)
-    state = (options.state or Path(f"client-{number}-state")).resolve()
-    with writing(state):
-        state.mkdir(parents=True, exist_ok=True)
-    data = options.data
-    if data.endswith(".npz") or Path(data).is_dir():
-        data = str(Path(data).resolve()) if data else ""
-        if not Path(data).exists():
-            raise ConfigError(f"'{options.data}' does not exist")
-    config: dict[str, str | int] = {"partition-id": number, "state-dir": str(state), "data": data}
-    if any('"' in str(value) for value in config.values()):
-        raise ConfigError("Flower takes no paths with quotation marks: choose another --state or --data")
-    with ended_by_signals():
-        try:
-            SuperNode(options.server, options.ca.resolve(), options.key.resolve(), config, state).stay(options.patience)
-        except KeyboardInterrupt:
-            print("bifl: client stopped; started again it continues from its state", file=sys.stderr)
-            return 130
-    return 0
-
-
-def _number(options: argparse.Namespace) -> int:
-    text = options.key.name.rpartition("-")[2]
-    if options.number is None and not text.isdecimal():
-        raise ConfigError(f"which client is this? Give --number, or a key that is called client-N instead of '{options.key.name}'")
-    return int(text) if options.number is None else int(options.number)
 
 
 def federation_up(options: argparse.Namespace) -> int:

@@ -1,18 +1,73 @@
-"""A client's end: one of Flower's SuperNodes, watched."""
+"""What `bifl keys` and `bifl client` do. Without torch: the watchman stays all day, its training has processes of its own."""
 
 from __future__ import annotations
 
+import argparse
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
 
-from bifl.errors import RunError
-from bifl.flower.processes import last_words, stop, supernode
-from bifl.screen import console
+from bifl.errors import ConfigError, RunError
+from bifl.files import writing
+from bifl.flower import keys
+from bifl.flower.processes import ended_by_signals, last_words, stop, supernode
 
+LOCAL = ("localhost", "127.0.0.1")  # always in the certificate: the server's own app comes from there
 _LOOK = 0.3  # seconds between two looks at what it says
 _AGAIN = 5.0  # seconds until one that was refused tries again
+
+
+def make_keys(options: argparse.Namespace) -> int:
+    """Make certificates and keys."""
+    made = keys.make_keys(options.out, [*options.host, *LOCAL], options.clients)
+    for path in made:
+        print(f"made {path}")
+    print(f"client N gets {keys.authority(options.out)} and {options.out}/client-N, and nothing else")
+    return 0
+
+
+def address(text: str) -> tuple[str, int]:
+    """`host:port` as two things."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise ConfigError(f"an address is host:port, not '{text}'")
+    return host.strip("[]"), int(port)
+
+
+def client(options: argparse.Namespace) -> int:
+    """Be a client until told to stop."""
+    address(options.server)
+    for path in (options.ca, options.key):
+        if not path.is_file():
+            raise ConfigError(f"'{path}' does not exist: bifl keys makes certificates and keys on the server")
+    number = _number(options)
+    state = (options.state or Path(f"client-{number}-state")).resolve()
+    with writing(state):
+        state.mkdir(parents=True, exist_ok=True)
+    data = options.data
+    if data.endswith(".npz") or Path(data).is_dir():
+        data = str(Path(data).resolve()) if data else ""
+        if not Path(data).exists():
+            raise ConfigError(f"'{options.data}' does not exist")
+    config: dict[str, str | int] = {"partition-id": number, "state-dir": str(state), "data": data}
+    if any('"' in str(value) for value in config.values()):
+        raise ConfigError("Flower takes no paths with quotation marks: choose another --state or --data")
+    with ended_by_signals():
+        try:
+            SuperNode(options.server, options.ca.resolve(), options.key.resolve(), config, state).stay(options.patience)
+        except KeyboardInterrupt:
+            print("bifl: client stopped; started again it continues from its state", file=sys.stderr)
+            return 130
+    return 0
+
+
+def _number(options: argparse.Namespace) -> int:
+    text = options.key.name.rpartition("-")[2]
+    if options.number is None and not text.isdecimal():
+        raise ConfigError(f"which client is this? Give --number, or a key that is called client-N instead of '{options.key.name}'")
+    return int(text) if options.number is None else int(options.number)
 
 
 class SuperNode(NamedTuple):
@@ -30,7 +85,6 @@ class SuperNode(NamedTuple):
         Raises:
             RunError: the server refuses us for longer than `patience` seconds.
         """
-        out = console()
         log = self.state / "supernode.log"
         refused_since: float | None = None
         while True:
@@ -39,7 +93,7 @@ class SuperNode(NamedTuple):
             try:
                 admitted = _wait_for_admission(process, log, begin)
                 if admitted:
-                    out.print(f"client {self.config['partition-id']} is connected to {self.server}", soft_wrap=True)
+                    print(f"client {self.config['partition-id']} is connected to {self.server}", flush=True)
                     refused_since = None
                 process.wait()
             finally:
@@ -54,7 +108,7 @@ class SuperNode(NamedTuple):
             if refused_since is not None and time.monotonic() > refused_since + patience:
                 raise RunError(f"{self.server} refuses the key '{self.key}': it is not registered there (bifl server does that)")
             reason = "the server refuses the key, or has not noticed yet that we were gone" if refused else last_words(log)
-            out.print(f"not connected: {reason}; trying again in {_AGAIN:g} s", soft_wrap=True)
+            print(f"not connected: {reason}; trying again in {_AGAIN:g} s", flush=True)
             time.sleep(_AGAIN)
 
 
