@@ -117,7 +117,7 @@ class Watch:
 
     def __init__(self, run: RunFolder, meter: Meter) -> None:
         self._run, self._meter = run, meter
-        self._shown = len(run.records())
+        self._shown, self._finished = len(run.records()), False
         self._events = run.path / EVENTS
         self._read = self._events.stat().st_size if self._events.exists() else 0
 
@@ -144,12 +144,12 @@ class Watch:
             self._meter.show(record, self._run.experiment.rounds)
         self._shown = max(self._shown, len(records))
         for line in self._lines():
-            if line == FINISHED:
-                return True
             if line.startswith(FAILED):
                 raise RunError(line.removeprefix(FAILED))
-            self._meter.note(line)
-        return False
+            if line != FINISHED:
+                self._meter.note(line)
+            self._finished |= line == FINISHED
+        return self._finished
 
     def _lines(self) -> Iterator[str]:
         """Complete lines of the events that were not read yet."""
