@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bifl.flower.keys import make_keys
-from bifl.flower.processes import free_port, stop
+from bifl.flower.processes import free_port, stop, tied
 
 BIFL = [sys.executable, "-m", "bifl.cli"]
 
@@ -79,7 +79,7 @@ def measure(algorithm: str, clients: int, rounds: int, settings: list[str]) -> B
 
     def start(name: str, *words: str) -> subprocess.Popen[bytes]:
         with (folder / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen([*BIFL, *words], cwd=folder, stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen(tied([*BIFL, *words]), cwd=folder, stdout=log, stderr=log, start_new_session=True)
         processes.append(process)
         return process
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bifl.flower.keys import make_keys
-from bifl.flower.processes import free_port, stop
+from bifl.flower.processes import free_port, stop, tied
 from tests.commands import BIFL, bifl, refused, rounds
 
 pytestmark = pytest.mark.deployment
@@ -38,7 +38,7 @@ class Town:
         environment = dict(os.environ) | {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(path or "")}
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [*BIFL, *map(str, words)], cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                tied([*BIFL, *words]), cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
         self._processes.append(process)

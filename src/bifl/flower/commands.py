@@ -17,7 +17,7 @@ from bifl.errors import RunError
 from bifl.experiment import Experiment, of_words, pairs
 from bifl.files import write_atomic, writing
 from bifl.flower import keys
-from bifl.flower.processes import Link, ended_by_signals, free_port, last_words, stop
+from bifl.flower.processes import Link, ended_by_signals, free_port, last_words, stop, tied
 from bifl.flower.server import EVENTS, FAILED, FINISHED, rules
 from bifl.flower.supernode import LOCAL, address
 from bifl.registry import short
@@ -196,6 +196,6 @@ def _neighbours(path: Path, certificates: Path, port: int, clients: int) -> Iter
                 "--key", keys.client_key(certificates, number), "--state", state,
             ]  # fmt: skip
             with writing(state), (state / "client.log").open("wb") as log:
-                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+                process = subprocess.Popen(tied(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
             stack.callback(stop, process)
         yield

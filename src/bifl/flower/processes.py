@@ -60,12 +60,16 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
+def tied(command: Iterable[str | Path]) -> list[str]:
+    """The command, so that it ends with who starts it."""
+    return [sys.executable, "-S", "-c", _DIE_WITH_PARENT, *map(str, command)]
+
+
 def start(command: list[str | Path], home: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start one of Flower's programs; what it says goes to `log`."""
-    words = [sys.executable, "-S", "-c", _DIE_WITH_PARENT, *map(str, command)]
     with writing(log), log.open("ab") as output:
         return subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            tied(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             env=environment(home), start_new_session=True,  # Ctrl-C is for us
         )  # fmt: skip
 
