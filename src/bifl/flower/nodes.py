@@ -169,7 +169,7 @@ class Nodes(AbstractContextManager["Nodes"]):
 
         The first exchange also waits for those who are not there yet. An answer that the caller refuses does not count.
         """
-        todo, accepted, failed = set(requests), 0, False
+        todo, accepted, failed, told = set(requests), 0, False, False
         self._lost.clear()
         ends = time.monotonic() + self._rules.deadline
         self._tell_waiting(todo, least)
@@ -194,6 +194,9 @@ class Nodes(AbstractContextManager["Nodes"]):
                 break
             if late and failed and not todo.intersection(self._present()):
                 raise RunError(f"round {self._journal.shared.round + 1}: too few ballots, {accepted} of {least}; see above why")
+            if late and not told:
+                self._tell(f"{accepted} of {least} ballots after {self._rules.deadline:g} s: waiting for more clients")
+                told = True
             time.sleep(POLL)
         self._gathered = True
         if requests:
@@ -267,9 +270,9 @@ class Nodes(AbstractContextManager["Nodes"]):
             said = letters.fields_of(reply) if letters.RECORD in reply.content else {}
             if asked.kind == letters.HELLO:
                 self._welcome(asked.node, said)
-            elif said.get("lost") and asked.number not in self._lost:
+            elif (said.get("lost") or said.get("number") != asked.number) and asked.number not in self._lost:
                 self._lost.add(asked.number)
-                self._members.pop(asked.number, None)  # it has lost its folder: once in an exchange
+                self._members.pop(asked.number, None)  # it has lost its folder, or is another client now: once in an exchange
                 self._greet(asked.node)
             elif (asked.kind, asked.round) != (kind, round):
                 self._refuse(asked.number, f"{_what(asked.kind)} of round {asked.round + 1} came late", round=asked.round + 1)
@@ -296,7 +299,6 @@ class Nodes(AbstractContextManager["Nodes"]):
         problem = checks.misfit(said, taken, clients, shared.layout.fingerprint)
         if problem is not None:
             self._strangers.add(node)
-            self._refused += 1
             self._tell(f"node {node} refused: {problem}")
             return
         member = Member(node, said["number"], said["images"], said["digest"])
