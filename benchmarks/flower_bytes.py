@@ -1,6 +1,6 @@
 """Bytes on the real wire: a federation over TLS whose clients reach the server through a proxy that counts.
 
-    python benchmarks/flower_bytes.py --clients 10 --rounds 10 biml fedavg
+    python benchmarks/flower_bytes.py --clients 10 --rounds 10 biml fedavg --set batchnorm=average
 
 Payload is what bifl counts, the wire's messages; the rest is TLS, HTTP, Flower's envelopes and its polling.
 """
@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -62,6 +60,7 @@ class Bytes(NamedTuple):
     """Of a run, per client and round."""
 
     algorithm: str
+    rounds: int
     accuracy: float
     seconds: float
     payload_up: float
@@ -70,44 +69,71 @@ class Bytes(NamedTuple):
     wire_down: float
 
 
-def measure(algorithm: str, clients: int, rounds: int, settings: list[str]) -> Bytes:
-    folder = Path(tempfile.mkdtemp(prefix="bifl-bytes-"))
-    port = free_port()
-    proxy = Proxy(port)
-    make_keys(folder / "keys", ["localhost", "127.0.0.1"], clients)
-    processes: list[subprocess.Popen[bytes]] = []
+class Town:
+    """A federation of one run, in a folder in which it can be stopped and continued."""
 
-    def start(name: str, *words: str) -> subprocess.Popen[bytes]:
-        with (folder / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(tied([*BIFL, *words]), cwd=folder, stdout=log, stderr=log, start_new_session=True)
-        processes.append(process)
+    def __init__(self, folder: Path, algorithm: str, clients: int, rounds: int, settings: list[str]) -> None:
+        self._folder, self._algorithm, self._clients, self._rounds = folder, algorithm, clients, rounds
+        self._settings = [f"algorithm={algorithm}", f"clients={clients}", f"rounds={rounds}", *settings]
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def go(self, seconds: float) -> None:
+        """Run on, for so long at most, and count."""
+        (self._folder / "keys").mkdir(parents=True, exist_ok=True)
+        make_keys(self._folder / "keys", ["localhost", "127.0.0.1"], self._clients)
+        try:
+            port, again = free_port(), (self._folder / "run/server.json").exists()
+            if again:
+                port = json.loads((self._folder / "run/server.json").read_text())["port"]
+            proxy = Proxy(port)
+            fresh = ["--listen", f"127.0.0.1:{port}", "--keys", "keys", "--out", "run", *self._settings]
+            server = self._start("server", "server", *(["--resume", "run"] if again else fresh))
+            for n in range(self._clients):
+                where = f"127.0.0.1:{proxy.port}"
+                self._start(f"c{n}", "client", "--server", where, "--ca", "keys/ca.crt", "--key", f"keys/client-{n}")
+            self._count(proxy, server, time.monotonic() + seconds)
+        finally:
+            for process in reversed(self._processes):
+                stop(process)
+
+    def _count(self, proxy: Proxy, server: subprocess.Popen[bytes], ends: float) -> None:
+        """Between the ends of rounds only: the introductions are not typical."""
+        done, first = len(self.records()), None
+        while server.poll() is None and time.monotonic() < ends:
+            if len(self.records()) > done:
+                done, mark = len(self.records()), (proxy.up, proxy.down)
+                if first is not None:
+                    self._add(mark[0] - first[0], mark[1] - first[1])
+                first = mark
+            time.sleep(0.05)
+        if server.poll() is None:
+            server.send_signal(signal.SIGINT)
+        server.wait()
+
+    def _add(self, up: int, down: int) -> None:
+        path = self._folder / "wire.json"
+        old = json.loads(path.read_text()) if path.exists() else [0, 0, 0]
+        path.write_text(json.dumps([old[0] + up, old[1] + down, old[2] + 1]))
+
+    def _start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
+        with (self._folder / f"{name}.log").open("ab") as log:
+            command = tied([*BIFL, *words])
+            process = subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log, start_new_session=True)
+        self._processes.append(process)
         return process
 
-    experiment = [f"algorithm={algorithm}", f"clients={clients}", f"rounds={rounds}", *settings]
-    server = start("server", "server", "--listen", f"127.0.0.1:{port}", "--keys", "keys", "--out", "run", *experiment)
-    try:
-        lines = folder / "run/rounds.jsonl"
-        for n in range(clients):
-            start(f"c{n}", "client", "--server", f"127.0.0.1:{proxy.port}", "--ca", "keys/ca.crt", "--key", f"keys/client-{n}")
-        while not (lines.exists() and lines.read_text().count("\n")):  # introductions and the first round are not typical
-            time.sleep(0.05)
-            if server.poll() is not None:
-                raise SystemExit((folder / "server.log").read_text())
-        up, down = proxy.up, proxy.down
-        server.wait()
-        up, down = proxy.up - up, proxy.down - down
-    finally:
-        for process in reversed(processes):
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-        for process in reversed(processes):
-            stop(process)
-    records = [json.loads(line) for line in lines.read_text().splitlines()][1:]
-    shutil.rmtree(folder)
-    each = clients * len(records)
-    sent, received = (sum(record[key] for record in records) / each for key in ("up_bytes", "down_bytes"))
-    seconds = sum(record["seconds"] for record in records) / len(records)
-    return Bytes(algorithm, records[-1]["accuracy"], seconds, sent, received, up / each, down / each)
+    def records(self) -> list[dict[str, float]]:
+        lines = self._folder / "run/rounds.jsonl"
+        return [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
+
+    def result(self) -> Bytes:
+        records = self.records()
+        up, down, counted = json.loads((self._folder / "wire.json").read_text())
+        each = self._clients * len(records)
+        sent, received = (sum(record[key] for record in records) / each for key in ("up_bytes", "down_bytes"))
+        seconds = sorted(record["seconds"] for record in records)[len(records) // 2]
+        wire = up / counted / self._clients, down / counted / self._clients
+        return Bytes(self._algorithm, len(records), records[-1]["accuracy"], seconds, sent, received, *wire)
 
 
 def main() -> None:
@@ -116,14 +142,18 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--keep", type=Path, help="add the results to this file, and draw those that are in it")
+    parser.add_argument("--folder", type=Path, default=Path("flower-bytes"), help="called again, runs in it are continued")
+    parser.add_argument("--seconds", type=float, default=3600, help="to spend on each algorithm this time")
     options = parser.parse_args()
-    found = [measure(name, options.clients, options.rounds, options.set) for name in options.algorithms]
-    if options.keep:
-        old = json.loads(options.keep.read_text()) if options.keep.exists() else []
-        found = [Bytes(**row) for row in old if row["algorithm"] not in options.algorithms] + found
-        options.keep.write_text(json.dumps([row._asdict() for row in found], indent=1) + "\n")
-        draw(found, options.keep.with_suffix(".png"))
+    found = []
+    for name in options.algorithms:
+        town = Town(options.folder.resolve() / name, name, options.clients, options.rounds, options.set)
+        if len(town.records()) < options.rounds:
+            town.go(options.seconds)
+        if len(town.records()) < options.rounds:
+            raise SystemExit(f"{name}: {len(town.records())} of {options.rounds} rounds; continue with the same command")
+        found.append(town.result())
+    draw(found, options.folder / "flower-bytes.png")
     print(f"{'per client and round':20} {'payload up':>12} {'wire up':>12} {'payload down':>13} {'wire down':>12} {'s/round':>8}")
     for row in found:
         print(
