@@ -123,10 +123,12 @@ class Town:
         return process
 
     def records(self) -> list[dict[str, float]]:
+        """The rounds so far."""
         lines = self._folder / "run/rounds.jsonl"
         return [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
 
     def result(self) -> Bytes:
+        """Payload of all rounds, wire of those that were counted."""
         records = self.records()
         up, down, counted = json.loads((self._folder / "wire.json").read_text())
         each = self._clients * len(records)
