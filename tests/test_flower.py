@@ -19,7 +19,7 @@ from bifl.flower.processes import free_port, stop, tied
 from tests.commands import BIFL, bifl, refused, rounds
 
 pytestmark = pytest.mark.deployment
-PATIENCE = 240.0  # seconds for anything; only a failure waits so long
+PATIENCE = 900.0  # seconds for anything; only a failure waits so long
 HOSTILE = Path(__file__).parent / "hostile"
 CLIENTS = ["clients=3", "workers=1"]
 

@@ -27,7 +27,7 @@ from bifl.screen import Meter, console, run_table
 
 FLOWER, SETTINGS = "flower", "server.json"  # in the run's folder: Flower's own files; how the server was started
 _LOOK = 0.3  # seconds between two looks at what the server has done
-_ASK = 20.0  # seconds between two questions to Flower whether the run still lives
+_ASK = 60.0  # seconds of silence after which Flower is asked whether the run still lives
 
 
 class Settings(NamedTuple):
@@ -118,6 +118,7 @@ class Watch:
     def __init__(self, run: RunFolder, meter: Meter) -> None:
         self._run, self._meter = run, meter
         self._shown, self._finished = len(run.records()), False
+        self._heard = time.monotonic()  # the last sign of life
         self._events = run.path / EVENTS
         self._read = self._events.stat().st_size if self._events.exists() else 0
 
@@ -127,12 +128,11 @@ class Watch:
         Raises:
             RunError: the run failed.
         """
-        asked = time.monotonic()
         while not self._done():
             link.check()
             link.register(keys.public_keys(certificates))
-            if time.monotonic() > asked + _ASK:
-                asked = time.monotonic()
+            if time.monotonic() > self._heard + _ASK:
+                self._heard = time.monotonic()
                 if (status := link.status(number)).startswith("finished") and not self._done():
                     raise RunError(f"the ServerApp ended ({status}): {last_words(link.log)}")
             time.sleep(_LOOK)
@@ -141,9 +141,11 @@ class Watch:
         """Show what is new; whether the run is over."""
         records = self._run.records()
         for record in records[self._shown :]:
+            self._heard = time.monotonic()
             self._meter.show(record, self._run.experiment.rounds)
         self._shown = max(self._shown, len(records))
         for line in self._lines():
+            self._heard = time.monotonic()
             if line.startswith(FAILED):
                 raise RunError(line.removeprefix(FAILED))
             if line != FINISHED:

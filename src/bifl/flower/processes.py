@@ -23,7 +23,7 @@ from bifl.flower import keys
 
 APP = Path(__file__).parent / "app"
 LINK = "bifl"  # what Flower's configuration calls our server
-READY = 60.0  # seconds that a SuperLink may take to start
+READY = 180.0  # seconds that one of Flower's programs may take to start, on a busy machine
 
 
 def environment(home: Path) -> dict[str, str]:
