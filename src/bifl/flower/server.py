@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import secrets
 import shlex
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from bifl.errors import BiflError, ConfigError
+from bifl.errors import BiflError, ConfigError, RunError
 from bifl.experiment import Experiment, of_words
 from bifl.files import write_atomic, writing
 from bifl.flower.letters import Terms
 from bifl.flower.nodes import Nodes, Rules, Tell
 from bifl.registry import short
-from bifl.runtime.folder import CONFIG, RunFolder, claim
+from bifl.runtime.folder import CONFIG, RunFolder, claim, locked
 from bifl.runtime.mailbox import Mailbox
 from bifl.runtime.record import Record
 from bifl.runtime.rounds import Rounds
@@ -31,6 +34,7 @@ from bifl.runtime.world import held_share, serve
 
 EVENTS, RUN = "events.log", "run"  # in the run's folder: what happened, in sentences; and its name, by which clients know it
 FINISHED, FAILED = "finished", "failed: "
+_GONE = 60  # seconds that a killed server may take
 log = logging.getLogger("flwr")
 
 
@@ -100,6 +104,7 @@ def run_rounds(grid: Grid, run: RunFolder, given: Rules) -> Iterator[Record]:
         with writing(run.path), (run.path / EVENTS).open("a") as lines:
             lines.write(text + "\n")
 
+    _wait_for_lock(run.path, tell)
     name = run_name(run.path)
     run.begin = lambda experiment, folder, mailbox: Deployment(grid, given, name, tell, experiment, folder, mailbox)
     try:
@@ -110,12 +115,37 @@ def run_rounds(grid: Grid, run: RunFolder, given: Rules) -> Iterator[Record]:
     tell(FINISHED)
 
 
+def _wait_for_lock(folder: Path, tell: Tell) -> None:
+    """A server that was killed may take a moment to be gone altogether."""
+    for second in range(_GONE):
+        try:
+            with locked(folder):
+                return
+        except RunError:
+            if not second:
+                tell("waiting for the process of the last server to end")
+            time.sleep(1)
+
+
+def end_with_parent() -> None:
+    """End when Flower's process that started us has ended: Flower's own way out waits for a server that is gone."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)  # at any moment: every file is replaced atomically
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """What `flwr run` starts."""
+    end_with_parent()
     config = context.run_config
     run = open_folder(str(config["experiment"]), str(config["folder"]))
     run.keep_messages = bool(config["keep-messages"])
