@@ -80,7 +80,7 @@ def test_remarks_tell_the_order_and_the_price_of_a_switch(tmp_path: Path) -> Non
         good = {"fedavg": 0.9, "biml": 0.8}.get(cell.experiment.algorithm.name, 0.7)
         cells.save(tmp_path, cell.experiment, records(good, good - 0.1, good, good, good))
     lines = tables.collect(store, cells_of("hybrid", "mnist5k", rounds=5), [0])
-    assert [line.texts()[4] for line in lines] == ["78.00", "68.00", "68.00", "68.00", "88.00"]
+    assert [line.texts()[3] for line in lines] == ["78.00", "68.00", "68.00", "68.00", "88.00"]
     assert "hybrid T = 1: 70.00 % before the switch, 60.00 % in the round after it." in tables.remarks(lines)
 
 

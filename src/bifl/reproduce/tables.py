@@ -17,7 +17,7 @@ from bifl.reproduce import cells
 from bifl.reproduce.runner import Store
 from bifl.reproduce.studies import Cell, Study
 
-HEADINGS = ("", "split", "rounds", "seeds", f"last {LAST}, %", "best, %", "paper, %", "difference", "bit up", "bit down")
+HEADINGS = ("", "split", "rounds ×\u00a0seeds", f"last {LAST} %", "best %", "paper %", "differ- ence", "bit up", "bit down")
 
 
 class Line:
@@ -33,8 +33,8 @@ class Line:
         printed, final = series.printed, series.final()
         paper = ["–", "–"] if printed is None else [f"{printed.mean:.2f} ± {printed.std:.2f}", f"{final.mean - printed.mean:+.2f}"]
         bits = [f"{series.average(way):.3f}" if series.average(way) else "–" for way in ("up_bpp", "down_bpp")]
-        counts = [str(series.rounds), str(len(series.runs))]
-        return [self.cell.row, self.cell.column, *counts, _text(final), _text(series.best()), *paper, *bits]
+        counts = f"{series.rounds} × {len(series.runs)}"
+        return [self.cell.row, self.cell.column, counts, _text(final), _text(series.best()), *paper, *bits]
 
 
 def collect(store: Store, study: list[Cell], seeds: Iterable[int]) -> list[Line]:
@@ -69,9 +69,10 @@ def remarks(lines: list[Line]) -> list[str]:
 
 def table(study: Study, dataset: str, lines: list[Line]) -> Table:
     """For the terminal."""
-    shown = Table(box=box.SIMPLE_HEAD, title=f"{study.title} ({dataset})", title_justify="left", title_style="bold")
+    title = f"{study.title} ({dataset})"
+    shown = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", collapse_padding=True)
     for number, heading in enumerate(HEADINGS):
-        shown.add_column(heading, justify="left" if number < 2 else "right", no_wrap=True)
+        shown.add_column(heading.replace(" ", "\n"), justify="left" if number < 2 else "right", no_wrap=True)
     for line in lines:
         shown.add_row(*line.texts())
     return shown
@@ -80,7 +81,11 @@ def table(study: Study, dataset: str, lines: list[Line]) -> Table:
 def write(name: str, study: Study, dataset: str, lines: list[Line], folder: Path) -> list[Path]:
     """A page and a picture of a study: `table1-mnist.md`, `table1-mnist.png`."""
     page, picture = folder / f"{name}-{dataset}.md", folder / f"{name}-{dataset}.png"
-    rows = [HEADINGS, ["---"] * 2 + ["---:"] * (len(HEADINGS) - 2), *(line.texts() for line in lines)]
+    rows = [
+        [heading.replace("- ", "") for heading in HEADINGS],
+        ["---"] * 2 + ["---:"] * (len(HEADINGS) - 2),
+        *(line.texts() for line in lines),
+    ]
     text = [f"# {study.title} ({dataset})", "", f"`bifl reproduce {name} dataset={dataset}`", ""]
     text += ["| " + " | ".join(row) + " |" for row in rows]
     text += ["", *(f"- {remark}" for remark in remarks(lines)), "", f"![accuracy against rounds and megabytes]({picture.name})"]
