@@ -27,7 +27,7 @@ def records(*accuracies: float) -> list[Record]:
 
 def test_every_study_runs_on_every_dataset_and_no_two_cells_share_a_name() -> None:
     for dataset in PLACES:
-        found = {}
+        found: dict[str, Experiment] = {}
         for study in STUDIES:
             for cell in cells_of(study, dataset, rounds=5):
                 other = found.setdefault(cells.name(cell.experiment), cell.experiment)

@@ -130,6 +130,7 @@ def _finish(store: Store, cell: Running) -> list[str]:
     if cell.process.returncode == 0:
         cells.save(store.kept, cell.experiment, records)
         return []
-    log = store.folder(cell.experiment) / LOG
-    last = log.read_text(errors="replace").strip().splitlines()[-1:] or [f"it ended with code {cell.process.returncode}"]
-    return [f"cell {cells.name(cell.experiment)}: {last[0].removeprefix('bifl: ')}"]
+    said = (store.folder(cell.experiment) / LOG).read_text(errors="replace").strip().splitlines()[-1:]
+    if cell.process.returncode < 0 or not said:
+        said = [f"its process ended with code {cell.process.returncode} after round {len(records)}, the same command goes on there"]
+    return [f"cell {cells.name(cell.experiment)}: {said[0].removeprefix('bifl: ')}"]
