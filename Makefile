@@ -1,11 +1,12 @@
 # make run   sets everything up and compares four algorithms on the embedded digits
 # make test  sets everything up and runs all tests, linters and types
+# make ready only sets everything up
 # make bench prints memory and speed; make bench-flower compares with Flower, in an environment of its own
 PYTHON ?= python3
 BIN = .venv/bin
 READY = .venv/.ready
 
-.PHONY: run test bench bench-flower clean
+.PHONY: ready run test bench bench-flower clean
 
 run: $(READY)
 	$(BIN)/bifl compare algorithms=fedavg,full,biml,up_down
@@ -15,6 +16,8 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+ready: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/memory.py

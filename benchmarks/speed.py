@@ -54,6 +54,8 @@ def bench_femnist() -> Dataset:
 
 def experiment(case: Case, algorithm: str, rounds: int, workers: int = PROCESSES) -> bifl.Experiment:
     settings: dict[str, Any] = {"dataset": f"bench_{case.model.removesuffix('_cnn')}", "lr": LR, "clients": case.clients}
+    if algorithm == "fedavg":
+        settings["batchnorm"] = "average"  # as the others do it
     return bifl.Experiment(algorithm=algorithm, model=case.model, rounds=rounds, workers=workers, **settings)
 
 
@@ -172,7 +174,7 @@ def compare(case: Case, rounds: int) -> list[str]:
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 4
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     lines = [
         "# Seconds per round",
         "",

@@ -70,7 +70,7 @@ def test_of_equal_pixels_the_first_gets_the_gradient() -> None:
     x[:, :, 3, 4] = 1
     upper = torch.randn(2, 3, 4, 4)
     for ours, theirs in zip(run(module, x, upper, fast=True), run(twin, x, upper, fast=False), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
 def test_odd_sides_evaluation_and_other_layers_take_pytorchs_way() -> None:

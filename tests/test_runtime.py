@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,12 @@ import numpy as np
 import pytest
 
 import bifl
+from bifl.algorithm import BINARY, Message, Votes
 from bifl.errors import ConfigError, Diverged, RunError
 from bifl.experiment import Experiment
 from bifl.model import Model
 from bifl.runtime.loop import loop
-from bifl.runtime.record import Record
+from bifl.runtime.record import Record, layer_flips, sureness
 from bifl.runtime.simulate import Simulation
 from bifl.runtime.world import build, sampled
 
@@ -234,3 +236,26 @@ def test_a_script_needs_no_main_guard_and_import_needs_no_torch(tmp_path: Path) 
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     assert done.stdout == "1 2\n"
+
+
+def test_a_record_tells_flips_by_layer_and_how_sure_the_clients_are() -> None:
+    simulation, records = simulated(Experiment(clients=4, rounds=2, workers=1))
+    for record in records:
+        assert record.layer_flips is not None
+        assert record.sureness is not None
+        sizes = simulation.shared.layout.sizes
+        weighted = sum(size * share for size, share in zip(sizes, record.layer_flips.values(), strict=True))
+        assert weighted / sum(sizes) == pytest.approx(record.flips, rel=1e-3)
+        assert sum(record.sureness) == pytest.approx(1, abs=1e-3)
+        assert [place for place, share in enumerate(record.sureness) if share] == [0, 5, 9]  # of 4 votes: 2, 3 or 1, 4 or 0
+        assert Record.from_json(record.to_json()) == record
+        older = {key: value for key, value in record._asdict().items() if key not in ("layer_flips", "sureness")}
+        assert Record.from_json(json.dumps(older)) == record._replace(layer_flips=None, sureness=None)
+    assert list(layer_flips(simulation.shared, simulation.shared).values()) == [0, 0, 0, 0]
+
+
+def test_sureness_counts_votes_exactly() -> None:
+    nothing = np.zeros(0, np.float32)
+    news = Message(np.array([0, 50, 55, 45, 56, 95, 96, 100]), Votes(100), nothing)
+    assert sureness(news) == [0.125, 0.375, 0, 0, 0, 0, 0, 0, 0, 0.5]
+    assert sureness(Message(np.array([0, 1], np.uint8), BINARY, nothing)) is None

@@ -24,6 +24,7 @@ def run(options: argparse.Namespace) -> int:
     from bifl.runtime.world import build
     from bifl.screen import Meter, console, run_table
 
+    track = _track(options)
     if options.resume:
         run = RunFolder.resume(options.resume, pairs(options.settings))
     else:
@@ -37,9 +38,9 @@ def run(options: argparse.Namespace) -> int:
     out = console()
     with Meter(out, run.experiment.rounds).running() as meter:
         try:
-            _go(run, meter, short(run.experiment.algorithm.name))
+            _go(run, meter, short(run.experiment.algorithm.name), track)
         except KeyboardInterrupt:
-            return _stopped(run, f"bifl run --resume {shlex.quote(str(run.path))}")
+            return _stopped(run, f"bifl run --resume {shlex.quote(str(run.path))}", track)
     out.print(run_table(run.records(), run.path / "model"))
     return 0
 
@@ -53,6 +54,7 @@ def compare(options: argparse.Namespace) -> int:
     from bifl.runtime.world import build
     from bifl.screen import Meter, comparison_table, console
 
+    track = _track(options)
     if options.resume:
         comparison = Comparison.resume(options.resume, pairs(options.settings))
     else:
@@ -70,9 +72,9 @@ def compare(options: argparse.Namespace) -> int:
     with Meter(out, sum(cell.run.experiment.rounds for cell in comparison.cells)).running() as meter:
         for cell in comparison.cells:
             try:
-                _go(cell.run, meter, cell.run.path.name)
+                _go(cell.run, meter, cell.run.path.name, track)
             except KeyboardInterrupt:
-                return _stopped(cell.run, f"bifl compare --resume {shlex.quote(str(comparison.path))}")
+                return _stopped(cell.run, f"bifl compare --resume {shlex.quote(str(comparison.path))}", track)
     results = comparison.results()
     rounds = max(len(records) for seeds in results.values() for records in seeds)
     out.print(comparison_table([summarise(*item) for item in results.items()], rounds, max(map(len, results.values()))))
@@ -81,13 +83,27 @@ def compare(options: argparse.Namespace) -> int:
     return 0
 
 
-def _go(run: RunFolder, meter: Meter, label: str) -> None:
+def _go(run: RunFolder, meter: Meter, label: str, track: str | None) -> None:
+    from bifl.track import followed
+
     meter.begin(label, run.records())
-    for record in run:
+    for record in followed(run, track):
         meter.show(record, run.experiment.rounds)
 
 
-def _stopped(run: RunFolder, command: str) -> int:
+def _track(options: argparse.Namespace) -> str | None:
+    """Take track= out of the settings: it decides no numbers, so it is none of the experiment's."""
+    from bifl.track import checked
+
+    kinds = [word.removeprefix("track=") for word in options.settings if word.startswith("track=")]
+    options.settings = [word for word in options.settings if not word.startswith("track=")]
+    if len(kinds) > 1:
+        raise ConfigError("key 'track' is given twice")
+    return checked(kinds[0]) if kinds else None
+
+
+def _stopped(run: RunFolder, command: str, track: str | None) -> int:
+    command += f" track={track}" if track else ""
     print(f"bifl: stopped after round {len(run.records())} of {run.experiment.rounds}; continue with: {command}", file=sys.stderr)
     return 130
 
@@ -180,6 +196,35 @@ def summary(options: argparse.Namespace) -> int:
     out = console()
     out.print(table(f"{options.model}, {classes} classes, {forward.name} forward", layers))
     out.print(verdict(layers), soft_wrap=True)
+    return 0
+
+
+def report(options: argparse.Namespace) -> int:
+    """Finished runs as one HTML file."""
+    from bifl.report.collect import read_all
+    from bifl.report.page import write
+    from bifl.screen import console, size
+
+    write(read_all(options.runs), options.out)
+    console().print(f"report: {options.out} ({size(options.out.stat().st_size)})", soft_wrap=True)
+    return 0
+
+
+def reproduce(options: argparse.Namespace) -> int:
+    """The paper's tables and figures."""
+    from bifl.experiment import pairs
+    from bifl.reproduce import command
+    from bifl.screen import console
+
+    names = [word for word in options.settings if "=" not in word]
+    if not names:
+        raise ConfigError("say which study to reproduce, such as table1, or all")
+    settings = pairs(word for word in options.settings if "=" in word)
+    try:
+        command.reproduce(command.request(names, settings, (options.out, options.work), options.quick), console())
+    except KeyboardInterrupt:
+        print("bifl: stopped; the same command goes on where it was", file=sys.stderr)
+        return 130
     return 0
 
 

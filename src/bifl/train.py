@@ -57,8 +57,9 @@ class Samples(NamedTuple):
 
     def batch(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
         """The chosen images as normalised floats, and their labels."""
-        pixels = self.images[index].to(torch.float32).div_(255.0)
-        images = pixels.sub_(self.mean).div_(self.std)
+        # index_select copies whole images, [] would gather pixel by pixel
+        pixels = self.images[index] if isinstance(index, slice) else self.images.index_select(0, index)
+        images = pixels.to(torch.float32).div_(255.0).sub_(self.mean).div_(self.std)
         # .to, not .contiguous: with one channel both orders are "contiguous", and only .to makes the layers take the fast one
         return images.to(memory_format=torch.channels_last), self.labels[index]
 
@@ -107,7 +108,10 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
     floors = torch.full_like(real, EPSILON, requires_grad=False)
     floors[: len(network.layout.layers)] = THETA_EPSILON
     optimizer = OPTIMIZERS[plan.optimizer]([aux, real], plan.lr, [EPSILON, floors], [1.0 if forward.clip else math.inf, math.inf])
-    torch.manual_seed(client.key)  # for layers that draw, such as dropout
+    # for layers that draw, such as dropout; torch.manual_seed would also note a traceback for each kind of GPU that is not there
+    torch.default_generator.manual_seed(client.key)
+    if network.device.type == "cuda":
+        torch.cuda.manual_seed(client.key)
     generator = np.random.default_rng(client.key)
     start = torch.from_numpy(client.start).to(network.device)
     steps = plan.epochs * len(_starts(len(index), plan.batch))

@@ -19,7 +19,7 @@ from bifl.layout import Tensor as Spec
 from bifl.message import Floats
 from bifl.nn.binarize import layers_of
 from bifl.nn.forward import Forward, Latent, binary
-from bifl.nn.fused import stages
+from bifl.nn.fused import NormPoolActivate, stages
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
@@ -85,10 +85,12 @@ class Network:
         theta, *affine = torch.split_with_sizes(trained, [len(specs.layers), *(spec.size for spec in specs.affine)])
         flat = forward.weights(latent._replace(scales=theta, sizes=specs.sizes))
         scale = theta if forward.scaled else None
-        for slot, weights in zip(self._coded, _Spread.apply(flat, scale, specs.coded), strict=True):  # type: ignore[no-untyped-call]
-            setattr(*slot, weights)
-        for slot, spec, part in zip(self._affine, specs.affine, affine, strict=True):
-            setattr(*slot, part.view(spec.shape))
+        spread = _Spread.apply(flat, scale, specs.coded)  # type: ignore[no-untyped-call]
+        # into __dict__, past nn.Module's bookkeeping: these are no parameters any more (see _release), and it takes its time
+        for (child, attribute), weights in zip(self._coded, spread, strict=True):
+            child.__dict__[attribute] = weights
+        for (child, attribute), spec, part in zip(self._affine, specs.affine, affine, strict=True):
+            child.__dict__[attribute] = part.view(spec.shape)
 
     def read_moments(self) -> Floats:
         """(moments,) E[x] of every batch-norm input, then E[x²] of every one, from the running statistics."""
@@ -99,16 +101,27 @@ class Network:
 
     def input_moments(self, images: Tensor) -> Floats:
         """(moments,) E[x] and E[x²] of every batch-norm input, as `read_moments` orders them, in the network as it is."""
-        inputs: dict[nn.Module, Tensor] = {}
-        hooks = [norm.register_forward_pre_hook(lambda norm, given: inputs.update({norm: given[0]})) for norm in self._norms]
-        self.module(images)
+        found: dict[nn.Module, tuple[Floats, Floats]] = {}
+
+        def note(norm: nn.Module, given: tuple[Tensor, ...]) -> None:
+            flat = given[0].transpose(0, 1).flatten(1).double()  # (channels, all else)
+            found[norm] = (flat.mean(1).cpu().numpy(), flat.square().mean(1).cpu().numpy())
+
+        joined = [stage for stage in self._stages if isinstance(stage, NormPoolActivate)]
+        for stage in joined:
+            stage.moments = None
+        hooks = [norm.register_forward_pre_hook(note) for norm in self._norms]
+        self(images)
         for hook in hooks:
             hook.remove()
-        if len(inputs) < len(self._norms):
+        for stage in joined:
+            if stage.moments is not None:
+                mean, variance = stage.moments
+                found[stage.norm] = (mean, variance + mean**2)
+        if len(found) < len(self._norms) or not found:
             return self.read_moments()  # a batch-norm that the module does not use: there is nothing to measure
-        flat = [inputs[norm].transpose(0, 1).flatten(1).double() for norm in self._norms]  # (channels, all else)
-        moments = [part.mean(1) for part in flat] + [part.square().mean(1) for part in flat]
-        return torch.cat(moments).float().cpu().numpy() if moments else np.zeros(0, np.float32)
+        means, squares = zip(*(found[norm] for norm in self._norms), strict=True)
+        return np.concatenate([*means, *squares]).astype(np.float32)
 
     def train_norms(self) -> None:
         """Let every batch-norm normalise by its own batch, and nothing else behave as in training."""
@@ -118,12 +131,14 @@ class Network:
 
     def write_moments(self, moments: Floats) -> None:
         """The inverse of `read_moments`."""
-        parts = torch.split_with_sizes(
-            torch.from_numpy(moments.copy()).to(self.device), [spec.size for spec in self.layout.moments] * 2
-        )
-        for norm, mean, square in zip(self._norms, parts[: len(self._norms)], parts[len(self._norms) :], strict=True):
-            norm.running_mean = mean
-            norm.running_var = (square - mean**2).clamp_(min=0)
+        means, squares = moments.reshape(2, -1)
+        variances = np.maximum(squares - means**2, 0)
+        sizes = [spec.size for spec in self.layout.moments]
+        parts = [torch.split_with_sizes(torch.from_numpy(vector), sizes) for vector in (means, variances)]
+        for norm, mean, variance in zip(self._norms, *parts, strict=True):
+            if norm.running_mean is not None and norm.running_var is not None:
+                norm.running_mean.copy_(mean)
+                norm.running_var.copy_(variance)
 
     @torch.no_grad()
     def show(self, weights: Floats, real: Floats, forward: Forward) -> None:
@@ -180,7 +195,8 @@ class _Spread(torch.autograd.Function):
         ctx.save_for_backward(*([] if theta is None else [weights, theta]))
         parts = torch.split_with_sizes(weights.detach(), [spec.size for spec in specs])
         if theta is not None:
-            parts = tuple(part * theta[spec.layer] for part, spec in zip(parts, specs, strict=True))
+            factors = theta.tolist()
+            parts = tuple(part * factors[spec.layer] for part, spec in zip(parts, specs, strict=True))
         return tuple(part.view(spec.shape) for part, spec in zip(parts, specs, strict=True))
 
     @staticmethod
@@ -189,13 +205,13 @@ class _Spread(torch.autograd.Function):
         if not ctx.saved_tensors:
             return torch.cat(flat), None, None
         weights, theta = ctx.saved_tensors
-        for_weights, for_theta = torch.empty_like(weights), torch.zeros_like(theta)
+        for_weights, for_theta, factors = torch.empty_like(weights), [0.0] * len(theta), theta.tolist()
         sizes = [spec.size for spec in ctx.specs]
         parts = [torch.split_with_sizes(vector, sizes) for vector in (weights, for_weights)]
         for gradient, spec, own, out in zip(flat, ctx.specs, *parts, strict=True):
-            torch.mul(gradient, theta[spec.layer], out=out)
-            for_theta[spec.layer] += torch.dot(gradient, own)
-        return for_weights, for_theta, None
+            torch.mul(gradient, factors[spec.layer], out=out)
+            for_theta[spec.layer] += torch.dot(gradient, own).item()
+        return for_weights, theta.new_tensor(for_theta), None
 
 
 def _release(module: nn.Module, attributes: list[str]) -> list[tuple[str, Tensor]]:

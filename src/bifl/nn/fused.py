@@ -16,11 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+Array = np.ndarray[Any, Any]
 Stage = Callable[[Tensor], Tensor]
 _CHANNELS_LAST = torch.channels_last
+_quiet = np.errstate(all="ignore")  # a training that diverges shows in its loss, and torch would say nothing here either
 
 
 def stages(module: nn.Module) -> list[Stage]:
@@ -60,6 +63,7 @@ class NormPoolActivate:
     def __init__(self, norm: nn.BatchNorm2d, rest: list[nn.Module]) -> None:
         self.norm, self.rest = norm, rest
         self.relu = any(type(layer) is nn.ReLU for layer in rest)
+        self.moments: tuple[Array, Array] | None = None  # (channels,) mean and variance of the last batch, float64
 
     def __call__(self, x: Tensor) -> Tensor:
         """Pooled activations of a convolution's output, which backward overwrites: nobody else may need it."""
@@ -75,53 +79,47 @@ class _Joined(torch.autograd.Function):
     """With μ, σ of the batch: y = act(γ·(top − μ)/σ + β), where top is the largest x of a window, or the smallest where γ < 0."""
 
     @staticmethod
+    @_quiet
     def forward(ctx: Any, x: Tensor, gamma: Tensor, beta: Tensor, stage: NormPoolActivate) -> Tensor:
         from bifl.nn import kernels
 
         images, channels, height, width = x.shape
         x = x.contiguous(memory_format=_CHANNELS_LAST)
         top = torch.empty((images, channels, height // 2, width // 2), memory_format=_CHANNELS_LAST)
-        sums = torch.empty(2, channels, dtype=torch.float64)
-        sign = torch.ones_like(gamma).copysign_(gamma)
-        kernels.pool(_pixels(x), sign.numpy(), _pixels(top), *sums.numpy())
-        count = images * height * width
-        offset, square = sums.div_(count)
-        variance = (square - offset * offset).clamp_(min=0)
-        mean = offset + x[0, :, 0, 0]
+        # numpy, not torch, for what is as small as a channel: its calls take a third of the time
+        mean, variance, gains = np.empty(channels), np.empty(channels), gamma.detach().numpy()
+        kernels.pool(_pixels(x), gains, _pixels(top), mean, variance)
+        stage.moments, count = (mean, variance), images * height * width
         _remember(stage.norm, mean, variance * (count / (count - 1)))
-        deviation = (variance + stage.norm.eps).sqrt_()
-        scale = gamma / deviation
-        shift = (beta - mean * scale).float()
+        deviation = np.sqrt(variance + stage.norm.eps)
+        scale = gains / deviation
+        shift = beta.detach().numpy() - mean * scale
         y = torch.empty_like(top)
-        kernels.activate(
-            _pixels(top).reshape(-1, channels), scale.float().numpy(), shift.numpy(), stage.relu, _pixels(y).reshape(-1, channels)
-        )
-        ctx.stage, ctx.count = stage, count
-        ctx.save_for_backward(
-            x, top, y, mean, deviation, scale
-        )  # y kept on ctx itself would be a cycle, and its memory lost for long
+        rows = [_pixels(tensor).reshape(-1, channels) for tensor in (top, y)]
+        kernels.activate(rows[0], _single(scale), _single(shift), stage.relu, rows[1])
+        ctx.stage, ctx.count, ctx.mean, ctx.deviation, ctx.scale = stage, count, mean, deviation, scale
+        ctx.save_for_backward(x, top, y)  # y kept on ctx itself would be a cycle, and its memory lost for long
         return y
 
     @staticmethod
+    @_quiet
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         from bifl.nn import kernels
 
-        x, top, y, mean, deviation, scale = ctx.saved_tensors
-        images, channels = y.shape[:2]
+        x, top, y = ctx.saved_tensors
+        mean, deviation, scale = ctx.mean, ctx.deviation, ctx.scale
+        images, channels, height, _ = y.shape
         upper = gradients[0].contiguous(memory_format=_CHANNELS_LAST)
-        inner = torch.empty_like(y)
-        sums = torch.empty(2, channels, dtype=torch.float64)
-        rows = [_pixels(tensor).reshape(images, -1) for tensor in (upper, y, top)]
-        kernels.deactivate(
-            *rows, scale.float().numpy(), ctx.stage.relu, _pixels(inner).reshape(images, -1), sums.numpy().reshape(-1)
-        )
+        inner, sums = torch.empty_like(y), np.empty((2, channels))
+        lines = [_pixels(tensor).reshape(images, height, -1) for tensor in (upper, y, top, inner)]
+        kernels.deactivate(*lines[:3], _single(scale), ctx.stage.relu, lines[3], sums)
         for_beta, for_product = sums
         for_gamma = (for_product - mean * for_beta) / deviation
         # the gradient w.r.t. x is scale·(g − mean of g − x̂·mean of g·x̂), x̂ = (x − μ)/σ, and g is not zero at the tops alone
         slope = -scale * for_gamma / (deviation * ctx.count)
         shift = -scale * for_beta / ctx.count - slope * mean
-        kernels.unpool(_pixels(x), _pixels(top), _pixels(inner), shift.float().numpy(), slope.float().numpy())
-        return x, for_gamma.float(), for_beta.float(), None
+        kernels.unpool(_pixels(x), _pixels(top), _pixels(inner), _single(shift), _single(slope))
+        return x, torch.from_numpy(_single(for_gamma)), torch.from_numpy(_single(for_beta)), None
 
 
 def _pixels(tensor: Tensor) -> Any:
@@ -129,10 +127,14 @@ def _pixels(tensor: Tensor) -> Any:
     return tensor.detach().permute(0, 2, 3, 1).numpy()
 
 
-def _remember(norm: nn.BatchNorm2d, mean: Tensor, variance: Tensor) -> None:
+def _single(channels: Array) -> Array:
+    return channels.astype(np.float32)
+
+
+def _remember(norm: nn.BatchNorm2d, mean: Array, variance: Array) -> None:
     """Let the running statistics follow, as nn.BatchNorm2d does."""
     if norm.running_mean is not None and norm.running_var is not None and norm.momentum is not None:
-        norm.running_mean.lerp_(mean.float(), norm.momentum)
-        norm.running_var.lerp_(variance.float(), norm.momentum)
+        for running, new in ((norm.running_mean.numpy(), mean), (norm.running_var.numpy(), variance)):
+            running[:] += norm.momentum * (new - running)
     if norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)

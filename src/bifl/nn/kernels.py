@@ -42,20 +42,23 @@ _Q4, _Q6 = np.float32(1.18534705686654e-04), np.float32(1.19825839466702e-06)
 
 
 @compiled
-def pool(x: Array, sign: Array, top: Array, total: Array, square: Array) -> None:
-    """Largest of each 2×2 window (smallest where sign is −1), and the sums of x − x[0, 0, 0] and of its square over all pixels.
+def pool(x: Array, gains: Array, top: Array, mean: Array, variance: Array) -> None:
+    """Largest of each 2×2 window (smallest where the gain is negative), and mean and variance over all pixels.
 
     Args:
         x: (n, h, w, c), h and w even.
-        sign: (c,) ±1.
+        gains: (c,) γ.
         top: (n, h/2, w/2, c), written.
-        total: (c,) float64, written; taken about the first pixel, which avoids cancellation
-        square: (c,) float64, written.
+        mean: (c,) float64, written.
+        variance: (c,) float64, written.
     """
     images, height, width, channels = x.shape
+    # sums of x − x[0, 0, 0] and of its square: about some pixel, which avoids cancellation
     pivot, part, part_square = x[0, 0, 0].copy(), np.zeros(channels, np.float32), np.zeros(channels, np.float32)
-    total[:] = 0
-    square[:] = 0
+    sign, total, square = np.ones(channels, np.float32), np.zeros(channels), np.zeros(channels)
+    for c in range(channels):
+        if gains[c] < _ZERO:
+            sign[c] = -_ONE
     for image in range(images):
         for i in range(height // 2):
             for j in range(width // 2):
@@ -71,6 +74,11 @@ def pool(x: Array, sign: Array, top: Array, total: Array, square: Array) -> None
             total[c] += part[c]
             square[c] += part_square[c]
             part[c] = part_square[c] = 0
+    count = images * height * width
+    for c in range(channels):
+        offset = total[c] / count
+        mean[c] = pivot[c] + offset
+        variance[c] = max(square[c] / count - offset * offset, 0.0)
 
 
 @compiled
@@ -94,31 +102,36 @@ def activate(x: Array, scale: Array, shift: Array, relu: bool, y: Array) -> None
 def deactivate(upper: Array, y: Array, x: Array, scale: Array, relu: bool, inner: Array, sums: Array) -> None:
     """Back through `activate`: with g the gradient w.r.t. scale·x + shift, inner ← scale·g, and the sums of g and of g·x.
 
+    The inner loop runs over a whole line of pixels: 16 channels alone are too few for vector instructions.
+
     Args:
-        upper: (n, pixels·c) gradient w.r.t. y.
-        y: (n, pixels·c) what `activate` made of x.
-        x: (n, pixels·c).
+        upper: (n, h, w·c) gradient w.r.t. y.
+        y: (n, h, w·c) what `activate` made of x.
+        x: (n, h, w·c).
         scale: (c,)
         relu: as in `activate`.
-        inner: (n, pixels·c), written.
-        sums: (2·c,) float64, written.
+        inner: (n, h, w·c), written.
+        sums: (2, c) float64, written.
     """
-    images, size = y.shape
+    images, height, line = y.shape
     channels = len(scale)
-    part = np.zeros(2 * channels, np.float32)
+    factors, part, part_product = np.empty(line, np.float32), np.zeros(line, np.float32), np.zeros(line, np.float32)
+    for i in range(line):
+        factors[i] = scale[i % channels]
     sums[:] = 0
     for image in range(images):
-        above, active, value, out = upper[image], y[image], x[image], inner[image]
-        for i in range(0, size, channels):
-            for c in range(channels):
-                t = active[i + c]
-                g = above[i + c] * ((_ONE if t > _ZERO else _ZERO) if relu else _ONE - t * t)
-                out[i + c] = g * scale[c]
-                part[c] += g
-                part[channels + c] += g * value[i + c]
-        for c in range(2 * channels):
-            sums[c] += part[c]
-            part[c] = 0
+        for row in range(height):
+            above, active, value, out = upper[image, row], y[image, row], x[image, row], inner[image, row]
+            for i in range(line):
+                t = active[i]
+                g = above[i] * ((_ONE if t > _ZERO else _ZERO) if relu else _ONE - t * t)
+                out[i] = g * factors[i]
+                part[i] += g
+                part_product[i] += g * value[i]
+        for i in range(line):
+            sums[0, i % channels] += part[i]
+            sums[1, i % channels] += part_product[i]
+            part[i] = part_product[i] = 0
 
 
 @compiled

@@ -38,6 +38,7 @@ class Adam:
         self.limits = limits or [math.inf] * len(parameters)  # after each step, a vector is clipped to ± its limit
         self.lr = lr
         self.steps = 0
+        self._stretches = [_stretches(floor, len(p)) for floor, p in zip(floors, parameters, strict=True)]
         self.moments = [(torch.zeros_like(p, requires_grad=False), torch.zeros_like(p, requires_grad=False)) for p in parameters]
 
     @torch.no_grad()
@@ -46,10 +47,13 @@ class Adam:
         self.steps += 1
         rate = self.lr / (1 - self.beta1**self.steps)
         correction = math.sqrt(1 - self.beta2**self.steps)
-        for parameter, floor, limit, moments in zip(self.parameters, self.floors, self.limits, self.moments, strict=True):
+        for number, (parameter, moments) in enumerate(zip(self.parameters, self.moments, strict=True)):
             if parameter.grad is not None:
-                update = _in_one_pass if parameter.device.type == "cpu" and parameter.dtype == torch.float32 else _in_several
-                update(parameter, parameter.grad, *moments, rate, correction, floor, limit)
+                limit = self.limits[number]
+                if parameter.device.type == "cpu" and parameter.dtype == torch.float32:
+                    _in_one_pass(parameter, parameter.grad, *moments, rate, correction, self._stretches[number], limit)
+                else:
+                    _in_several(parameter, parameter.grad, *moments, rate, correction, self.floors[number], limit)
                 parameter.grad = None
 
 
@@ -59,16 +63,23 @@ def _in_several(w: Tensor, g: Tensor, first: Tensor, second: Tensor, rate: float
     w.addcdiv_(first, second.sqrt().div_(fix).add_(floor), value=-rate).clamp_(-limit, limit)
 
 
-def _in_one_pass(w: Tensor, g: Tensor, first: Tensor, second: Tensor, rate: float, fix: float, floor: Floor, limit: float) -> None:
+def _in_one_pass(
+    w: Tensor, g: Tensor, first: Tensor, second: Tensor, rate: float, fix: float, stretches: list[tuple[slice, float]], limit: float
+) -> None:
     from bifl.nn import kernels
 
-    # stretches of equal ε, nearly always the whole vector
-    floors, lengths = torch.unique_consecutive(torch.as_tensor(floor, dtype=w.dtype).reshape(-1), return_counts=True)
-    sizes = lengths.tolist() if isinstance(floor, Tensor) else [len(w)]
-    for epsilon, *parts in zip(
-        floors.tolist(), *(torch.split_with_sizes(v.detach(), sizes) for v in (w, g, first, second)), strict=True
-    ):
-        kernels.adam(*(part.numpy() for part in parts), rate, fix, epsilon, limit)
+    vectors = [vector.detach().numpy() for vector in (w, g, first, second)]
+    for part, epsilon in stretches:
+        kernels.adam(*(vector[part] for vector in vectors), rate, fix, epsilon, limit)
+
+
+def _stretches(floor: Floor, length: int) -> list[tuple[slice, float]]:
+    """Parts of a vector with equal ε: nearly always it is the whole."""
+    if not isinstance(floor, Tensor):
+        return [(slice(0, length), floor)]
+    floors, lengths = torch.unique_consecutive(floor, return_counts=True)
+    ends = lengths.cumsum(0).tolist()
+    return [(slice(end - size, end), epsilon) for epsilon, size, end in zip(floors.tolist(), lengths.tolist(), ends, strict=True)]
 
 
 OPTIMIZERS: dict[str, type[Adam] | type[Sgd]] = {"adam": Adam, "sgd": Sgd}

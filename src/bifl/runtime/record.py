@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bifl.algorithm import Shared
+from bifl.algorithm import Message, Shared, Votes
+
+SURENESS_BINS = 10
 
 
 class Record(NamedTuple):
@@ -30,6 +32,8 @@ class Record(NamedTuple):
     clients_mean: float | None = None  # accuracy on what each client holds out: mean over the clients,
     clients_p10: float | None = None  # the level that nine in ten clients reach,
     clients_worst: float | None = None  # and the worst client's
+    layer_flips: dict[str, float] | None = None  # flips of each coded layer; None in records of earlier versions
+    sureness: list[float] | None = None  # share of weights by |W̃|, in tenths from 0 (split) to 1 (unanimous); None without votes
 
     def to_json(self) -> str:
         """One line, without the newline."""
@@ -85,3 +89,21 @@ def spread(accuracies: list[float]) -> dict[str, Any]:
 def flips(before: Shared, after: Shared) -> float:
     """The share of signs that differ."""
     return float(np.mean((before.weights > 0) != (after.weights > 0)))
+
+
+def layer_flips(before: Shared, after: Shared) -> dict[str, float]:
+    """The same for each coded layer, in four digits: a line of rounds.jsonl stays short."""
+    layout = after.layout
+    changed = np.split((before.weights > 0) != (after.weights > 0), np.cumsum(layout.sizes)[:-1])
+    return {name: float(f"{part.mean():.4g}") for name, part in zip(layout.layers, changed, strict=True)}
+
+
+def sureness(news: Message) -> list[float] | None:
+    """How sure the clients are: a histogram of |W̃| over the weights, where the broadcast tells the votes."""
+    if not isinstance(news.alphabet, Votes):
+        return None
+    total = news.alphabet.total
+    margins = np.abs(2 * news.symbols.astype(np.int64) - total)  # |W̃|·total, an integer: no platform rounds it into another bin
+    bins = np.minimum(SURENESS_BINS * margins // total, SURENESS_BINS - 1)
+    shares = np.bincount(bins, minlength=SURENESS_BINS) / len(bins)
+    return [round(float(share), 4) for share in shares]

@@ -20,7 +20,7 @@ from bifl.model import Model
 from bifl.runtime import calibration, checkpoint
 from bifl.runtime.mailbox import BROADCAST, STATISTICS, Mailbox
 from bifl.runtime.pool import Pool
-from bifl.runtime.record import Record, Traffic, flips, spread
+from bifl.runtime.record import Record, Traffic, flips, layer_flips, spread, sureness
 from bifl.runtime.worker import Task, Turn
 from bifl.runtime.world import World, build, context, judge, sampled
 from bifl.tally import ExactSum
@@ -101,6 +101,8 @@ class Simulation:
             loss=evaluation.loss,
             train_loss=float(booth.losses.mean()),
             flips=flips(before, after),
+            layer_flips=layer_flips(before, after),
+            sureness=sureness(news),
             seconds=float(f"{time.perf_counter() - began:.3f}"),
             **traffic.fields(before.layout.parameters),
             **spread(evaluation.clients),

@@ -24,6 +24,7 @@ from bifl.errors import BiflError, Diverged, RunError
 from bifl.experiment import Experiment
 from bifl.nn.flat import Network
 from bifl.runtime import calibration, checkpoint
+from bifl.runtime.shelf import LIMIT, Shelf
 from bifl.runtime.world import context, device_of, plan
 from bifl.train import CHUNK, Samples, evaluate, train
 
@@ -103,11 +104,19 @@ class Worker:
         self.test = Samples.of(data.test_images, data.test_labels, data).on(device)
         self.context = context(job.experiment, job.shared)
         self.fresh, _ = self.network.initial()
-        self.clients = {n: Client(self.fresh, self.fresh, NOTHING, len(part), 0) for n, part in job.parts.items()}
+        self.clients = self._room()
+        # update, unlike an assignment, leaves these in memory: they are all the same
+        self.clients.update({n: Client(self.fresh, self.fresh, NOTHING, len(part), 0) for n, part in job.parts.items()})
         for number, round in job.trained.items():
             if job.checkpoint is not None:
                 keeps = self.algorithm.at(round).keeps
                 self.clients[number] = checkpoint.load_client(job.checkpoint, number, round, self.clients[number], keeps)
+
+    def _room(self) -> dict[int, Client]:
+        """Memory, or a file if what clients have to remember might not fit."""
+        vectors = len({"aux", "start", "memory"} & set(self.algorithm.at(1).keeps))
+        much = vectors * len(self.parts) * self.fresh.nbytes > LIMIT
+        return Shelf(self.fresh, self.checkpoint) if much else {}
 
     def turn(self, task: Task) -> Turn:
         """Let a client react to the news, train and, if it is sampled, upload."""

@@ -1,0 +1,132 @@
+"""The page: tables and figures of all settings in one file, with styles, script and plotly.js inside."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bifl import __version__
+from bifl.census import count, facts
+from bifl.errors import BiflError
+from bifl.experiment import Experiment
+from bifl.files import write_atomic, writing
+from bifl.report import figures
+from bifl.report.collect import Result
+from bifl.report.summary import TARGETS, Series, Setting, ordering, settings
+
+MANY_CLIENTS = 300  # columns of a heat map beyond which nothing can be told apart
+
+
+class Link(NamedTuple):
+    """A radio link: what a client can send and receive."""
+
+    name: str
+    up: float  # bit/s
+    down: float  # bit/s
+    note: str
+
+
+LINKS = (
+    Link("LoRa", 5470, 5470, "spreading factor 7, 125 kHz; where devices may send 1 % of the time, a hundred times longer"),
+    Link("NB-IoT", 62_500, 26_000, "Cat NB1, peak"),
+    Link("LTE-M", 375_000, 300_000, "Cat M1, half duplex, peak"),
+    Link("Satellite", 22_000, 88_000, "Iridium Certus 100"),
+)
+
+
+class Split(NamedTuple):
+    """Who holds what in a setting, or why that cannot be shown."""
+
+    about: str
+    figure: str | None
+
+
+def write(results: list[Result], path: Path) -> None:
+    """Write the report of some runs."""
+    text = render(settings(results))
+    with writing(path.parent):
+        write_atomic(path, text)
+
+
+def render(groups: list[Setting]) -> str:
+    """The whole page."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    drawn: dict[str, figures.Figure] = {}
+    places = {label: place for place, label in enumerate(dict.fromkeys(one.label for group in groups for one in group.series))}
+    sections = [_section(f"s{number}", group, places, drawn) for number, group in enumerate(groups)]
+    environment = Environment(
+        loader=PackageLoader("bifl.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals["colour"] = lambda label: figures.series_colour(places[label])
+    return environment.get_template("template.html").render(
+        version=__version__,
+        runs=sum(len(one.results) for group in groups for one in group.series),
+        sections=sections,
+        targets=TARGETS,
+        links=LINKS,
+        figures=drawn,
+        style=_text("style.css"),
+        script=_text("script.js"),
+        plotly=_plotly(),
+    )
+
+
+def _section(key: str, group: Setting, places: dict[str, int], drawn: dict[str, figures.Figure]) -> dict[str, Any]:
+    """One setting's part of the page; its figures go to `drawn`."""
+    series = group.series
+    drawn[f"{key}-rounds"] = figures.accuracy_by_round(series, places)
+    for way in ("uploaded", "downloaded"):
+        drawn[f"{key}-{way}"] = figures.accuracy_by_megabytes(series, places, way)
+    for number, one in enumerate(series):
+        drawn[f"{key}-flips-{number}"] = figures.flips(one.runs[0])
+        if votes := figures.sureness(one.runs[0]):
+            drawn[f"{key}-votes-{number}"] = votes
+    voted = [number for number in range(len(series)) if f"{key}-votes-{number}" in drawn]
+    return {
+        "key": key,
+        "setting": group,
+        "ordering": ordering(series),
+        "printed": any(one.printed for one in series),
+        "several": any(len(one.runs) > 1 for one in series),
+        "sends": any(one.average("up_bytes") for one in series),
+        "shown": voted[0] if voted else 0,
+        "voted": bool(voted),
+        "splits": [_split(f"{key}-split-{number}", one, drawn) for number, one in enumerate(_dealt(series))],
+    }
+
+
+def _dealt(series: list[Series]) -> list[Experiment]:
+    """An experiment for every number of clients, such as deal out all training images if possible."""
+    federated = [one.experiment for one in series if not one.experiment.build().at(1).central]
+    federated.sort(key=lambda experiment: experiment.build().validation)
+    return list({experiment.clients: experiment for experiment in reversed(federated)}.values())
+
+
+def _split(key: str, experiment: Experiment, drawn: dict[str, figures.Figure]) -> Split:
+    try:
+        census = count(experiment)
+    except BiflError as error:
+        return Split(f"The split cannot be shown here: {error}.", None)
+    if len(census.counts) > MANY_CLIENTS:
+        return Split(f"{facts(census)}; the first {MANY_CLIENTS} are shown.", _put(drawn, key, census.counts[:MANY_CLIENTS]))
+    return Split(f"{facts(census)}.", _put(drawn, key, census.counts))
+
+
+def _put(drawn: dict[str, figures.Figure], key: str, counts: Any) -> str:
+    drawn[key] = figures.partition(counts)
+    return key
+
+
+def _text(name: str) -> str:
+    return (files("bifl.report") / name).read_text(encoding="utf-8")
+
+
+def _plotly() -> str:
+    """plotly.js in a third of its size: the page unpacks it, as every browser since 2023 can."""
+    from plotly.offline import get_plotlyjs
+
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()

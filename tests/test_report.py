@@ -1,0 +1,262 @@
+"""`bifl report`: what it gathers and says, and that a browser shows it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bifl import paper
+from bifl.experiment import Experiment, pairs
+from bifl.report import figures
+from bifl.report.collect import Result, read
+from bifl.report.page import render, write
+from bifl.report.summary import ordering, settings
+from bifl.runtime.record import Record
+from tests.commands import Run, refused
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+ROUNDS = 30
+
+
+def result(*overrides: str, preset: str = "mnist5k-iid", level: float = 0.9, rounds: int = ROUNDS, votes: bool = True) -> Result:
+    """A run that climbs to a level, and stays."""
+    experiment = Experiment.of(preset, rounds=ROUNDS).changed(pairs(overrides))
+    records = [
+        Record(
+            round=number, accuracy=level * (1 - 0.5**number), loss=0.1, train_loss=0.1, clients=10, up_bytes=1_000_000,
+            down_bytes=2_000_000, broadcast_bytes=200_000, up_bpp=0.5, down_bpp=3.5, flips=0.02, seconds=1.0,
+            layer_flips={"conv1": 0.01, "linear3": 0.03}, sureness=[0.05] * 8 + [0.1, 0.5] if votes else None,
+        )
+        for number in range(1, rounds + 1)
+    ]  # fmt: skip
+    return Result(" ".join(overrides), experiment, records)
+
+
+def test_seeds_are_averaged_and_stand_beside_the_paper() -> None:
+    runs = [result(f"seed={seed}", preset="mnist-iid", level=level) for seed, level in ((0, 0.96), (1, 0.98))]
+    (setting,) = settings([*runs, result("seed=2", preset="mnist-iid", rounds=3), runs[0]])
+    (row,) = setting.series
+    assert (setting.title, setting.about, row.label) == ("mnist · iid", "100 clients, mnist_cnn", "biml")
+    assert len(row.runs) == 2  # one more is still under way, and one was given twice
+    assert row.final().mean == pytest.approx(97.0, abs=0.01)
+    assert row.final().std == pytest.approx(1.414, abs=0.01)
+    assert row.printed == paper.Value(97.17, 0.21)
+    assert row.average("up_bpp") == 0.5
+    assert row.up_per_client() == 100_000
+    assert row.reach(97) is None  # one seed does not
+    reach = row.reach(90)
+    assert reach
+    assert (reach.up, reach.down) == (4.5, 9.0)  # round 5 and round 4: both 0.9/0.96 and 0.9/0.98 of the way
+    page = render([setting])
+    for text in ("97.17", "± 0.21", "−0.17", "± 1.41"):
+        assert text in page
+
+
+def test_labels_tell_runs_apart_and_no_more() -> None:
+    runs = [result(), result("algorithm.alpha=2"), result("batchnorm=average"), result("algorithm=up_down", "algorithm.beta=1")]
+    runs += [result("rounds=60"), result("partition=by_class"), result("clients=20", "partition=by_class")]
+    first, second = settings(runs)
+    labels = ["biml alpha=2", "biml batchnorm=average", f"biml rounds={ROUNDS}", "biml rounds=60", "up_down beta=1"]
+    assert [one.label for one in first.series] == labels
+    assert second.title == "mnist5k · by_class, classes_per_client=3"
+    assert [one.label for one in second.series] == ["biml clients=10", "biml clients=20"]
+
+
+def test_the_order_of_algorithms_is_told() -> None:
+    fedavg, biml, up_down = (
+        result(f"algorithm={name}", level=level) for name, level in (("fedavg", 0.98), ("biml", 0.97), ("up_down", 0.9))
+    )
+    assert ordering(settings([biml])[0].series) is None
+    assert ordering(settings([biml, fedavg, up_down])[0].series) == "The paper’s order, fedavg > biml > up_down, holds here."
+    low = result("algorithm=fedavg", level=0.8)
+    sentence = ordering(settings([biml, low])[0].series)
+    assert sentence == "The paper’s order, fedavg > biml, does not hold here: biml (97.00) is above fedavg (80.00)."
+
+
+def test_figures_are_what_plotly_takes() -> None:
+    graph_objects = pytest.importorskip("plotly.graph_objects")
+    page = render(settings([result("seed=0"), result("seed=1"), result("algorithm=fedavg", votes=False)]))
+    found = re.search(r'id="figures">(.*?)</script>', page)
+    assert found
+    drawn = json.loads(found[1])
+    assert set(drawn) == {f"s0-{name}" for name in ["rounds", "uploaded", "downloaded", "flips-0", "flips-1", "votes-1", "split-0"]}
+    for figure in drawn.values():
+        graph_objects.Figure(figure)  # refuses what it does not know
+        assert figure["layout"]["xaxis"]["title"]["text"]
+        assert figure["layout"]["yaxis"]["title"]["text"]
+
+
+def test_records_of_earlier_versions_are_drawn_too() -> None:
+    older = [record._replace(layer_flips=None, sureness=None) for record in result().records]
+    assert [trace["name"] for trace in figures.flips(older)["data"]] == ["all layers"]
+    assert figures.sureness(older) is None
+
+
+def test_runs_are_found_wherever_they_lie(finished: Path, tmp_path: Path, here: Run) -> None:
+    inner = tmp_path / "runs" / "compare-x"
+    shutil.copytree(finished, inner / "biml-s0")
+    empty = shutil.copytree(finished, tmp_path / "runs" / "just-begun")
+    (empty / "rounds.jsonl").write_text("")
+    assert [len(found.records) for found in read(tmp_path / "runs")] == [4]
+    assert read(inner) == read(inner / "biml-s0") == read(tmp_path / "runs")
+    out = tmp_path / "report.html"
+    done = here("report", tmp_path / "runs", inner, "-o", out)
+    assert done.returncode == 0, done.stderr
+    text = out.read_text()
+    assert "1 run, bifl" in text
+    assert str(tmp_path) not in text
+    assert "://" not in re.sub(r'<script type="application/gzip".*?</script>', "", text, flags=re.DOTALL)  # no network
+    assert len(gzip.compress(out.read_bytes())) < 2_000_000
+
+
+def test_what_cannot_be_reported_ends_in_one_sentence(finished: Path, tmp_path: Path, here: Run) -> None:
+    out = tmp_path / "report.html"
+    (tmp_path / "empty").mkdir()
+    assert "'nowhere' does not exist" in refused(here("report", "nowhere", "-o", out))
+    assert "holds no run with a complete round" in refused(here("report", tmp_path / "empty", "-o", out))
+    broken = shutil.copytree(finished, tmp_path / "broken")
+    lines = (broken / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (broken / "rounds.jsonl").write_text(lines[0] + "{nothing}\n" + lines[2])
+    assert "rounds.jsonl' line 2 is not a record" in refused(here("report", broken, "-o", out))
+    (broken / "config.toml").write_text("rounds = [")
+    assert "cannot read" in refused(here("report", broken, "-o", out))
+    assert not out.exists()
+    assert "cannot write" in refused(here("report", finished, "-o", tmp_path / "no" / "report.html"))
+
+
+def test_a_split_that_cannot_be_dealt_is_no_obstacle() -> None:
+    page = render(settings([result("dataset=npz", "dataset.path=gone.npz")]))
+    assert "The split cannot be shown here: " in page
+
+
+# ---- in a browser ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    with driver.sync_playwright() as playwright:
+        try:
+            found = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        except driver.Error:
+            pytest.skip("no browser is installed: apt-get install chromium, or python -m playwright install chromium")
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    algorithms = {"fedavg": 0.98, "full": 0.97, "biml": 0.96, "up_only": 0.9, "up_down": 0.88}
+    runs = [
+        result(
+            f"algorithm={name}", f"seed={seed}", f"partition={split}", level=level - seed / 100, votes=name in ("biml", "up_only")
+        )
+        for name, level in algorithms.items()
+        for seed in (0, 1)
+        for split in ("iid", "by_class")
+    ]
+    write(runs, path)
+    return path
+
+
+@contextmanager
+def opened(browser: Browser, report: Path, width: int = 1200, **options: Any) -> Iterator[Page]:
+    """The report in a browser that has no network, and that has nothing to complain about."""
+    page = browser.new_context(viewport={"width": width, "height": 900}, offline=True, **options).new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda line: complaints.append(line.text))
+    page.goto(report.as_uri())
+    page.wait_for_selector("html[data-ready]", state="attached")
+    yield page
+    page.context.close()
+    assert complaints == []
+
+
+def lines(page: Page, chart: str) -> int:
+    return page.locator(f"[data-figure={chart}] .scatterlayer path.js-line[style*='stroke-width: 2px']").count()
+
+
+def test_every_chart_is_drawn(browser: Browser, report: Path) -> None:
+    with opened(browser, report) as page:
+        charts = page.locator(".chart:not([hidden])")
+        assert charts.count() == 12
+        for number in range(charts.count()):
+            box = charts.nth(number).locator(".main-svg").first.bounding_box()
+            assert box
+            assert box["width"] > 300
+            assert box["height"] > 200
+        assert lines(page, "s0-rounds") == lines(page, "s0-uploaded") == 5
+
+
+def test_a_click_on_the_legend_hides_a_line_in_all_charts_of_the_setting(browser: Browser, report: Path) -> None:
+    with opened(browser, report) as page:
+        page.locator("[data-figure=s0-rounds] .legendtoggle").first.click()
+        for chart in ("s0-rounds", "s0-uploaded", "s0-downloaded"):
+            page.wait_for_function(
+                "name => document.querySelector(`[data-figure=${name}]`).data.filter(t => t.visible !== true).length === 2",
+                arg=chart,
+            )
+            assert lines(page, chart) == 4
+        assert lines(page, "s1-rounds") == 5
+
+
+def test_another_run_can_be_looked_into(browser: Browser, report: Path) -> None:
+    with opened(browser, report) as page:
+        section = page.locator("#s0")
+        assert section.locator("[data-figure=s0-votes-2] .bars").count() == 4
+        section.locator("select").select_option(label="fedavg, seed 0")
+        assert section.locator("[data-figure=s0-flips-0] .scatterlayer").count() == 1
+        assert section.locator(".missing").is_visible()
+        section.locator("select").select_option(label="up_only, seed 0")
+        assert section.locator(".missing").is_hidden()
+
+
+def test_air_time_follows_what_is_typed(browser: Browser, report: Path) -> None:
+    with opened(browser, report) as page:
+        upload = page.locator("tr.air [data-time=up]").first
+        page.fill("#up-rate", "80")
+        assert upload.inner_text() == "10 s"  # 100 kB
+        page.fill("#up-rate", "8")
+        assert upload.inner_text() == "100 s"
+        page.fill("#up-rate", "")
+        assert upload.inner_text() == "–"
+        page.get_by_role("button", name="LTE-M").click()
+        assert page.input_value("#up-rate") == "375.0"
+        assert upload.inner_text() == "2.13 s"
+        assert "half duplex" in page.inner_text("#link-note")
+
+
+def test_it_fits_a_phone(browser: Browser, report: Path) -> None:
+    with opened(browser, report, width=390, is_mobile=True, has_touch=True) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        assert (
+            page.evaluate("Math.max(...[...document.querySelectorAll('.chart')].map(c => c.getBoundingClientRect().right))") <= 390
+        )
+
+
+def test_dark_light_and_paper(browser: Browser, report: Path) -> None:
+    with opened(browser, report, color_scheme="dark") as page:
+        ground = "getComputedStyle(document.body).backgroundColor"
+        line = "document.querySelector('[data-figure=s0-rounds]').data.at(-1).line.color"
+        dark = page.evaluate(ground), page.evaluate(line)
+        page.emulate_media(color_scheme="light")
+        page.wait_for_function(f"{line} !== '{dark[1]}'")
+        light = page.evaluate(ground), page.evaluate(line)
+        assert light[0] == "rgb(255, 255, 255)" != dark[0]
+        page.emulate_media(color_scheme="dark", media="print")
+        page.wait_for_function(f"{line} === '{light[1]}'")
+        assert page.evaluate(ground) == light[0]
+        assert not page.locator("nav").is_visible()
+        assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
