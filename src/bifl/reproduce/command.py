@@ -28,7 +28,7 @@ from bifl.runtime.world import build, plan
 from bifl.train import Samples, train
 
 THEORY, ALL = "theory", "all"
-_CASES, _QUICK_CASES = 4000, 400  # random quadratics
+_CASES, _QUICK_CASES = 3000, 300  # random quadratics
 _TIMED = 256  # images to time the training with
 
 
