@@ -199,7 +199,9 @@ def _report(asked: Request, experiments: list[Experiment], out: Console) -> None
 
 def _theory(asked: Request, out: Console) -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
-    out.print(theory.table(theory.check(_QUICK_CASES if asked.quick else _CASES, asked.seeds[0])))
+    findings = theory.check(_QUICK_CASES if asked.quick else _CASES, asked.seeds[0])
+    out.print(theory.table(findings))
+    out.print(theory.statement_table(findings))
     out.print(theory.misprint_table())
     for path in theory.draw(asked.out):
         out.print(f"written: {path}", soft_wrap=True)
