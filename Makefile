@@ -1,12 +1,12 @@
 # make run   sets everything up and compares four algorithms on the embedded digits
 # make test  sets everything up and runs all tests, linters and types
 # make ready only sets everything up
-# make bench prints memory and speed; make bench-flower compares with Flower, in an environment of its own
+# make bench measures memory, speed beside Flower and a plain loop, and growth, in an environment of its own
 PYTHON ?= python3
 BIN = .venv/bin
 READY = .venv/.ready
 
-.PHONY: ready run test bench bench-flower clean
+.PHONY: ready run test bench clean
 
 run: $(READY)
 	$(BIN)/bifl compare algorithms=fedavg,full,biml,up_down
@@ -19,12 +19,10 @@ test: $(READY)
 
 ready: $(READY)
 
-bench: $(READY)
-	$(BIN)/python benchmarks/memory.py
-	$(BIN)/python benchmarks/speed.py
-
-bench-flower: .venv-bench/.ready
+bench: .venv-bench/.ready
+	.venv-bench/bin/python benchmarks/memory.py
 	.venv-bench/bin/python benchmarks/speed.py
+	.venv-bench/bin/python benchmarks/scale.py
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("bifl needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'

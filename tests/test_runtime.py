@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 import bifl
-from bifl.algorithm import BINARY, Message, Votes
+from bifl.algorithm import BINARY, Client, Message, Votes
 from bifl.errors import ConfigError, Diverged, RunError
 from bifl.experiment import Experiment
 from bifl.model import Model
 from bifl.runtime.loop import loop
 from bifl.runtime.record import Record, layer_flips, sureness
+from bifl.runtime.shelf import Shelf
 from bifl.runtime.simulate import Simulation
 from bifl.runtime.world import build, sampled
 
@@ -259,3 +260,35 @@ def test_sureness_counts_votes_exactly() -> None:
     news = Message(np.array([0, 50, 55, 45, 56, 95, 96, 100]), Votes(100), nothing)
     assert sureness(news) == [0.125, 0.375, 0, 0, 0, 0, 0, 0, 0, 0.5]
     assert sureness(Message(np.array([0, 1], np.uint8), BINARY, nothing)) is None
+
+
+def test_clients_on_a_shelf_give_the_same_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = Experiment(rounds=3, clients=3, workers=1)
+    in_memory = without_seconds(list(bifl.simulate(experiment)))
+    monkeypatch.setattr("bifl.runtime.worker.LIMIT", 0)
+    monkeypatch.setattr("bifl.runtime.shelf._BLOCK", 2**16)  # a block for every client
+    assert without_seconds(list(bifl.simulate(experiment))) == in_memory
+
+
+def test_arrays_on_a_shelf_may_change_places() -> None:
+    """What is put back may be what is stored there, under another name."""
+    fresh = np.zeros(3000, np.float32)
+    shelf = Shelf(fresh)
+    shelf[0] = Client(fresh + 1, fresh + 2, fresh, weight=1, key=0, memory=fresh + 3)
+    stored = shelf[0]
+    shelf[0] = stored._replace(aux=stored.start, start=stored.aux)
+    assert [float(array[0]) for array in (shelf[0].aux, shelf[0].start, shelf[0].memory)] == [2, 1, 3]
+
+
+def test_a_shelf_without_room_says_so() -> None:
+    program = """
+import resource, signal, numpy as np
+from bifl.algorithm import Client
+from bifl.runtime.shelf import Shelf
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))
+fresh = np.zeros(3000, np.float32)
+Shelf(fresh)[0] = Client(fresh + 1, fresh, fresh, weight=1, key=0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "RunError: no room for more than 0.0 GB of clients' state" in done.stderr

@@ -1,4 +1,4 @@
-"""The command line: bifl run, compare, eval, inspect, data, summary, report, list; keys, server, client, federation."""
+"""The command line: bifl run, compare, eval, inspect, data, summary, reproduce, report, list; keys, server, client, federation."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ examples:
   bifl eval runs/table1/model mnist            a trained model on a test set
   bifl run --keep-messages --out runs/look     keep every message …
   bifl inspect runs/look/messages/round-00002/upload-00001    … and see what its bytes are
+  bifl reproduce table1                        the paper's Table I on full MNIST, beside its values
   bifl report runs -o report.html              a page with charts of all runs, beside the paper's values
   bifl data mnist-nc3                          who holds what: table and picture
   bifl summary mnist_cnn                       a network layer by layer: what is binary, what it weighs
@@ -52,6 +53,26 @@ _KEYS = """\
   reals (short)         batch-norm in 6 binary digits up and 10 down, or float32
   device (auto)         a GPU if there is one; cpu, cuda
   workers (0)           processes, 0 = one per core; results do not depend on it
+"""
+
+_STUDIES = """\
+studies:
+  table1                accuracy of all nine algorithms, IID
+  table2                four of them, not IID
+  alpha                 BiFL-BiML's gain: 1, 1.25, 1.5, 2, 3
+  hybrid                BiFL-BiML up to a fifth, two and three fifths of the rounds, then FedAvg
+  clients               half, once and twice as many
+  unbalanced            clients of unequal size
+  participation         a tenth, three tenths, half and all of the clients upload; IID and not
+  theory                lemmas and theorems on random quadratics, misprints, ML-PU's curves
+  all                   everything above
+keys (default):
+  dataset (mnist)       mnist, mnist5k, fashion_mnist, mnist_writers, femnist, celeba; several with
+                        commas: those that are not on this machine are named and left out
+  seeds (0)             several give mean ± standard deviation
+  rounds                instead of each study's own, 60 or 100
+
+Finished cells are kept in DIR/cells and never run again; a stopped command goes on where it was.
 """
 
 _TRACK = """\
@@ -159,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     _add_deployment(verbs)
-
+    _add_reproduce(verbs)
     _add_report(verbs)
 
     listing = verbs.add_parser("list", help="show what there is to choose from", description="Everything a key can be set to.")
@@ -237,6 +258,21 @@ def _count(text: str) -> int:
 
 
 def _add_report(verbs: Verbs[argparse.ArgumentParser]) -> None:
+
+
+def _add_reproduce(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    command = verbs.add_parser(
+        "reproduce", help="run the paper's tables and figures", formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_STUDIES, description="Run the paper's studies, several cells at a time, and show them beside the paper's numbers.",
+    )  # fmt: skip
+    command.set_defaults(command=commands.reproduce)
+    command.add_argument("settings", nargs="+", metavar="STUDY | KEY=VALUE", help="one or more of the studies below, then keys")
+    command.add_argument("--quick", action="store_true", help="5,000 embedded digits, 10 clients, 12 rounds: minutes")
+    command.add_argument("--out", type=Path, metavar="DIR", default=Path("results"), help="tables, and kept cells (results)")
+    command.add_argument("--work", type=Path, metavar="DIR", default=Path("runs"), help="unfinished runs, and --quick's (runs)")
+
+
+def _add_report(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     report = verbs.add_parser(
         "report",
         help="make a page of finished runs",

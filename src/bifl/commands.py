@@ -202,6 +202,24 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
+def reproduce(options: argparse.Namespace) -> int:
+    """The paper's tables and figures."""
+    from bifl.experiment import pairs
+    from bifl.reproduce import command
+    from bifl.screen import console
+
+    names = [word for word in options.settings if "=" not in word]
+    if not names:
+        raise ConfigError("say which study to reproduce, such as table1, or all")
+    settings = pairs(word for word in options.settings if "=" in word)
+    try:
+        command.reproduce(command.request(names, settings, (options.out, options.work), options.quick), console())
+    except KeyboardInterrupt:
+        print("bifl: stopped; the same command goes on where it was", file=sys.stderr)
+        return 130
+    return 0
+
+
 def show_choices(options: argparse.Namespace) -> int:
     """Everything a key can be set to."""
     from bifl.experiment import REGISTRIES

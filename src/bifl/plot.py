@@ -1,4 +1,4 @@
-"""Pictures: accuracy against rounds and against uploaded megabytes, side by side."""
+"""Pictures: accuracy against rounds, and against the megabytes that went up and down, side by side."""
 
 from __future__ import annotations
 
@@ -24,33 +24,38 @@ def draw(results: dict[str, list[list[Record]]], path: Path, title: str) -> None
     """Write a PNG; several seeds become a line of means in a band of one deviation."""
     from matplotlib.figure import Figure  # takes a second to import: only when something is drawn
 
-    figure = Figure(figsize=(11, 4.4), layout="constrained")
-    rounds, megabytes = figure.subplots(1, 2, sharey=True)
+    figure = Figure(figsize=(14, 4.4), layout="constrained")
+    rounds, *ways = figure.subplots(1, 3, sharey=True)
     for number, (label, seeds) in enumerate(results.items()):
         count = min(len(records) for records in seeds)
         accuracy = 100 * np.array([[r.accuracy for r in records[:count]] for records in seeds])
-        uploaded = np.cumsum([[r.up_bytes for r in records[:count]] for records in seeds], axis=1).mean(0) / 1e6
         look = {"color": PALETTE[number % len(PALETTE)], "linestyle": STYLES[number // len(PALETTE) % len(STYLES)]}
-        _curve(rounds, np.arange(1, count + 1), accuracy, label, look)
-        if uploaded[0]:  # centralised training uploads nothing
-            _curve(megabytes, uploaded, accuracy, label, look)
+        _curve(rounds, np.arange(1, count + 1), accuracy, look | {"label": label})
+        for axes, field in zip(ways, ("up_bytes", "down_bytes"), strict=True):
+            sent = np.cumsum([[getattr(r, field) for r in records[:count]] for records in seeds], axis=1).mean(0) / 1e6
+            if sent[0]:  # centralised training sends nothing
+                _curve(axes, sent, accuracy, look)
     rounds.set(xlabel="round", ylabel="test accuracy, %")
-    megabytes.set(xlabel="uploaded by all clients together, MB (log scale)", xscale="log")
-    megabytes.xaxis.set_major_formatter("{x:g}")  # 0.1, 1, 10 rather than powers
-    for axes in (rounds, megabytes):
+    for axes, way in zip(ways, ("uploaded", "downloaded"), strict=True):
+        axes.set(xlabel=f"{way} by all clients together, MB (log scale)", xscale="log")
+        axes.xaxis.set_major_formatter("{x:g}")  # 0.1, 1, 10 rather than powers
+    for axes in (rounds, *ways):
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-    rounds.legend(frameon=False)
+    if len(results) > 4:  # more would hide the curves
+        figure.legend(loc="outside right center", frameon=False)
+    else:
+        rounds.legend(frameon=False)
     figure.suptitle(title)
     picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=130)
+    figure.savefig(picture, format="png", dpi=110)
     with writing(path.parent):
         write_atomic(path, picture.getvalue())
 
 
-def _curve(axes: Axes, x: Values, accuracy: Values, label: str, look: dict[str, Any]) -> None:
+def _curve(axes: Axes, x: Values, accuracy: Values, look: dict[str, Any]) -> None:
     middle = accuracy.mean(0)
-    axes.plot(x, middle, label=label, linewidth=1.8, **look)
+    axes.plot(x, middle, linewidth=1.8, **look)
     if len(accuracy) > 1:
         spread = accuracy.std(0, ddof=1)
         axes.fill_between(x, middle - spread, middle + spread, color=look["color"], alpha=0.15, linewidth=0)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 Array = np.ndarray[Any, Any]
 Stage = Callable[[Tensor], Tensor]
 _CHANNELS_LAST = torch.channels_last
+_quiet = np.errstate(all="ignore")  # a training that diverges shows in its loss, and torch would say nothing here either
 
 
 def stages(module: nn.Module) -> list[Stage]:
@@ -78,6 +79,7 @@ class _Joined(torch.autograd.Function):
     """With μ, σ of the batch: y = act(γ·(top − μ)/σ + β), where top is the largest x of a window, or the smallest where γ < 0."""
 
     @staticmethod
+    @_quiet
     def forward(ctx: Any, x: Tensor, gamma: Tensor, beta: Tensor, stage: NormPoolActivate) -> Tensor:
         from bifl.nn import kernels
 
@@ -100,6 +102,7 @@ class _Joined(torch.autograd.Function):
         return y
 
     @staticmethod
+    @_quiet
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         from bifl.nn import kernels
 

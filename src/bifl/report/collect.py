@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from bifl.errors import RunError
 from bifl.experiment import Experiment
+from bifl.reproduce import cells
 from bifl.runtime.folder import CONFIG, read_records
 from bifl.runtime.record import Record
 
@@ -23,7 +24,7 @@ class Result(NamedTuple):
 
 
 def read(path: Path) -> list[Result]:
-    """The runs in a run folder, a comparison, or a folder of such; those without a complete round are passed over.
+    """The runs in a run folder, a comparison, a kept cell, or a folder of such; those without a complete round are passed over.
 
     Raises:
         RunError: there is none, or what there is cannot be read.
@@ -45,7 +46,9 @@ def read_all(paths: Iterable[Path]) -> list[Result]:
 
 
 def _found(path: Path, depth: int) -> Iterable[Result]:
-    if (path / CONFIG).is_file():
+    if path.name.endswith(cells.SUFFIX):
+        yield Result(str(path.resolve()), *cells.read(path))
+    elif (path / CONFIG).is_file():
         yield Result(str(path.resolve()), Experiment.from_toml(path / CONFIG), read_records(path))
     elif depth and path.is_dir():
         for child in sorted(path.iterdir()):

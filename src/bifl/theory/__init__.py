@@ -12,6 +12,6 @@ from __future__ import annotations
 from bifl.theory.figures import draw
 from bifl.theory.findings import Finding, check
 from bifl.theory.misprints import MISPRINTS, Misprint
-from bifl.theory.tables import misprint_table, table
+from bifl.theory.tables import misprint_table, statement_table, table
 
-__all__ = ["MISPRINTS", "Finding", "Misprint", "check", "draw", "misprint_table", "table"]
+__all__ = ["MISPRINTS", "Finding", "Misprint", "check", "draw", "misprint_table", "statement_table", "table"]

@@ -123,7 +123,7 @@ def misleading_step() -> str | None:
     if phi <= 0 or inner >= 0:
         return None
     where = "F = ½‖w − (0.9, 0.01, 0.01)‖², W̄ = (−0.01, 0.01, 0.01)"
-    return f"{where}: λ = {_growth(bowl)[0]:.3f}, φ = {phi:.4f} > 0, yet ∇F(W^b)ᵀ(W̄ − W*) = {float(inner):.4f} < 0"
+    return f"{where}: λ = {_growth(bowl)[0]:.3f}, φ = {phi:.4f} > 0, yet ∇F(W^b)ᵀ(W̄ − W*) = −{-float(inner):.4f} < 0"
 
 
 def long_step() -> str | None:

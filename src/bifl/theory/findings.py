@@ -91,19 +91,19 @@ LEMMAS: dict[Claim, Judge] = {
     Claim("Lemma 3.1, corrected", "(2√K ξ − ε)/ε ≤ λ ≤ (2√K β + ε)/ε", CORRECTED): (
         lambda quadratic, starts: lemmas.growth_between(quadratic, starts, 2 * np.sqrt(starts.differ))
     ),
-    Claim("Lemma 3.2, form A", "a step η < φ_A decreases ‖W̄ − W*‖² as stated, random W̄", example=exact.misleading_step): (
-        lambda quadratic, starts: lemmas.step_helps(quadratic, starts, starts.aux, lemmas.form_a)
-    ),
-    Claim("Lemma 3.2, form A, worst W̄", "the same, for the worst W̄ with those signs", example=exact.misleading_step): (
+    Claim(
+        "Lemma 3.2, form A", "every η < φ_A takes 4(φ_A − η)ηβξK or more off ‖W̄ − W*‖²; random W̄", example=exact.misleading_step
+    ): (lambda quadratic, starts: lemmas.step_helps(quadratic, starts, starts.aux, lemmas.form_a)),
+    Claim("Lemma 3.2, form A, worst W̄", "every η < φ_A does so; the worst W̄ with the same signs", example=exact.misleading_step): (
         _worst_step(lemmas.form_a)
     ),
-    Claim("Lemma 3.2, form A, λ < 1", "the same, where φ_A > 0 because both its factors are negative"): (
+    Claim("Lemma 3.2, form A, λ < 1", "every η < φ_A does so, where both factors of φ_A are negative; worst W̄"): (
         lambda quadratic, starts: lemmas.step_helps_backwards(quadratic, starts, lemmas.worst_in_cell(starts), lemmas.form_a)
     ),
-    Claim("Lemma 3.2, form B", "the same, φ_B = β·φ_A, worst W̄", example=exact.long_step): _worst_step(lemmas.form_b),
-    Claim("Lemma 3.2, corrected", "the same, φ_C: arcsin(1/λ), angle of 2.2 corrected, worst W̄", CORRECTED): _worst_step(
-        lemmas.form_c
-    ),
+    Claim("Lemma 3.2, form B", "every η < φ_B = β·φ_A does so; worst W̄", example=exact.long_step): _worst_step(lemmas.form_b),
+    Claim(
+        "Lemma 3.2, corrected", "every η < φ_C does so: arcsin(1/λ), the angle of 2.2 corrected; worst W̄", CORRECTED
+    ): _worst_step(lemmas.form_c),
 }
 
 

@@ -12,17 +12,25 @@ from bifl.theory.misprints import MISPRINTS
 
 
 def table(findings: Iterable[Finding]) -> Table:
-    """One row per claim; below it, what it says and what breaks it."""
+    """One row per claim."""
     shown = Table(box=box.SIMPLE_HEAD)
-    for heading in ("claim", "cases", "conditions met", "violations", "verdict"):
-        number = heading in ("cases", "conditions met", "violations")
-        shown.add_column(heading.replace(" ", "\n"), justify="right" if number else "left", no_wrap=number)
+    for heading in ("claim", "cases", "conditions\nmet", "violations", "verdict"):
+        shown.add_column(heading, justify="left" if heading in {"claim", "verdict"} else "right", no_wrap=True)
     for finding in findings:
-        lines = [finding.claim, f"  {finding.statement}"]
-        if finding.counterexample:
-            lines.append(f"  ✗ {finding.counterexample}")
         counts = (f"{count:,}" for count in (finding.cases, finding.applicable, finding.violations))
-        shown.add_row("\n".join(lines), *counts, finding.verdict)
+        shown.add_row(finding.claim, *counts, finding.verdict)
+    return shown
+
+
+def statement_table(findings: Iterable[Finding]) -> Table:
+    """What the claims say, and what breaks those that are false."""
+    shown = Table("claim", "says", "broken by", box=box.SIMPLE_HEAD)
+    before = ""
+    for finding in findings:
+        shown.add_row(
+            finding.claim, finding.statement, "as above" if finding.counterexample == before != "" else finding.counterexample
+        )
+        before = finding.counterexample
     return shown
 
 

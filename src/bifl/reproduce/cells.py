@@ -1,0 +1,83 @@
+"""Finished runs that are worth keeping: `results/cells/<name>.jsonl.gz`, a run's configuration and its rounds, a few kB each.
+
+They can be committed: work adds up over days and machines. A cell is found by everything that decides its numbers, seed included,
+and holds as many rounds as were run; whoever asks for fewer gets the first ones.
+
+>>> from bifl.experiment import Experiment
+>>> name(Experiment.of("mnist-nc3", ["algorithm.alpha=1.5"]))
+'mnist-by_class-3-m100-biml-alpha-1.5-s0-6e7b036b'
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import tomllib
+import zlib
+from dataclasses import fields
+from pathlib import Path
+
+from bifl.errors import RunError
+from bifl.experiment import REGISTRIES, Experiment
+from bifl.files import write_atomic, writing
+from bifl.registry import short
+from bifl.runtime.record import Record
+
+SUFFIX = ".jsonl.gz"
+_NO_NUMBERS = {"rounds": 1, "workers": 0, "device": "auto"}  # of the rounds that are there, these change nothing
+
+
+def identity(experiment: Experiment) -> Experiment:
+    """The same for all experiments whose first rounds are the same, wherever their files lie."""
+    same = experiment.changed(_NO_NUMBERS)
+    return same.changed({"dataset.path": ""}) if "path" in same.dataset.parameters else same
+
+
+def name(experiment: Experiment) -> str:
+    """For a file: readable, and with a checksum of everything."""
+    usual = Experiment(algorithm=experiment.algorithm.name).algorithm.parameters
+    chosen = [f"{key}-{value:g}" for key, value in experiment.algorithm.parameters.items() if value != usual[key]]
+    split = [experiment.partition.name, *(f"{value:g}" for value in experiment.partition.parameters.values())]
+    share = [] if experiment.participation == 1 else [f"share-{experiment.participation:g}"]
+    parts = [experiment.dataset.name, *split, f"m{experiment.clients}", *share, short(experiment.algorithm.name), *chosen]
+    return "-".join([*parts, f"s{experiment.seed}", _digest(experiment)])
+
+
+def _digest(experiment: Experiment) -> str:
+    """Of all choices, and of those other settings that are not the usual ones: a new key with its default alters no name."""
+    same, usual = identity(experiment), Experiment()
+    values = {item.name: getattr(same, item.name) for item in fields(same)}
+    decisive = {key: value for key, value in values.items() if key in REGISTRIES or value != getattr(usual, key)}
+    return hashlib.sha256(repr(sorted(decisive.items())).encode()).hexdigest()[:8]
+
+
+def load(folder: Path, experiment: Experiment) -> list[Record]:
+    """The rounds that are known of an experiment, at most as many as it has."""
+    path = folder / (name(experiment) + SUFFIX)
+    if not path.is_file():
+        return []
+    kept, records = read(path)
+    return records[: experiment.rounds] if identity(kept) == identity(experiment) else []
+
+
+def save(folder: Path, experiment: Experiment, records: list[Record]) -> Path:
+    """Keep a run, unless more of it is kept already."""
+    path = folder / (name(experiment) + SUFFIX)
+    if path.is_file() and len(read(path)[1]) >= len(records):
+        return path
+    lines = [json.dumps({"config": identity(experiment).changed({"rounds": len(records)}).to_toml()})]
+    text = "\n".join([*lines, *(record.to_json() for record in records)]) + "\n"
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, gzip.compress(text.encode(), mtime=0))  # without the time: the same run, the same file
+    return path
+
+
+def read(path: Path) -> tuple[Experiment, list[Record]]:
+    """What a cell holds."""
+    try:
+        first, *lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+        return Experiment(**tomllib.loads(json.loads(first)["config"])), [Record.from_json(line) for line in lines]
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"'{path}' is not a kept run ({error}): delete it, and it will be run again") from error

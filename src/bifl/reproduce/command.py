@@ -1,0 +1,207 @@
+"""`bifl reproduce`: says what will be run and how long it will take, runs it, and shows the tables beside the paper's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from bifl import theory
+from bifl.algorithm import Client
+from bifl.errors import BiflError, ConfigError
+from bifl.experiment import Experiment
+from bifl.registry import nearest
+from bifl.report import page
+from bifl.report.collect import Result
+from bifl.reproduce import cells, runner, tables
+from bifl.reproduce.runner import Running, Store
+from bifl.reproduce.studies import QUICK, STUDIES, Cell
+from bifl.reproduce.studies import cells as cells_of
+from bifl.runtime.world import build, plan
+from bifl.train import Samples, train
+
+THEORY, ALL = "theory", "all"
+_CASES, _QUICK_CASES = 3000, 300  # random quadratics
+_TIMED = 256  # images to time the training with
+
+
+class Request(NamedTuple):
+    """What was asked for."""
+
+    studies: list[str]
+    datasets: list[str]
+    seeds: list[int]
+    rounds: int | None
+    store: Store
+    out: Path
+    quick: bool
+
+
+def request(names: list[str], settings: dict[str, str], folders: tuple[Path, Path], quick: bool) -> Request:
+    """Check it. `folders` are for kept cells and results, and for work; --quick has its own within the second."""
+    known = [*STUDIES, THEORY]
+    for name in names:
+        if name not in (*known, ALL):
+            raise ConfigError(f"unknown study '{name}'{nearest(name, [*known, ALL])}")
+    for key in settings:
+        if key not in ("dataset", "seeds", "rounds"):
+            raise ConfigError(f"reproduce takes dataset=, seeds= and rounds=, not '{key}'")
+    if quick and "dataset" in settings:
+        raise ConfigError(f"--quick means dataset={QUICK}: give one of the two")
+    usual = Experiment()
+    seeds = [usual.changed({"seed": seed}).seed for seed in settings.get("seeds", "0").split(",")]
+    rounds = usual.changed({"rounds": settings["rounds"]}).rounds if "rounds" in settings else None
+    datasets = [QUICK] if quick else settings.get("dataset", "mnist").split(",")
+    results, work = folders
+    out = work / "quick" if quick else results
+    studies = known if ALL in names else list(dict.fromkeys(names))
+    return Request(studies, datasets, seeds, rounds, Store(out / "cells", work / ("quick" if quick else "") / "work"), out, quick)
+
+
+def reproduce(asked: Request, out: Console) -> None:
+    """Do it."""
+    parts = _parts(asked, out)
+    experiments = [one.changed({"seed": seed}) for seed in asked.seeds for part in parts for one in part.experiments()]
+    missing = asked.store.missing(experiments)
+    out.print(_announced(asked, experiments, missing), soft_wrap=True)
+    if missing:
+        jobs = runner.at_once(missing)
+        with _meter(out, asked.store, missing) as show:
+            runner.run(asked.store, missing, jobs, show)
+    for part in parts:
+        lines = tables.collect(asked.store, part.cells, asked.seeds)
+        study = STUDIES[part.study]
+        out.print(tables.table(study, part.dataset, lines))
+        for remark in tables.remarks(lines):
+            out.print(remark, soft_wrap=True)
+        for path in tables.write(part.study, study, part.dataset, lines, asked.out):
+            out.print(f"written: {path}", soft_wrap=True)
+    if experiments:
+        _report(asked, experiments, out)
+    if THEORY in asked.studies:
+        _theory(asked, out)
+
+
+class Part(NamedTuple):
+    """A study on a dataset."""
+
+    study: str
+    dataset: str
+    cells: list[Cell]
+
+    def experiments(self) -> list[Experiment]:
+        """Its cells' experiments, for seed 0."""
+        return [cell.experiment for cell in self.cells]
+
+
+def _parts(asked: Request, out: Console) -> list[Part]:
+    """The studies to run; datasets that are not here are named and passed over, unless there is no other."""
+    parts = [
+        Part(study, dataset, cells_of(study, dataset, asked.rounds))
+        for dataset in asked.datasets
+        for study in asked.studies
+        if study != THEORY
+    ]
+    absent: dict[str, str] = {}
+    for dataset in asked.datasets if parts else []:
+        try:
+            build(cells_of("table1", dataset, asked.rounds)[0].experiment)
+        except BiflError as error:
+            if len(asked.datasets) == 1:
+                raise
+            absent[dataset] = str(error)
+            out.print(f"{dataset} is left out: {error}", soft_wrap=True)
+    return [part for part in parts if part.dataset not in absent]
+
+
+def _announced(asked: Request, experiments: list[Experiment], missing: list[Experiment]) -> str:
+    wanted = len({cells.name(one) for one in experiments})
+    if not missing:
+        return f"{wanted} cells, all known already"
+    left = {cells.name(one): one.rounds - len(asked.store.done(one)) for one in missing}
+    cost = {one.dataset.name: _seconds_per_image(one) * len(build(one).data.labels) for one in missing}
+    seconds = sum(cost[one.dataset.name] * left[cells.name(one)] for one in missing) / runner.at_once(missing)
+    return (
+        f"{wanted} cells, {wanted - len(missing)} known already; {len(missing)} to run, {sum(left.values()):,} rounds: "
+        f"about {duration(seconds)} with {runner.at_once(missing)} at a time"
+    )
+
+
+def duration(seconds: float) -> str:
+    """For people.
+
+    >>> duration(40), duration(500), duration(9000)
+    ('1 min', '9 min', '2 h 30 min')
+    """
+    minutes = -(-int(seconds) // 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _seconds_per_image(experiment: Experiment) -> float:
+    """Of a round, measured on this machine: training, and a quarter more for everything else."""
+    world = build(experiment)
+    samples = Samples.of(world.data.images, world.data.labels, world.data)
+    client = Client(world.shared.weights, world.shared.weights, world.shared.real, _TIMED, key=0)
+    index = torch.arange(min(_TIMED, len(world.data.labels)))
+    for _ in range(2):  # the first time compiles
+        began = time.perf_counter()
+        train(client, world.network, world.algorithm.at(1).forward, samples, index, plan(experiment, 1))
+    return 1.25 * (time.perf_counter() - began) / len(index)
+
+
+@contextmanager
+def _meter(out: Console, store: Store, missing: list[Experiment]) -> Iterator[Callable[[list[Running]], None]]:
+    """Progress over all cells; without a terminal a line per cell."""
+    counts = {cells.name(one): len(store.done(one)) for one in missing}
+    bar = Bar(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+        console=out,
+        disable=not out.is_terminal,
+        speed_estimate_period=24 * 3600,
+        transient=True,
+    )
+    task = bar.add_task("starting", total=sum(one.rounds for one in missing), completed=sum(counts.values()))
+    before: dict[str, Experiment] = {}
+
+    def show(running: list[Running]) -> None:
+        now = {cells.name(cell.experiment): cell.experiment for cell in running}
+        for name, experiment in (before | now).items():
+            counts[name] = len(store.done(experiment))
+        for name in before.keys() - now.keys():
+            records = store.done(before[name])
+            out.print(f"{name}: {records[-1].accuracy:.2%} after round {len(records)}" if records else f"{name}: failed")
+        before.clear()
+        before.update(now)
+        bar.update(task, completed=sum(counts.values()), description=f"{len(now)} cells: {', '.join(now)}")
+
+    with bar:
+        yield show
+
+
+def _report(asked: Request, experiments: list[Experiment], out: Console) -> None:
+    known = {cells.name(one): one for one in experiments}
+    results = [Result(name, one, records) for name, one in known.items() if (records := asked.store.known(one))]
+    path = asked.out / "report.html"
+    page.write(results, path)
+    out.print(f"report: {path}", soft_wrap=True)
+
+
+def _theory(asked: Request, out: Console) -> None:
+    asked.out.mkdir(parents=True, exist_ok=True)
+    findings = theory.check(_QUICK_CASES if asked.quick else _CASES, asked.seeds[0])
+    out.print(theory.table(findings))
+    out.print(theory.statement_table(findings))
+    out.print(theory.misprint_table())
+    for path in theory.draw(asked.out):
+        out.print(f"written: {path}", soft_wrap=True)

@@ -1,0 +1,136 @@
+"""Runs cells: several at a time, one core each, every one in a process and a folder of its own that can be continued.
+
+What is finished goes to the kept cells; what was stopped stays in its folder and goes on there the next time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from bifl.errors import RunError
+from bifl.experiment import Experiment
+from bifl.files import writing
+from bifl.reproduce import cells
+from bifl.runtime.folder import CONFIG, RunFolder
+from bifl.runtime.record import Record
+
+LOG = "log.txt"
+_PROCESS = 0.7e9  # bytes: Python, PyTorch, a dataset of digits
+_POLL = 0.5  # seconds between looks at what the processes have done
+
+
+class Store(NamedTuple):
+    """Where things are kept."""
+
+    kept: Path  # finished cells
+    work: Path  # run folders
+
+    def known(self, experiment: Experiment) -> list[Record]:
+        """The rounds of an experiment that need not be run again."""
+        return cells.load(self.kept, experiment)
+
+    def missing(self, experiments: Iterable[Experiment]) -> list[Experiment]:
+        """Those that are not finished, each once, with the most rounds that were asked for."""
+        wanted: dict[str, Experiment] = {}
+        for experiment in experiments:
+            name = cells.name(experiment)
+            if name not in wanted or wanted[name].rounds < experiment.rounds:
+                wanted[name] = experiment
+        return [experiment for experiment in wanted.values() if len(self.known(experiment)) < experiment.rounds]
+
+    def folder(self, experiment: Experiment) -> Path:
+        """An experiment's run folder."""
+        return self.work / cells.name(experiment)
+
+    def done(self, experiment: Experiment) -> list[Record]:
+        """The rounds in its run folder."""
+        path = self.folder(experiment)
+        return RunFolder(path, experiment).records() if path.is_dir() else []
+
+
+class Running(NamedTuple):
+    """A cell under way."""
+
+    experiment: Experiment
+    process: subprocess.Popen[bytes]
+
+
+Progress = Callable[[list[Running]], None]
+
+
+def at_once(experiments: list[Experiment]) -> int:
+    """How many cells to run at the same time: one a core, as far as memory allows."""
+    from bifl.runtime.world import load, make_network
+
+    first = experiments[0]
+    weights = make_network(first, load(first).classes).layout.count
+    clients = max(experiment.clients for experiment in experiments)
+    need = _PROCESS + 4 * weights * clients
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(os.cpu_count() or 1, len(experiments), int(available / need)))
+
+
+def run(store: Store, experiments: list[Experiment], jobs: int, show: Progress) -> None:
+    """Run what is missing, and keep it.
+
+    Raises:
+        RunError: some cells failed; the others are kept.
+    """
+    waiting, running, failures = list(experiments), list[Running](), list[str]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                workers = max(1, (os.cpu_count() or 1) // min(jobs, len(running) + len(waiting)))
+                running.append(_start(store, waiting.pop(0), workers))
+            for cell in [cell for cell in running if cell.process.poll() is not None]:
+                running.remove(cell)
+                failures += _finish(store, cell)
+            show(running)
+            time.sleep(_POLL)
+    finally:
+        for cell in running:
+            cell.process.terminate()  # its folder is consistent at any moment
+            cell.process.wait()
+    if failures:
+        raise RunError("; ".join(failures))
+
+
+def _start(store: Store, experiment: Experiment, workers: int) -> Running:
+    path = store.folder(experiment)
+    if not (path / CONFIG).is_file():
+        RunFolder.start(path, experiment)
+    rounds = max(experiment.rounds, len(store.done(experiment)))
+    command = [sys.executable, "-P", "-m", "bifl.cli", "run", "--resume", str(path), f"rounds={rounds}", f"workers={workers}"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with writing(path), (path / LOG).open("wb") as log:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            preexec_fn=_end_with_parent,  # noqa: PLW1509  (no threads here)
+        )  # fmt: skip
+    return Running(experiment, process)
+
+
+def _end_with_parent() -> None:
+    """Where Linux allows it: nothing goes on unseen when we are killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def _finish(store: Store, cell: Running) -> list[str]:
+    """Keep what a cell has; why it failed, if it did."""
+    records = store.done(cell.experiment)
+    if cell.process.returncode == 0:
+        cells.save(store.kept, cell.experiment, records)
+        return []
+    said = (store.folder(cell.experiment) / LOG).read_text(errors="replace").strip().splitlines()[-1:]
+    if cell.process.returncode < 0 or not said:
+        said = [f"its process ended with code {cell.process.returncode} after round {len(records)}, the same command goes on there"]
+    return [f"cell {cells.name(cell.experiment)}: {said[0].removeprefix('bifl: ')}"]
