@@ -257,9 +257,6 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _add_report(verbs: Verbs[argparse.ArgumentParser]) -> None:
-
-
 def _add_reproduce(verbs: Verbs[argparse.ArgumentParser]) -> None:
     command = verbs.add_parser(
         "reproduce", help="run the paper's tables and figures", formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -272,7 +269,7 @@ def _add_reproduce(verbs: Verbs[argparse.ArgumentParser]) -> None:
     command.add_argument("--work", type=Path, metavar="DIR", default=Path("runs"), help="unfinished runs, and --quick's (runs)")
 
 
-def _add_report(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_report(verbs: Verbs[argparse.ArgumentParser]) -> None:
     report = verbs.add_parser(
         "report",
         help="make a page of finished runs",
