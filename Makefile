@@ -30,10 +30,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(READY)
 
-# without constraints.txt: Flower wants older versions of a few packages
-.venv-bench/.ready: pyproject.toml
+.venv-bench/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-bench
-	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@touch $@
 
 clean:

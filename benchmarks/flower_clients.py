@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import Any, cast
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -23,12 +23,12 @@ CASE, ROUNDS = CASES[sys.argv[1]] if len(sys.argv) > 1 else CASES["mnist_cnn"], 
 def client_app(model: str) -> ClientApp:
     app = ClientApp()
 
-    @app.train()  # type: ignore[untyped-decorator]
+    @app.train()
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
         case = CASES[model]
         module = case.module()
-        module.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        module.load_state_dict(cast(ArrayRecord, message.content["arrays"]).to_torch_state_dict())
         epoch(case, module, int(context.node_config["partition-id"]))
         metrics = MetricRecord({"num-examples": case.images})
         return Message(RecordDict({"arrays": ArrayRecord(module.state_dict()), "metrics": metrics}), reply_to=message)
@@ -50,7 +50,7 @@ def server_app() -> ServerApp:
         began = time.perf_counter()
         return MetricRecord({})
 
-    @app.main()  # type: ignore[untyped-decorator]
+    @app.main()
     def main(grid: Grid, context: Context) -> None:
         while len(list(grid.get_node_ids())) < CASE.clients:  # else FedAvg would sample the few that have come so far
             time.sleep(0.1)
@@ -62,5 +62,8 @@ def server_app() -> ServerApp:
 
 
 if __name__ == "__main__":
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": 2, "include_dashboard": False}}
+    resources: Any = {
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+        "init_args": {"num_cpus": 2, "include_dashboard": False},
+    }
     run_simulation(server_app(), client_app(CASE.model), num_supernodes=CASE.clients, backend_config=resources)

@@ -12,6 +12,7 @@ from hypothesis import settings
 from bifl import cli
 from tests.commands import SMALL, Run, bifl
 
+collect_ignore = ["hostile"]  # looking for doctests would import it, and spoil every message
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background shells let it be ignored, here and in what we start
 settings.register_profile("bifl", deadline=None, derandomize=True)
 settings.load_profile("bifl")

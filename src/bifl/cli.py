@@ -1,4 +1,4 @@
-"""The command line: bifl run, compare, eval, inspect, data, summary, reproduce, report, list."""
+"""The command line: bifl run, compare, eval, inspect, data, summary, reproduce, report, list; keys, server, client, federation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bifl import commands
+from bifl import commands, deployment
 from bifl.errors import BiflError
 
 _EXAMPLES = """\
@@ -26,6 +26,8 @@ examples:
   bifl data mnist-nc3                          who holds what: table and picture
   bifl summary mnist_cnn                       a network layer by layer: what is binary, what it weighs
   bifl list                                    algorithms, datasets, partitions, models, presets
+  bifl federation up --clients 3 rounds=5      server and clients as processes of their own, over TLS
+  bifl server --listen 0.0.0.0:8000 …          on real machines: docs/deploy.md
 
 Bad input ends with one sentence and exit code 2, Ctrl-C with 130.
 """
@@ -177,6 +179,7 @@ def _parser() -> argparse.ArgumentParser:
         "settings", nargs="*", metavar="KEY=VALUE", help="classes (10), algorithm (biml): fttq's weights are ternary"
     )
 
+    _add_deployment(verbs)
     _add_reproduce(verbs)
     _add_report(verbs)
 
@@ -185,7 +188,76 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_reproduce(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+Verbs = argparse._SubParsersAction  # there is no public name for it
+
+
+def _add_deployment(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    """The commands for real machines: keys, server, client, federation."""
+    _add_keys(verbs)
+    _add_server(verbs)
+    _add_client(verbs)
+    _add_federation(verbs)
+
+
+def _add_keys(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    keys = verbs.add_parser("keys", help="make certificates and keys for a deployment", description=deployment.KEYS)
+    keys.set_defaults(command=deployment.make_keys)
+    keys.add_argument("--out", type=Path, metavar="DIR", default=Path("keys"), help="where to (default: keys); nothing is replaced")
+    keys.add_argument("--host", action="append", default=[], metavar="NAME", help="a name by which clients reach the server")
+    keys.add_argument("--clients", type=_count, default=10, metavar="N", help="how many clients (default: 10)")
+
+
+def _add_server(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    about = "serve a run to clients on other machines"
+    server = verbs.add_parser("server", help=about, formatter_class=raw, epilog=_RUN_KEYS, description=deployment.SERVER)
+    server.set_defaults(command=deployment.server)
+    server.add_argument("--listen", default="127.0.0.1:8000", metavar="HOST:PORT", help="default: 127.0.0.1:8000")
+    server.add_argument("--keys", type=Path, metavar="DIR", default=Path("keys"), help="default: keys; made if missing")
+    server.add_argument("--name", action="append", default=[], metavar="NAME", help="for a certificate that has yet to be made")
+    where = server.add_mutually_exclusive_group()
+    where.add_argument("--out", type=Path, metavar="DIR", help="write into exactly this folder (default: runs/<name>)")
+    where.add_argument("--resume", type=Path, metavar="DIR", help="continue what is in this folder, as it was started")
+    _add_rules(server)
+
+
+def _add_client(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    client = verbs.add_parser("client", help="take part in a run with local data", description=deployment.CLIENT)
+    client.set_defaults(command=deployment.client)
+    client.add_argument("--server", required=True, metavar="HOST:PORT", help="where bifl server listens")
+    client.add_argument("--ca", type=Path, required=True, metavar="FILE", help="the authority's certificate: ca.crt")
+    client.add_argument("--key", type=Path, required=True, metavar="FILE", help="this client's private key: client-N")
+    client.add_argument("--number", type=int, metavar="N", help="which client this is (default: the N of client-N)")
+    client.add_argument("--data", default="", metavar="DATA", help=deployment.DATA)
+    client.add_argument("--state", type=Path, metavar="DIR", help="what this client remembers (default: client-N-state)")
+    client.add_argument("--patience", type=float, default=120.0, metavar="S", help="seconds of refusal until giving up (120)")
+
+
+def _add_federation(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    federation = verbs.add_parser("federation", help="server and clients on this machine, to try it", description=deployment.UP)
+    inner = federation.add_subparsers(required=True, metavar="up")
+    up = inner.add_parser("up", formatter_class=raw, epilog=_RUN_KEYS, description=deployment.UP)
+    up.set_defaults(command=deployment.federation_up)
+    up.add_argument("--clients", type=_count, default=5, metavar="N", help="how many (default: 5)")
+    up.add_argument("--out", type=Path, metavar="DIR", help="write into exactly this folder (default: runs/<name>)")
+    _add_rules(up)
+
+
+def _add_rules(command: argparse.ArgumentParser) -> None:
+    command.add_argument("settings", nargs="*", metavar="PRESET | KEY=VALUE", help="a preset first, if any, then keys")
+    command.add_argument("--min-clients", type=int, metavar="K", help="ballots that a round needs (default: half of the clients)")
+    command.add_argument("--deadline", type=float, metavar="S", help="seconds until a round goes on without the rest (600)")
+    command.add_argument("--keep-messages", action="store_true", help="keep a copy of every message in DIR/messages")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number, 1 or more")
+    return int(text)
+
+
+def _add_reproduce(verbs: Verbs[argparse.ArgumentParser]) -> None:
     command = verbs.add_parser(
         "reproduce", help="run the paper's tables and figures", formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=_STUDIES, description="Run the paper's studies, several cells at a time, and show them beside the paper's numbers.",
@@ -197,7 +269,7 @@ def _add_reproduce(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
     command.add_argument("--work", type=Path, metavar="DIR", default=Path("runs"), help="unfinished runs, and --quick's (runs)")
 
 
-def _add_report(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_report(verbs: Verbs[argparse.ArgumentParser]) -> None:
     report = verbs.add_parser(
         "report",
         help="make a page of finished runs",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def run(options: argparse.Namespace) -> int:
     """Train one model, or continue."""
-    from bifl.experiment import Experiment, pairs
+    from bifl.experiment import Experiment, pairs, preset_of
     from bifl.registry import short
     from bifl.runtime.folder import RunFolder, claim
     from bifl.runtime.world import build
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     if options.resume:
         run = RunFolder.resume(options.resume, pairs(options.settings))
     else:
-        preset, overrides = _preset(options.settings)
+        preset, overrides = preset_of(options.settings)
         experiment = Experiment.of(preset, overrides)
         build(experiment)  # refuses what cannot be run, before anything is written
         setting = preset or _setting(experiment)
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
 def compare(options: argparse.Namespace) -> int:
     """Train with several algorithms on the same split: table and picture."""
     from bifl.compare import ALGORITHMS, Comparison, summarise
-    from bifl.experiment import Experiment, pairs
+    from bifl.experiment import Experiment, pairs, preset_of
     from bifl.plot import draw
     from bifl.runtime.folder import claim
     from bifl.runtime.world import build
@@ -58,7 +58,7 @@ def compare(options: argparse.Namespace) -> int:
     if options.resume:
         comparison = Comparison.resume(options.resume, pairs(options.settings))
     else:
-        preset, overrides = _preset(options.settings)
+        preset, overrides = preset_of(options.settings)
         settings = pairs(overrides)
         for single, several in (("algorithm", "algorithms"), ("seed", "seeds")):
             if single in settings:
@@ -119,14 +119,6 @@ def _title(experiment: Experiment) -> str:
     return f"{experiment.dataset.name}, {experiment.partition.name}{parameters}, {experiment.clients} clients"
 
 
-def _preset(settings: list[str]) -> tuple[str | None, list[str]]:
-    """The word that is not key=value, if there is one, and the rest."""
-    words = [word for word in settings if "=" not in word]
-    if len(words) > 1:
-        raise ConfigError(f"only one preset can be given, not {' and '.join(words)}; settings are key=value")
-    return (words[0] if words else None), [word for word in settings if "=" in word]
-
-
 def evaluate(options: argparse.Namespace) -> int:
     """Accuracy and size of a trained model."""
     from bifl.data.datasets import dataset
@@ -164,10 +156,10 @@ def inspect(options: argparse.Namespace) -> int:
 def data(options: argparse.Namespace) -> int:
     """Who holds what: table and picture."""
     from bifl.census import count, draw, facts, table
-    from bifl.experiment import Experiment
+    from bifl.experiment import Experiment, preset_of
     from bifl.screen import console
 
-    preset, overrides = _preset(options.settings)
+    preset, overrides = preset_of(options.settings)
     experiment = Experiment.of(preset, overrides)
     census = count(experiment)
     out = console()

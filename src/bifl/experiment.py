@@ -193,6 +193,14 @@ class Experiment:
         """How many worker processes to use."""
         return min(self.workers or os.cpu_count() or 1, self.clients)
 
+    def words(self) -> list[str]:
+        """The whole experiment as `key=value` texts: `Experiment.of(None, words)` is the same again."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in REGISTRIES}
+        for name in REGISTRIES:
+            choice: Choice = getattr(self, name)
+            plain |= {name: choice.name} | {f"{name}.{key}": value for key, value in choice.parameters.items()}
+        return [f"{key}={_text(value) if isinstance(value, tuple) else value}" for key, value in plain.items()]
+
     def to_toml(self) -> str:
         """The whole experiment, for `config.toml`."""
         plain = [f"{i.name} = {_toml(getattr(self, i.name))}" for i in fields(self) if i.name not in REGISTRIES]
@@ -211,6 +219,21 @@ class Experiment:
             raise ConfigError(f"cannot read '{path}': {error}") from error
         except TypeError as error:
             raise ConfigError(f"'{path}' is not a config of this program: {error}") from error
+
+
+def of_words(words: Iterable[str]) -> Experiment:
+    """An experiment from the words of a command line: perhaps a preset, and `key=value` texts."""
+    preset, overrides = preset_of(words)
+    return Experiment.of(preset, overrides)
+
+
+def preset_of(words: Iterable[str]) -> tuple[str | None, list[str]]:
+    """The word that is not key=value, if there is one, and the rest."""
+    given = list(words)
+    names = [word for word in given if "=" not in word]
+    if len(names) > 1:
+        raise ConfigError(f"only one preset can be given, not {' and '.join(names)}; settings are key=value")
+    return (names[0] if names else None), [word for word in given if "=" in word]
 
 
 def pairs(overrides: Iterable[str]) -> dict[str, str]:

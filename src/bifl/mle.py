@@ -18,8 +18,6 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import elementwise
-from scipy.special import erfcx
 
 FIT = (-5.4092, 1.3761, -0.5038)  # the paper's a1, a2, a3, made at M = 100
 FIT_VOTERS = 100.0
@@ -29,6 +27,8 @@ Array = npt.NDArray[np.float64]
 
 def _mills(u: Array) -> Array:
     """φ(u)/Φ(u), accurate for every u: 0 far right, −u far left."""
+    from scipy.special import erfcx
+
     return np.asarray(np.sqrt(2 / np.pi) / erfcx(-u / np.sqrt(2)), np.float64)
 
 
@@ -52,6 +52,8 @@ def ratio(agree: npt.ArrayLike, voters: npt.ArrayLike, voted: bool = True) -> Ar
     Raises:
         ValueError: votes out of range.
     """
+    from scipy.optimize import elementwise  # half a second to import, which most processes of a deployment need not spend
+
     a, m = np.broadcast_arrays(np.asarray(agree, np.float64), np.asarray(voters, np.float64))
     if not voted:  # I bring no vote of my own to subtract: the same f as with one more voter, who agrees with me
         a, m = a + 1, m + 1

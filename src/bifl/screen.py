@@ -81,11 +81,22 @@ class Meter:
     def show(self, record: Record, rounds: int) -> None:
         """A round is done."""
         self._up, self._down = self._up + record.up_bytes, self._down + record.down_bytes
-        numbers = f"{record.accuracy:6.2%}  loss {record.loss:.3f}  ↑ {size(self._up)}  ↓ {size(self._down)}"
+        numbers = f"{record.accuracy:6.2%}  loss {record.loss:.3f}  ↑ {size(self._up)}  ↓ {size(self._down)}{_people(record)}"
         self._done += 1
         self._bar.update(self._task, completed=self._done, numbers=numbers)
         if not self._out.is_terminal and (record.round == rounds or record.round % max(1, rounds // 10) == 0):
             self._out.print(f"{self._label}  round {record.round}/{rounds}  {numbers}  {record.seconds:.1f} s")
+
+    def note(self, text: str) -> None:
+        """Something happened between two rounds."""
+        self._out.print(text, soft_wrap=True)
+
+
+def _people(record: Record) -> str:
+    """How the clients fare, where that is known, and what was wrong with them, if anything was."""
+    shares = [record.clients_mean, record.clients_p10, record.clients_worst]
+    text = "" if None in shares else "  clients " + " / ".join(f"{share:.1%}" for share in shares if share is not None)
+    return text + "".join(f"  {count} {what}" for what in ("refused", "missing") if (count := getattr(record, what)))
 
 
 def run_table(records: list[Record], model: Path) -> Table:
@@ -100,6 +111,9 @@ def run_table(records: list[Record], model: Path) -> Table:
     table.add_row("uploaded", _traffic([(r.up_bytes, r.up_bpp, r.up_ideal_bpp) for r in records]))
     table.add_row("downloaded", _traffic([(r.down_bytes, r.down_bpp, r.down_ideal_bpp) for r in records]))
     table.add_row("time", f"{sum(r.seconds for r in records):.1f} s in {len(records)} rounds")
+    refused, missing, catch_up = (sum(getattr(r, name) for r in records) for name in ("refused", "missing", "catch_up_bytes"))
+    if refused or missing or catch_up:
+        table.add_row("left out", f"{refused} uploads refused, {missing} missing; {size(catch_up)} sent to catch up")
     table.add_row("model", f"{model} ({size(model.stat().st_size)})")
     return table
 

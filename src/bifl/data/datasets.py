@@ -17,7 +17,7 @@ import numpy as np
 
 from bifl.data import idx, leaf
 from bifl.data.arrays import Dataset, from_npz
-from bifl.errors import DataError
+from bifl.errors import ConfigError, DataError
 from bifl.registry import Registry
 
 __all__ = ["Dataset", "dataset", "mapped", "save"]
@@ -113,3 +113,14 @@ def npz(path: str = "", classes: int = 0, test_share: float = 0.0) -> Dataset:
     if not path:
         raise DataError("dataset=npz needs dataset.path=FILE.npz, with arrays images (uint8) and labels")
     return from_npz(Path(path), classes, test_share)
+
+
+@dataset
+def remote(
+    classes: int = 10, channels: int = 1, height: int = 28, width: int = 28, mean: float = MNIST_MEAN, std: float = MNIST_STD
+) -> Dataset:
+    """No images here: in a deployment the clients bring their own. What they look like, and how everyone normalises them."""
+    if min(classes, channels, height, width) < 1 or not 0 < std < float("inf"):
+        raise ConfigError("dataset=remote needs classes, channels, height and width of 1 or more, and a std above 0")
+    none, nobody = np.zeros((0, channels, height, width), np.uint8), np.zeros(0, np.int64)
+    return Dataset(none, nobody, none, nobody, classes, mean, std)

@@ -30,17 +30,16 @@ class State(NamedTuple):
     shared: Shared
     record: Record  # of that round
     trained: dict[int, int]  # client → the last round in which it trained
+    counted: frozenset[int]  # the clients whose ballots are in that round's broadcast
 
 
 def save_server(folder: Path, state: State) -> None:
     """Declare the state's round complete, and delete the files that no longer matter."""
-    shared = state.shared
-    arrays: dict[str, Any] = {"weights": shared.weights, "real": shared.real, "scales": shared.scales}
-    for name, message in {"news": shared.news, "before": shared.before}.items():
-        arrays[name] = np.frombuffer(b"" if message is None else wire.encode(message), np.uint8)
-    arrays["trained"] = np.array(sorted(state.trained.items()), np.int64).reshape(-1, 2)
-    facts = {"seed": shared.seed, "round": shared.round, "model": shared.layout.fingerprint, "record": state.record.to_json()}
-    _write(folder / _SERVER, arrays | {"facts": np.array(json.dumps(facts))})
+    arrays = {
+        "trained": np.array(sorted(state.trained.items()), np.int64).reshape(-1, 2),
+        "counted": np.array(sorted(state.counted)),
+    }
+    save_shared(folder / _SERVER, state.shared, {"record": state.record.to_json()}, arrays)
     needed = {_SERVER, *(_name(*item) for item in state.trained.items())}
     with writing(folder):
         for path in folder.iterdir():
@@ -58,19 +57,38 @@ def load_server(folder: Path, fresh: Shared) -> State | None:
     path = folder / _SERVER
     if not path.is_file():
         return None
-    arrays = _read(path, ("weights", "real", "scales", "news", "before", "trained", "facts"))
+    shared, facts, arrays = load_shared(path, fresh, ("trained", "counted"))
+    try:
+        record = Record.from_json(facts["record"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"the checkpoint file '{path}' is damaged ({error}): start the run again in a new folder") from error
+    trained = {int(client): int(round) for client, round in arrays["trained"]}
+    return State(shared, record, trained, frozenset(map(int, arrays["counted"])))
+
+
+def save_shared(path: Path, shared: Shared, facts: dict[str, Any], more: dict[str, Any]) -> None:
+    """Write the public state down, and what else belongs to it: `facts` as JSON, `more` as arrays."""
+    arrays: dict[str, Any] = {"weights": shared.weights, "real": shared.real, "scales": shared.scales}
+    for name, message in {"news": shared.news, "before": shared.before}.items():
+        arrays[name] = np.frombuffer(b"" if message is None else wire.encode(message), np.uint8)
+    facts = {"seed": shared.seed, "round": shared.round, "model": shared.layout.fingerprint} | facts
+    _write(path, arrays | more | {"facts": np.array(json.dumps(facts))})
+
+
+def load_shared(path: Path, fresh: Shared, more: Iterable[str] = ()) -> tuple[Shared, dict[str, Any], dict[str, Any]]:
+    """Read the same again: the state, the facts and all arrays, `more` among them."""
+    arrays = _read(path, ("weights", "real", "scales", "news", "before", "facts", *more))
     try:
         facts = json.loads(str(arrays["facts"]))
         if facts["model"] != fresh.layout.fingerprint or facts["seed"] != fresh.seed:
-            raise RunError(f"the checkpoint in '{folder}' belongs to another model or seed than its config.toml")
-        record = Record.from_json(facts["record"])
+            raise RunError(f"the checkpoint in '{path.parent}' belongs to another model or seed than its config.toml")
         shared = fresh._replace(
             round=facts["round"], weights=arrays["weights"], real=arrays["real"], scales=arrays["scales"],
             news=_message(arrays["news"], fresh), before=_message(arrays["before"], fresh),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"the checkpoint file '{path}' is damaged ({error}): start the run again in a new folder") from error
-    return State(shared, record, {int(client): int(round) for client, round in arrays["trained"]})
+    return shared, facts, arrays
 
 
 def save_client(folder: Path, number: int, round: int, client: Client, keeps: tuple[str, ...]) -> None:
@@ -86,6 +104,18 @@ def load_client(folder: Path, number: int, round: int, fresh: Client, keeps: tup
     if "aux" in arrays and arrays["aux"].shape != fresh.aux.shape:
         raise RunError(f"'{path}' holds {arrays['aux'].size} weights, the model has {fresh.aux.size}")
     return fresh._replace(**{field: arrays[field] for field in keeps})
+
+
+def rounds_of(folder: Path, number: int) -> list[int]:
+    """The rounds of which a client remembers something, rising."""
+    return sorted(int(path.stem.rpartition("-")[2]) for path in folder.glob(f"client-{number:05d}.round-*.npz"))
+
+
+def forget(folder: Path, number: int, rounds: Iterable[int]) -> None:
+    """Delete what a client remembers of rounds."""
+    with writing(folder):
+        for round in rounds:
+            (folder / _name(number, round)).unlink(missing_ok=True)
 
 
 def _message(data: npt.NDArray[np.uint8], fresh: Shared) -> Message | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -14,6 +14,7 @@ from bifl.experiment import Experiment
 from bifl.files import write_atomic, writing
 from bifl.runtime.mailbox import Mailbox
 from bifl.runtime.record import Record
+from bifl.runtime.rounds import Rounds
 from bifl.runtime.simulate import Simulation
 
 CONFIG, ROUNDS, CHECKPOINT, MODEL, LOCK = "config.toml", "rounds.jsonl", "checkpoint", "model", ".lock"
@@ -35,12 +36,18 @@ def claim(parent: Path, name: str) -> Path:
 
 
 class RunFolder:
-    """One run's folder: `start` makes it, `resume` opens it again. Iterating runs the rounds that are not there yet."""
+    """One run's folder: `start` makes it, `resume` opens it again. Iterating runs the rounds that are not there yet.
+
+    Attributes:
+        keep_messages: whether a copy of every message is kept.
+        begin: what runs the rounds, from experiment, checkpoint folder and mailbox; the simulator, unless told otherwise.
+    """
 
     def __init__(self, path: Path, experiment: Experiment) -> None:
         self.path = path
         self.experiment = experiment
         self.keep_messages = False
+        self.begin: Callable[[Experiment, Path, Mailbox | None], Rounds] = Simulation
 
     @classmethod
     def start(cls, path: Path, experiment: Experiment) -> RunFolder:
@@ -78,15 +85,15 @@ class RunFolder:
         """Run the remaining rounds, write each down before it is handed out, and the model at the end."""
         with locked(self.path):
             mailbox = Mailbox(self.path) if self.keep_messages else None
-            simulation = Simulation(self.experiment, self.path / CHECKPOINT, mailbox)
+            rounds = self.begin(self.experiment, self.path / CHECKPOINT, mailbox)
             with writing(self.path):
                 (self.path / CHECKPOINT).mkdir(exist_ok=True)
-                self._mend_records(simulation.last)
-            for record in simulation:
+                self._mend_records(rounds.last)
+            for record in rounds:
                 with writing(self.path), (self.path / ROUNDS).open("a") as lines:
                     lines.write(record.to_json() + "\n")
                 yield record
-            simulation.model().save(self.path / MODEL)
+            rounds.model().save(self.path / MODEL)
 
     def _mend_records(self, last: Record | None) -> None:
         """Make rounds.jsonl agree with the checkpoint: a kill may have cut its last line off, or kept it from being written."""

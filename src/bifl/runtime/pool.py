@@ -15,10 +15,13 @@ from typing import Any
 
 import cloudpickle
 
+from bifl import wire
+from bifl.algorithm import Message, Shared
 from bifl.data.datasets import save
 from bifl.errors import BiflError, RunError
 from bifl.files import writing
-from bifl.runtime.worker import Evaluation, Job, Score, Task, Turn, Worker
+from bifl.runtime.turns import Evaluation, Score, Task, Troubles, Turn
+from bifl.runtime.worker import Job, Worker
 from bifl.runtime.world import World
 from bifl.train import CHUNK
 
@@ -75,23 +78,32 @@ class Pool(AbstractContextManager["Pool"]):
                 if not waiting[ready]:
                     del waiting[ready]
 
-    def hear(self, news: bytes) -> None:
-        """Give a broadcast to all workers."""
-        self._ask("hear", [(news,)] * self._count)
+    def opened(self, number: int, upload: bytes, context: wire.Context) -> Message | None:
+        """What a client said: our own workers send nothing that cannot be read."""
+        return wire.decode(upload, context)
 
-    def measure(self, clients: Iterable[int]) -> Iterator[bytes]:
+    def hear(self, news: bytes, after: Shared) -> range:
+        """Give a broadcast to all workers; every client hears it."""
+        self._ask("hear", [(news,)] * self._count)
+        return range(len(self._world.parts))
+
+    def measure(self, clients: Iterable[int]) -> Iterator[tuple[int, bytes]]:
         """What clients say of batch-norm in the global network."""
         owned = [[number for number in sorted(clients) if number % self._count == rank] for rank in range(self._count)]
         for said in self._ask("measure", [(own,) for own in owned]):
             yield from said
 
-    def settle(self, news: bytes) -> None:
+    def settle(self, news: bytes, after: Shared) -> None:
         """Give the pooled statistics to all workers."""
         self._ask("settle", [(news,)] * self._count)
 
     def score(self) -> Evaluation:
         """Let the workers evaluate the global model."""
         return Evaluation.of([score for scores in self._ask("score", [()] * self._count) for score in scores])
+
+    def troubles(self) -> Troubles:
+        """None: a worker that fails ends the run."""
+        return Troubles()
 
     def _ask(self, name: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
         """Let every worker do something at the same time; their answers."""

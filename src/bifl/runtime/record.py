@@ -32,6 +32,9 @@ class Record(NamedTuple):
     clients_mean: float | None = None  # accuracy on what each client holds out: mean over the clients,
     clients_p10: float | None = None  # the level that nine in ten clients reach,
     clients_worst: float | None = None  # and the worst client's
+    refused: int = 0  # uploads that could not be counted: damaged, of another round or model, late, or a second one
+    missing: int = 0  # clients that were asked and did not answer in time, or with an error
+    catch_up_bytes: int = 0  # sent on top of the broadcasts to clients that had missed some; part of down_bytes
     layer_flips: dict[str, float] | None = None  # flips of each coded layer; None in records of earlier versions
     sureness: list[float] | None = None  # share of weights by |W̃|, in tenths from 0 (split) to 1 (unanimous); None without votes
 
@@ -55,6 +58,7 @@ class Traffic(NamedTuple):
     broadcast_bytes: int
     up_ideal: float | None = None  # bytes, if the coder were ideal
     broadcast_ideal: float | None = None
+    catch_up: int = 0  # to those who had missed broadcasts
 
     def plus(self, up_bytes: int, broadcast_bytes: int) -> Traffic:
         """With an exchange of real numbers on top."""
@@ -65,16 +69,18 @@ class Traffic(NamedTuple):
 
     def fields(self, parameters: int) -> dict[str, Any]:
         """The record's fields about bytes. `parameters` is what "bits per parameter" divides by."""
-        down_bytes = self.receivers * (self.broadcast_bytes + 1) if self.broadcast_bytes else 0
+        receivers = max(self.receivers, 1)  # in a deployment all may have gone by now
+        down_bytes = receivers * (self.broadcast_bytes + 1) + self.catch_up if self.broadcast_bytes else 0
         return {
             "clients": self.uploads,
             "up_bytes": self.up_bytes,
             "down_bytes": down_bytes,
             "broadcast_bytes": self.broadcast_bytes,
             "up_bpp": 8 * self.up_bytes / (self.uploads * parameters),
-            "down_bpp": 8 * down_bytes / (self.receivers * parameters),
+            "down_bpp": 8 * down_bytes / (receivers * parameters),
             "up_ideal_bpp": None if self.up_ideal is None else 8 * self.up_ideal / (self.uploads * parameters),
             "down_ideal_bpp": None if self.broadcast_ideal is None else 8 * (self.broadcast_ideal + 1) / parameters,
+            "catch_up_bytes": self.catch_up,
         }
 
 

@@ -5,7 +5,6 @@ Between it and the server go the wire's messages, as in a deployment. `main` mak
 
 from __future__ import annotations
 
-import math
 import pickle
 import sys
 import traceback
@@ -25,6 +24,7 @@ from bifl.experiment import Experiment
 from bifl.nn.flat import Network
 from bifl.runtime import calibration, checkpoint
 from bifl.runtime.shelf import LIMIT, Shelf
+from bifl.runtime.turns import Score, Task, Turn
 from bifl.runtime.world import context, device_of, plan
 from bifl.train import CHUNK, Samples, evaluate, train
 
@@ -43,66 +43,18 @@ class Job(NamedTuple):
     trained: dict[int, int]  # those of its clients whose state is there already, and of which round
 
 
-class Task(NamedTuple):
-    """A client's part in a round."""
-
-    number: int
-    voted: bool  # its ballot is in the news
-    uploads: bool  # its ballot will be counted
-
-
-class Turn(NamedTuple):
-    """What came of it; `upload` is None for a client that only trained."""
-
-    number: int
-    upload: bytes | None
-    loss: float
-
-
-class Score(NamedTuple):
-    """The global model on one chunk of the test images, or of those that a client holds out."""
-
-    client: int | None
-    chunk: int
-    images: int
-    correct: int
-    loss: float
-
-
-class Evaluation(NamedTuple):
-    """The global model on the test images, or where there are none on all that clients hold out; and client by client."""
-
-    accuracy: float
-    loss: float
-    clients: list[float]  # accuracy of each that holds images out
-
-    @classmethod
-    def of(cls, scores: list[Score]) -> Evaluation:
-        """Add up; in one order, whoever computed what."""
-        scores = sorted(scores, key=lambda score: (score.client is not None, score.client or 0, score.chunk))
-        tests = [score for score in scores if score.client is None] or scores
-        images = sum(score.images for score in tests) or math.nan
-        owners = {score.client: [0, 0] for score in scores if score.client is not None}
-        for score in scores:
-            if score.client is not None:
-                owners[score.client][0] += score.correct
-                owners[score.client][1] += score.images
-        clients = [correct / count for correct, count in owners.values()]
-        return cls(sum(s.correct for s in tests) / images, sum(s.loss for s in tests) / images, clients)
-
-
 class Worker:
     """Runs its clients one after the other."""
 
     def __init__(self, job: Job, data: Dataset) -> None:
-        self.experiment, self.parts, self.shared, self.checkpoint = job.experiment, job.parts, job.shared, job.checkpoint
+        self.experiment, self.parts, self.checkpoint = job.experiment, job.parts, job.checkpoint
         self.shards = job.shards
         self.algorithm, self.network, self.chunks = job.algorithm, job.network, job.chunks
         device = device_of(job.experiment)
         self.network.move(device)
         self.samples = Samples.of(data.images, data.labels, data).on(device)
         self.test = Samples.of(data.test_images, data.test_labels, data).on(device)
-        self.context = context(job.experiment, job.shared)
+        self.take_over(job.shared)
         self.fresh, _ = self.network.initial()
         self.clients = self._room()
         # update, unlike an assignment, leaves these in memory: they are all the same
@@ -138,28 +90,30 @@ class Worker:
         self.clients[task.number] = remembered(client, keeps, Client(self.fresh, self.fresh, NOTHING, client.weight, 0))
         if self.checkpoint is not None:
             checkpoint.save_client(self.checkpoint, task.number, round, client, keeps)
-        return Turn(
-            task.number, wire.encode(upload._replace(sender=task.number), self.context) if task.uploads else None, losses[0]
-        )
+        said = wire.encode(upload._replace(sender=task.number), self.context) if task.uploads else None
+        return Turn(task.number, said, losses[0], len(index))
 
     def hear(self, news: bytes) -> None:
         """Absorb a broadcast."""
-        self.shared = absorb(self.algorithm, self.shared, wire.decode(news, self.context))
-        self.context = context(self.experiment, self.shared)
+        self.take_over(absorb(self.algorithm, self.shared, wire.decode(news, self.context)))
 
-    def measure(self, clients: list[int]) -> list[bytes]:
+    def take_over(self, shared: Shared) -> None:
+        """Go on from this public state."""
+        self.shared, self.context = shared, context(self.experiment, shared)
+
+    def measure(self, clients: list[int]) -> list[tuple[int, bytes]]:
         """What some of its clients say of batch-norm in the new global network."""
         known, parts = calibration.context(self.experiment, self.shared), {n: torch.from_numpy(self.parts[n]) for n in clients}
         batch = self.experiment.batch
         return [
-            wire.encode(calibration.measured(self.shared, self.algorithm, self.network, self.samples, part, n, batch), known)
+            (n, wire.encode(calibration.measured(self.shared, self.algorithm, self.network, self.samples, part, n, batch), known))
             for n, part in parts.items()
         ]
 
     def settle(self, news: bytes) -> None:
         """Take the pooled statistics over."""
-        self.shared = calibration.settled(self.shared, wire.decode(news, calibration.context(self.experiment, self.shared)))
-        self.context = context(self.experiment, self.shared)
+        said = wire.decode(news, calibration.context(self.experiment, self.shared))
+        self.take_over(calibration.settled(self.shared, said))
 
     def score(self) -> list[Score]:
         """The global model on this worker's part of the test images, and on what its clients hold out."""

@@ -43,11 +43,34 @@ class World(NamedTuple):
 def build(experiment: Experiment, kind: type[Network] = Network) -> World:
     """Load the data, deal it out, initialise the model; `kind` may be a network that computes in its own way."""
     device_of(experiment)  # or a refusal
-    algorithm = experiment.build()
     data = load(experiment)
     hands, held = deal(experiment, data)
-    share = experiment.holdout or (0.0 if len(data.test_labels) else HOLDOUT)
+    share = held_share(experiment, data)
     parts, shards = zip(*(cut(hand, share, experiment.seed, number) for number, hand in enumerate(hands)), strict=True)
+    network = fitting_network(experiment, data, kind)
+    shared = Shared(experiment.seed, 0, network.layout, *network.initial())
+    return World(experiment, experiment.build(), data, network, list(parts), list(shards), held, shared)
+
+
+def serve(experiment: Experiment) -> World:
+    """The same for a server whose clients hold the images: nothing is dealt out."""
+    algorithm, data = experiment.build(), load(experiment)
+    if algorithm.at(1).central:
+        raise ConfigError(f"algorithm '{short(experiment.algorithm.name)}' is centralised, it has no clients: use bifl run")
+    held, _ = hold_out(len(data.labels), algorithm.validation, experiment.seed)
+    network = fitting_network(experiment, data)
+    shared = Shared(experiment.seed, 0, network.layout, *network.initial())
+    nobody = [np.zeros(0, np.int64)] * experiment.clients
+    return World(experiment, algorithm, data, network, nobody, nobody, held, shared)
+
+
+def held_share(experiment: Experiment, data: Dataset) -> float:
+    """Which part of its images a client holds out: what was asked for, and a fifth where there are no test images."""
+    return experiment.holdout or (0.0 if len(data.test_labels) else HOLDOUT)
+
+
+def fitting_network(experiment: Experiment, data: Dataset, kind: type[Network] = Network) -> Network:
+    """The experiment's network, or a refusal if it cannot take the images or has nothing to code."""
     network = make_network(experiment, data.classes, kind)
     if reason := network.misfit(data.images.shape[1:], data.classes):
         raise ConfigError(
@@ -59,14 +82,15 @@ def build(experiment: Experiment, kind: type[Network] = Network) -> World:
             f"algorithm '{short(experiment.algorithm.name)}' finds nothing to code in model '{short(experiment.model.name)}': "
             "it needs convolutions or linear layers; fttq one that is neither the first nor the last"
         )
-    shared = Shared(experiment.seed, 0, network.layout, *network.initial())
-    return World(experiment, algorithm, data, network, list(parts), list(shards), held, shared)
+    return network
 
 
 def deal(experiment: Experiment, data: Dataset) -> tuple[list[Index], Index]:
     """The images of each client, and those that the server holds out."""
     algorithm = experiment.build()
     by = partition.make(experiment.partition.name, experiment.partition.parameters)
+    if not len(data.labels):
+        raise ConfigError(f"dataset '{short(experiment.dataset.name)}' has no images here: it is for bifl server, whose clients do")
     held, dealt = hold_out(len(data.labels), algorithm.validation, experiment.seed)
     if algorithm.at(1).central:
         return [dealt], held

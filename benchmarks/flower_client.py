@@ -1,0 +1,76 @@
+"""What a client's process costs: its imports, a turn, a measurement, and the memory at its peak.
+
+    python benchmarks/flower_client.py
+
+Flower starts a new process for every message. This is one such process, from the first import to the upload, without Flower's own
+part; the folder is that of a client of ten on mnist5k.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PROCESSES = 3
+
+
+def once(folder: str, deed: str) -> dict[str, float]:
+    """In a new process: seconds of the processor for each step, whatever else it is busy with; MB at the peak."""
+    laps: dict[str, float] = {}
+    began = time.process_time()
+
+    def lap(name: str) -> None:
+        nonlocal began
+        laps[name], began = time.process_time() - began, time.process_time()
+
+    import torch  # noqa: F401
+
+    lap("import torch")
+    import flwr.clientapp  # noqa: F401
+
+    lap("import flwr")
+    from bifl.experiment import Experiment
+    from bifl.flower.home import Home, local_images
+    from bifl.flower.letters import Terms
+    from bifl.runtime.turns import Task
+
+    lap("import bifl")
+    home = Home(Path(folder), 0)
+    if deed == "hello":
+        words = shlex.join(Experiment(clients=10).words())
+        home.settle_in(Terms(words, 10, (1, 28, 28), 0.1307, 0.3081, 0.0), local_images(""))
+    opened = home.open(0)
+    if opened is None:
+        raise SystemExit("there is nothing in the folder")
+    lap("open")
+    worker, _ = opened
+    if deed == "turn":
+        worker.turn(Task(0, False, True))
+    elif deed == "measure":
+        worker.measure([0])
+    lap("work")
+    return laps | {"MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000}
+
+
+def main() -> None:
+    if len(sys.argv) == 3:
+        print(json.dumps(once(*sys.argv[1:])))
+        return
+    columns = ("import torch", "import flwr", "import bifl", "open", "work", "MB")
+    print(f"{'':10}" + "".join(f"{name:>14}" for name in columns))
+    with tempfile.TemporaryDirectory() as folder:
+        for deed in ("hello", "turn", "measure"):
+            command = [sys.executable, __file__, folder, deed]
+            runs = [json.loads(subprocess.check_output(command)) for _ in range(PROCESSES)]
+            medians = {name: sorted(run[name] for run in runs)[PROCESSES // 2] for name in columns}
+            print(f"{deed:10}" + "".join(f"{medians[name]:14.2f}" for name in columns))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""What `bifl server` and `bifl federation up` do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from bifl.errors import RunError
+from bifl.experiment import Experiment, of_words, pairs
+from bifl.files import write_atomic, writing
+from bifl.flower import keys
+from bifl.flower.processes import Link, ended_by_signals, free_port, last_words, stop, tied
+from bifl.flower.server import EVENTS, FAILED, FINISHED, rules
+from bifl.flower.supernode import LOCAL, address
+from bifl.registry import short
+from bifl.runtime.folder import RunFolder, claim
+from bifl.runtime.world import serve
+from bifl.screen import Meter, console, run_table
+
+FLOWER, SETTINGS = "flower", "server.json"  # in the run's folder: Flower's own files; how the server was started
+_LOOK = 0.3  # seconds between two looks at what the server has done
+_ASK = 60.0  # seconds of silence after which Flower is asked whether the run still lives
+
+
+class Settings(NamedTuple):
+    """How a server was started: what `--resume` need not be told again."""
+
+    keys: str
+    host: str
+    port: int
+    min_clients: int
+    deadline: float
+    keep_messages: bool
+
+
+def server(options: argparse.Namespace) -> int:
+    """Serve one run."""
+    if options.resume:
+        run = RunFolder.resume(options.resume, pairs(options.settings))
+        settings = _remembered(options)
+    else:
+        experiment = of_words(options.settings)
+        serve(experiment)  # refuses what cannot be run, before anything is written
+        settings = _asked(options)
+        rules(experiment, settings.min_clients, settings.deadline)
+        run = RunFolder.start(options.out or claim(Path("runs"), _name(experiment)), experiment)
+    with writing(run.path):
+        write_atomic(run.path / SETTINGS, json.dumps(settings._asdict()))
+    keys.make_keys(Path(settings.keys), [*options.name, *LOCAL], run.experiment.clients)
+    with ended_by_signals():
+        return _serve(run, settings)
+
+
+def _serve(run: RunFolder, settings: Settings) -> int:
+    """Start everything, show the rounds as they come, end everything."""
+    out = console()
+    certificates = Path(settings.keys)
+    with Meter(out, run.experiment.rounds).running() as meter:
+        meter.begin(short(run.experiment.algorithm.name), run.records())
+        try:
+            with Link(run.path / FLOWER, certificates, settings.host, settings.port) as link:
+                out.print(f"listening on {settings.host}:{settings.port}; run folder {run.path}", soft_wrap=True)
+                link.register(keys.public_keys(certificates))
+                watch = Watch(run, meter)
+                watch.until_done(link, link.run(_config(run, settings)), certificates)
+        except KeyboardInterrupt:
+            done = len(run.records())
+            again = f"bifl server --resume {shlex.quote(str(run.path))}"
+            print(f"bifl: stopped after round {done} of {run.experiment.rounds}; continue with: {again}", file=sys.stderr)
+            return 130
+    out.print(run_table(run.records(), run.path / "model"))
+    return 0
+
+
+def _config(run: RunFolder, settings: Settings) -> dict[str, str | int | float | bool]:
+    return {
+        "folder": str(run.path.resolve()),
+        "min-clients": settings.min_clients,
+        "deadline": settings.deadline,
+        "keep-messages": settings.keep_messages,
+    }
+
+
+def _name(experiment: Experiment) -> str:
+    return (
+        f"{short(experiment.dataset.name)}-{short(experiment.partition.name)}-{short(experiment.algorithm.name)}-s{experiment.seed}"
+    )
+
+
+def _asked(options: argparse.Namespace) -> Settings:
+    host, port = address(options.listen)
+    least, deadline = options.min_clients or 0, options.deadline or 600.0
+    return Settings(str(options.keys.resolve()), host, port, least, deadline, options.keep_messages)
+
+
+def _remembered(options: argparse.Namespace) -> Settings:
+    """As the server was started, but for what is asked for now."""
+    path = options.resume / SETTINGS
+    try:
+        old = Settings(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"'{options.resume}' is not a run of bifl server: {path.name} cannot be read ({error})") from error
+    given = {"min_clients": options.min_clients, "deadline": options.deadline}
+    return old._replace(**{name: value for name, value in given.items() if value is not None})
+
+
+class Watch:
+    """Follows a run by what its ServerApp writes into the folder."""
+
+    def __init__(self, run: RunFolder, meter: Meter) -> None:
+        self._run, self._meter = run, meter
+        self._shown, self._finished = len(run.records()), False
+        self._heard = time.monotonic()  # the last sign of life
+        self._events = run.path / EVENTS
+        self._read = self._events.stat().st_size if self._events.exists() else 0
+
+    def until_done(self, link: Link, number: str, certificates: Path) -> None:
+        """Show rounds and events; let clients take part whose keys are new.
+
+        Raises:
+            RunError: the run failed.
+        """
+        while not self._done():
+            link.check()
+            link.register(keys.public_keys(certificates))
+            if time.monotonic() > self._heard + _ASK:
+                self._heard = time.monotonic()
+                if (status := link.status(number)).startswith("finished") and not self._done():
+                    raise RunError(f"the ServerApp ended ({status}): {last_words(link.log)}")
+            time.sleep(_LOOK)
+
+    def _done(self) -> bool:
+        """Show what is new; whether the run is over."""
+        records = self._run.records()
+        for record in records[self._shown :]:
+            self._heard = time.monotonic()
+            self._meter.show(record, self._run.experiment.rounds)
+        self._shown = max(self._shown, len(records))
+        for line in self._lines():
+            self._heard = time.monotonic()
+            if line.startswith(FAILED):
+                raise RunError(line.removeprefix(FAILED))
+            if line != FINISHED:
+                self._meter.note(line)
+            self._finished |= line == FINISHED
+        return self._finished
+
+    def _lines(self) -> Iterator[str]:
+        """Complete lines of the events that were not read yet."""
+        if not self._events.exists():
+            return
+        with self._events.open("rb") as file:
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._read += len(line)
+                yield line.decode(errors="replace").rstrip("\n")
+
+
+def federation_up(options: argparse.Namespace) -> int:
+    """A server and its clients, all on this machine."""
+    experiment = of_words([*options.settings, f"clients={options.clients}"])
+    serve(experiment)
+    path = options.out or claim(Path("runs"), f"federation-{_name(experiment)}")
+    rules(experiment, options.min_clients or 0, options.deadline or 600.0)
+    run = RunFolder.start(path, experiment)
+    certificates = path / "keys"
+    keys.make_keys(certificates, LOCAL, experiment.clients)
+    port = free_port()
+    settings = Settings(
+        str(certificates.resolve()), "127.0.0.1", port, options.min_clients or 0, options.deadline or 600.0, options.keep_messages
+    )
+    with writing(path):
+        write_atomic(path / SETTINGS, json.dumps(settings._asdict()))
+    with ended_by_signals(), _neighbours(path, certificates, port, experiment.clients):
+        return _serve(run, settings)
+
+
+@contextmanager
+def _neighbours(path: Path, certificates: Path, port: int, clients: int) -> Iterator[None]:
+    """Clients as processes of their own, each as on a machine of its own."""
+    with ExitStack() as stack:
+        for number in range(clients):
+            state = path / "clients" / str(number)
+            with writing(state):
+                state.mkdir(parents=True)
+            command: list[str | Path] = [
+                sys.executable, "-m", "bifl.cli", "client", "--server", f"127.0.0.1:{port}", "--ca", keys.authority(certificates),
+                "--key", keys.client_key(certificates, number), "--state", state,
+            ]  # fmt: skip
+            with writing(state), (state / "client.log").open("wb") as log:
+                process = subprocess.Popen(tied(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            stack.callback(stop, process)
+        yield

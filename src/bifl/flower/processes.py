@@ -1,0 +1,230 @@
+"""Flower's own programs, started so that they find each other, say where they are, and end with us."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bifl.errors import RunError
+from bifl.files import writing
+from bifl.flower import keys
+
+APP = Path(__file__).parent / "app"
+LINK = "bifl"  # what Flower's configuration calls our server
+READY = 180.0  # seconds that one of Flower's programs may take to start, on a busy machine
+
+
+def environment(home: Path) -> dict[str, str]:
+    """For Flower's programs: they call each other by name, keep things in `home` and talk to nobody else."""
+    tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    here = {name: _with_here(os.environ.get(name, "")) for name in ("no_proxy", "NO_PROXY")}
+    return dict(os.environ) | here | {
+        "PATH": tools,
+        "FLWR_HOME": str(home.resolve()),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "OMP_NUM_THREADS": "1",  # training uses one thread whatever is there: results must not depend on it
+    }  # fmt: skip
+
+
+def _with_here(hosts: str) -> str:
+    return ",".join(filter(None, [hosts, "localhost", "127.0.0.1"]))
+
+
+def free_port() -> int:
+    """A port that nobody uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+# A killed parent cannot end its children: let the system do it, where it can (Linux: PR_SET_PDEATHSIG, SIGKILL).
+_DIE_WITH_PARENT = """
+import ctypes, os, sys
+getattr(ctypes.CDLL(None), "prctl", lambda *_: 0)(1, 9)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+def tied(command: Iterable[str | Path]) -> list[str]:
+    """The command, so that it ends with who starts it."""
+    return [sys.executable, "-S", "-c", _DIE_WITH_PARENT, *map(str, command)]
+
+
+def start(command: list[str | Path], home: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start one of Flower's programs; what it says goes to `log`."""
+    with writing(log), log.open("ab") as output:
+        return subprocess.Popen(
+            tied(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            env=environment(home), start_new_session=True,  # Ctrl-C is for us
+        )  # fmt: skip
+
+
+def stop(process: subprocess.Popen[bytes], patience: float = 10.0) -> None:
+    """End a program and what it started, first politely."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+class Link:
+    """A SuperLink with TLS and node authentication; a context, so that it does not outlive us.
+
+    Args:
+        folder: for its database, its log and Flower's configuration.
+        certificates: see `keys`.
+        host: address to listen on.
+        port: to listen on.
+    """
+
+    def __init__(self, folder: Path, certificates: Path, host: str, port: int) -> None:
+        self._folder, self._certificates, self._host, self._port = folder.resolve(), certificates.resolve(), host, port
+        self._process: subprocess.Popen[bytes] | None = None
+        self._registered: set[Path] = set()
+
+    @property
+    def log(self) -> Path:
+        """What Flower says."""
+        return self._folder / "superlink.log"
+
+    @property
+    def _address(self) -> str:
+        """Where we reach it from here."""
+        return f"{'127.0.0.1' if self._host in ('0.0.0.0', '::') else self._host}:{self._port}"
+
+    def __enter__(self) -> Link:
+        with writing(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+        here = self._certificates
+        config = f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\naddress = {json.dumps(self._address)}\n'
+        with writing(self._folder):
+            (self._folder / "config.toml").write_text(f"{config}root-certificates = {json.dumps(str(keys.authority(here)))}\n")
+        self._process = start(
+            ["flower-superlink", "--host", self._host, "--port", str(self._port), "--ssl-ca-certfile", keys.authority(here),
+             "--ssl-certfile", here / "server.pem", "--ssl-keyfile", here / "server.key", "--enable-supernode-auth",
+             "--database", self._folder / "link.db"],
+            self._folder, self.log,
+        )  # fmt: skip
+        try:
+            self._wait()
+        except BaseException:
+            stop(self._process)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            stop(self._process)
+
+    def check(self) -> None:
+        """Raise if it has ended."""
+        if self._process is None or self._process.poll() is not None:
+            raise RunError(f"Flower's SuperLink ended: {last_words(self.log)}")
+
+    def _wait(self) -> None:
+        trusted = ssl.create_default_context(cafile=str(keys.authority(self._certificates)))
+        plain = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted))
+        ends = time.monotonic() + READY
+        while True:
+            self.check()
+            try:
+                plain.open(f"https://{self._address}/health", timeout=5).close()
+                return
+            except urllib.error.URLError as error:
+                if isinstance(error.reason, ssl.SSLCertVerificationError):
+                    raise RunError(f"'{self._certificates}' does not fit {self._address}: {error.reason.verify_message}") from None
+            except OSError:
+                pass
+            if time.monotonic() > ends:
+                raise RunError(f"Flower's SuperLink did not start within {READY:g} s: see '{self.log}'")
+            time.sleep(0.2)
+
+    def register(self, public: Iterable[Path]) -> list[Path]:
+        """Let clients with these keys take part; those that are new to us."""
+        new = sorted(set(public) - self._registered)
+        if new:
+            program = "from bifl.flower.register import main; main()"
+            self._call([sys.executable, "-P", "-c", program, self._address, keys.authority(self._certificates), *new])
+            self._registered |= set(new)
+        return new
+
+    def run(self, config: Mapping[str, str | int | float | bool]) -> str:
+        """Start the app; the run's number."""
+        path = self._folder / "run.toml"
+        with writing(self._folder):
+            path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
+        said = self._call(["flwr", "run", APP, LINK, "-c", path, "--format", "json"])
+        return str(_json(said)["run-id"])
+
+    def status(self, run: str) -> str:
+        """What Flower says of a run: running, finished:completed, …"""
+        (found,) = _json(self._call(["flwr", "list", LINK, "--run-id", run, "--format", "json"]))["runs"]
+        return str(found["status"])
+
+    def _call(self, command: list[str | Path]) -> str:
+        done = subprocess.run(
+            [str(word) for word in command], env=environment(self._folder), capture_output=True, text=True, check=False, timeout=120
+        )
+        if done.returncode:
+            raise RunError(
+                f"Flower refused '{' '.join(str(word) for word in command[:2])}': {(done.stderr or done.stdout).strip()}"
+            )
+        return done.stdout
+
+
+def _json(text: str) -> Any:
+    """The JSON in what Flower's tools print; there may be other lines before."""
+    return json.loads(text[text.index("{") :])
+
+
+def supernode(
+    server: str, authority: Path, key: Path, config: Mapping[str, str | int], home: Path, log: Path
+) -> subprocess.Popen[bytes]:
+    """Start a SuperNode."""
+    words = " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in config.items())
+    return start(
+        ["flower-supernode", "--superlink", server, "--root-certificates", authority, "--auth-supernode-private-key", key,
+         "--host", "127.0.0.1", "--port", str(free_port()), "--node-config", words],
+        home, log,
+    )  # fmt: skip
+
+
+def last_words(log: Path) -> str:
+    """The end of a log, in one line."""
+    try:
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        lines = []
+    return (" ".join(lines[-3:])[-400:] or "it said nothing") + f" (see '{log}')"
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM end us as Ctrl-C does, with everything tidied up."""
+
+    def leave(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,161 @@
+"""The ServerApp: any experiment, with Flower's nodes for clients.
+
+from bifl.flower.server import federate
+for record in federate(grid, bifl.Experiment(algorithm="biml", clients=3)):  # in an app of your own
+    print(record.round, record.accuracy)
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import secrets
+import shlex
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from bifl.errors import BiflError, ConfigError, RunError
+from bifl.experiment import Experiment, of_words
+from bifl.files import write_atomic, writing
+from bifl.flower.letters import Terms
+from bifl.flower.nodes import Nodes, Rules, Tell
+from bifl.registry import short
+from bifl.runtime.folder import CONFIG, RunFolder, claim, locked
+from bifl.runtime.mailbox import Mailbox
+from bifl.runtime.record import Record
+from bifl.runtime.rounds import Rounds
+from bifl.runtime.world import held_share, serve
+
+EVENTS, RUN = "events.log", "run"  # in the run's folder: what happened, in sentences; and its name, by which clients know it
+FINISHED, FAILED = "finished", "failed: "
+_GONE = 60  # seconds that a killed server may take
+log = logging.getLogger("flwr")
+
+
+def rules(experiment: Experiment, min_clients: int = 0, deadline: float = 600.0) -> Rules:
+    """When a round ends: `min_clients` ballots are needed (0: half of the clients), `deadline` seconds are waited for more."""
+    if not 0 <= min_clients <= experiment.clients:
+        raise ConfigError(f"min-clients must be from 1 to clients={experiment.clients}, or 0 for half of them, not {min_clients}")
+    if not 0 < deadline < math.inf:
+        raise ConfigError(f"deadline must be a number of seconds greater than 0, not {deadline}")
+    return Rules(min_clients or -(-experiment.clients // 2), float(deadline))
+
+
+class Deployment(Rounds):
+    """An experiment under way on Flower's nodes: an iterable of records; for the other arguments and attributes see `Rounds`.
+
+    Args:
+        grid: Flower's.
+        rules: when a round ends.
+        run: names the run, also after a restart of the server.
+        tell: takes a sentence for a person.
+    """
+
+    def __init__(
+        self, grid: Grid, rules: Rules, run: str, tell: Tell, experiment: Experiment, folder: Path | None, mailbox: Mailbox | None
+    ) -> None:
+        super().__init__(experiment, serve(experiment), folder, mailbox)
+        self._grid, self._rules, self._run, self._tell = grid, rules, run, tell
+
+    def _clients(self) -> Nodes:
+        data = self.world.data
+        share = held_share(self.experiment, data)
+        terms = Terms(shlex.join(self.experiment.words()), data.classes, data.images.shape[1:], data.mean, data.std, share)
+        world = self.world._replace(shared=self.shared)
+        return Nodes(self._grid, world, self.world.shared, self._run, terms, self._rules, self._tell)
+
+
+def federate(grid: Grid, experiment: Experiment, min_clients: int = 0, deadline: float = 600.0) -> Deployment:
+    """Run an experiment on the nodes of a grid, in any ServerApp: iterate over the result for one `Record` per round."""
+    given = rules(experiment, min_clients, deadline)
+    return Deployment(grid, given, secrets.token_hex(8), log.info, experiment, None, None)
+
+
+def run_name(folder: Path) -> str:
+    """The name by which clients know the run in a folder: made once."""
+    path = folder / RUN
+    if not path.is_file():
+        with writing(folder):
+            write_atomic(path, secrets.token_hex(8))
+    return path.read_text()
+
+
+def open_folder(experiment: str, folder: str) -> RunFolder:
+    """The run to begin, or to continue if the folder holds one."""
+    if folder and (Path(folder) / CONFIG).is_file():
+        return RunFolder.resume(Path(folder))
+    chosen = of_words(shlex.split(experiment))
+    serve(chosen)  # refuses what cannot be run, before anything is written
+    name = f"{short(chosen.dataset.name)}-{short(chosen.algorithm.name)}-s{chosen.seed}"
+    return RunFolder.start(Path(folder) if folder else claim(Path("runs"), name), chosen)
+
+
+def run_rounds(grid: Grid, run: RunFolder, given: Rules) -> Iterator[Record]:
+    """The rounds of a folder that are not there yet, each written down; what happens besides goes to its events.log."""
+
+    def tell(text: str) -> None:
+        log.info(text)
+        with writing(run.path), (run.path / EVENTS).open("a") as lines:
+            lines.write(text + "\n")
+
+    _wait_for_lock(run.path, tell)
+    name = run_name(run.path)
+    run.begin = lambda experiment, folder, mailbox: Deployment(grid, given, name, tell, experiment, folder, mailbox)
+    try:
+        yield from run
+    except BiflError as error:
+        tell(FAILED + str(error))
+        raise
+    tell(FINISHED)
+
+
+def _wait_for_lock(folder: Path, tell: Tell) -> None:
+    """A server that was killed may take a moment to be gone altogether."""
+    for second in range(_GONE):
+        try:
+            with locked(folder):
+                return
+        except RunError:
+            if not second:
+                tell("waiting for the process of the last server to end")
+            time.sleep(1)
+
+
+def end_with_parent() -> None:
+    """End when Flower's process that started us has ended: Flower's own way out waits for a server that is gone."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)  # at any moment: every file is replaced atomically
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """What `flwr run` starts."""
+    end_with_parent()
+    config = context.run_config
+    run = open_folder(str(config["experiment"]), str(config["folder"]))
+    run.keep_messages = bool(config["keep-messages"])
+    given = rules(run.experiment, int(config["min-clients"]), float(config["deadline"]))
+    for record in run_rounds(grid, run, given):
+        log.info(
+            "round %d: accuracy %.2f %%, %d ballots, %d refused",
+            record.round,
+            100 * record.accuracy,
+            record.clients,
+            record.refused,
+        )
+    log.info("the run is in %s", run.path.resolve())

@@ -1,0 +1,63 @@
+"""What a round asks of clients, and what they answer."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+
+class Task(NamedTuple):
+    """A client's part in a round."""
+
+    number: int
+    voted: bool  # its ballot is in the news
+    uploads: bool  # its ballot will be counted
+
+
+class Turn(NamedTuple):
+    """What came of it; `upload` is None for a client that only trained."""
+
+    number: int
+    upload: bytes | None
+    loss: float
+    images: int  # that it trained on
+
+
+class Troubles(NamedTuple):
+    """What a round's record says of clients that were not as they should be."""
+
+    refused: int = 0  # uploads that could not be counted
+    missing: int = 0  # clients that were asked and did not answer
+    catch_up_bytes: int = 0  # to those who had missed broadcasts
+
+
+class Score(NamedTuple):
+    """The global model on one chunk of the test images, or of those that a client holds out."""
+
+    client: int | None
+    chunk: int
+    images: int
+    correct: int
+    loss: float
+
+
+class Evaluation(NamedTuple):
+    """The global model on the test images, or where there are none on all that clients hold out; and client by client."""
+
+    accuracy: float
+    loss: float
+    clients: list[float]  # accuracy of each that holds images out
+
+    @classmethod
+    def of(cls, scores: list[Score]) -> Evaluation:
+        """Add up; in one order, whoever computed what."""
+        scores = sorted(scores, key=lambda score: (score.client is not None, score.client or 0, score.chunk))
+        tests = [score for score in scores if score.client is None] or scores
+        images = sum(score.images for score in tests) or math.nan
+        owners = {score.client: [0, 0] for score in scores if score.client is not None}
+        for score in scores:
+            if score.client is not None:
+                owners[score.client][0] += score.correct
+                owners[score.client][1] += score.images
+        clients = [correct / count for correct, count in owners.values()]
+        return cls(sum(s.correct for s in tests) / images, sum(s.loss for s in tests) / images, clients)

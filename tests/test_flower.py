@@ -1,0 +1,149 @@
+"""A real federation on this machine: Flower's SuperLink with TLS and authentication, SuperNodes, kills. Slow: minutes in all.
+
+pytest -m "not deployment"      # everything but these
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bifl.flower.keys import make_keys
+from bifl.flower.processes import free_port, stop, tied
+from tests.commands import BIFL, bifl, refused, rounds
+
+pytestmark = pytest.mark.deployment
+PATIENCE = 900.0  # seconds for anything; only a failure waits so long
+HOSTILE = Path(__file__).parent / "hostile"
+CLIENTS = ["clients=3", "workers=1"]
+
+
+class Town:
+    """Processes of one test, all of which end with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        self.run = folder / "run"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        make_keys(folder / "keys", ["localhost", "127.0.0.1"], 3)
+
+    def start(self, name: str, *words: str | Path, path: Path | None = None) -> subprocess.Popen[bytes]:
+        """A command in the background, with a PATH on which the environment's own programs are not."""
+        environment = dict(os.environ) | {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(path or "")}
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                tied([*BIFL, *words]), cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        self._processes.append(process)
+        return process
+
+    def server(self, *words: str | Path) -> subprocess.Popen[bytes]:
+        return self.start("server", "server", "--listen", f"127.0.0.1:{self.port}", "--keys", "keys", *words)
+
+    def client(self, number: int, key: Path | None = None, path: Path | None = None) -> subprocess.Popen[bytes]:
+        return self.start(f"client-{number}", *self.client_words(number, key), path=path)
+
+    def client_words(self, number: int, key: Path | None = None) -> list[str | Path]:
+        key = key or self.folder / "keys" / f"client-{number}"
+        state = self.folder / f"state-{number}"
+        return ["client", "--server", f"127.0.0.1:{self.port}", "--ca", self.folder / "keys/ca.crt", "--key", key, "--state", state]
+
+    def wait(self, what: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+        ends = time.monotonic() + PATIENCE
+        while not what():
+            assert process.poll() is None, self.said("server")
+            assert time.monotonic() < ends, self.said("server")
+            time.sleep(0.1)
+
+    def finish(self, process: subprocess.Popen[bytes]) -> str:
+        assert process.wait(PATIENCE) == 0, self.said("server")
+        return self.said("server")
+
+    def said(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def rounds(self) -> int:
+        return len(rounds(self.run)) if (self.run / "rounds.jsonl").exists() else 0
+
+    def close(self) -> None:
+        for process in reversed(self._processes):
+            stop(process)
+
+
+@pytest.fixture
+def town(tmp_path: Path) -> Iterator[Town]:
+    town = Town(tmp_path)
+    try:
+        yield town
+    finally:
+        town.close()
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def test_three_machines_equal_the_simulator(town: Town, tmp_path: Path) -> None:
+    """biml on mnist5k, three rounds: every message, every record and the model; and a stranger is not let in."""
+    server = town.server(*CLIENTS, "rounds=3", "--out", "run", "--keep-messages")
+    for number in range(3):
+        town.client(number)
+    make_keys(tmp_path / "elsewhere", ["localhost"], 1)
+    town.wait(lambda: "listening" in town.said("server"), server)
+    words = town.client_words(0, tmp_path / "elsewhere/client-0")
+    stranger = refused(bifl(*words[:-1], tmp_path / "stranger", "--patience", "0"))
+    assert "refuses the key" in stranger
+    assert "not registered" in stranger
+    said = town.finish(server)
+    assert "round 3/3" in said
+    done = bifl("run", *CLIENTS, "rounds=3", "--out", tmp_path / "simulated", "--keep-messages")
+    assert done.returncode == 0, done.stderr
+    assert rounds(town.run) == rounds(tmp_path / "simulated")
+    for path in (tmp_path / "simulated/messages").rglob("*"):
+        if path.is_file():
+            assert path.read_bytes() == (town.run / path.relative_to(tmp_path / "simulated")).read_bytes()
+    assert (town.run / "model").read_bytes() == (tmp_path / "simulated/model").read_bytes()
+
+
+def test_a_killed_server_continues_where_it_was(town: Town, tmp_path: Path) -> None:
+    quick = [*CLIENTS, "rounds=2", "batchnorm=average"]
+    server = town.server(*quick, "--out", "run")
+    for number in range(3):
+        town.client(number)
+    town.wait(lambda: town.rounds() == 1, server)
+    kill(server)
+    again = town.start("server", "server", "--resume", "run")
+    town.finish(again)
+    done = bifl("run", *quick, "--out", tmp_path / "simulated")
+    assert done.returncode == 0, done.stderr
+    assert (town.run / "model").read_bytes() == (tmp_path / "simulated/model").read_bytes()
+
+
+def test_a_killed_client_comes_back_and_garbage_is_refused(town: Town) -> None:
+    """Client 2 sends garbage in every round; client 1 is killed in round 2 and started again: Flower lets it in a minute later."""
+    server = town.server(*CLIENTS, "rounds=100", "batchnorm=average", "--out", "run", "--min-clients", "1", "--deadline", "25")
+    town.client(0)
+    victim = town.client(1)
+    town.client(2, path=HOSTILE)
+    town.wait(lambda: town.rounds() >= 1, server)
+    kill(victim)
+    town.wait(lambda: town.rounds() >= 2, server)
+    town.client(1)
+    town.wait(lambda: any(record["clients"] == 2 for record in rounds(town.run)[2:]), server)
+    server.send_signal(signal.SIGINT)
+    assert server.wait(PATIENCE) == 130
+    records = rounds(town.run)
+    assert all(record["refused"] == 1 for record in records if not record["missing"])
+    assert any(record["clients"] == 1 for record in records)
+    back = next(record for record in records[2:] if record["clients"] == 2)
+    assert back["catch_up_bytes"] > 0
+    assert "client 2 refused: bad message at byte" in town.said("server")
+    assert "continue with: bifl server --resume" in town.said("server")

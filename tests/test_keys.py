@@ -1,0 +1,92 @@
+"""Certificates, keys, and what the commands for deployment refuse before anything is started."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+from bifl.experiment import Experiment
+from bifl.flower.keys import authority, client_key, make_keys, public_keys
+from bifl.runtime.folder import RunFolder
+from tests.commands import Run, refused
+
+
+def test_keys_fit_together_and_are_private(tmp_path: Path) -> None:
+    made = make_keys(tmp_path, ["fl.example.org", "10.0.0.5"], 2)
+    assert len(made) == 8
+    certificate = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority(tmp_path).read_bytes()))
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["fl.example.org"]
+    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.5"]
+    ssl.create_default_context(cafile=str(authority(tmp_path)))
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    for public in public_keys(tmp_path):
+        private = load_ssh_private_key(public.with_suffix("").read_bytes(), None)
+        assert load_ssh_public_key(public.read_bytes()) == private.public_key()
+    secrets = [tmp_path / "ca.key", tmp_path / "server.key", client_key(tmp_path, 0), client_key(tmp_path, 1)]
+    assert {path.stat().st_mode & 0o777 for path in secrets} == {0o600}
+
+
+def test_keys_are_never_replaced(tmp_path: Path) -> None:
+    make_keys(tmp_path, ["localhost"], 1)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    made = make_keys(tmp_path, ["elsewhere"], 2)
+    assert [path.name for path in made] == ["client-1", "client-1.pub"]
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+
+
+def test_a_certificate_needs_the_authority(tmp_path: Path, here: Run) -> None:
+    make_keys(tmp_path / "keys", ["localhost"], 1)
+    for name in ("ca.key", "server.pem"):
+        (tmp_path / "keys" / name).unlink()
+    assert "has no ca.key" in refused(here("keys", "--out", tmp_path / "keys"))
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["algorithm=baseline"], "centralised"),
+        (["clients=3", "--min-clients", "4"], "min-clients must be from 1 to clients=3"),
+        (["--deadline", "-1"], "deadline must be a number of seconds"),
+        (["--listen", "8000"], "an address is host:port, not '8000'"),
+        (["dataset=nowhere"], "unknown dataset 'nowhere'"),
+        (["mnist5k-iid", "mnist-iid"], "only one preset"),
+    ],
+)
+def test_a_server_refuses_before_it_writes(tmp_path: Path, here: Run, words: list[str], why: str) -> None:
+    assert why in refused(here("server", *words, "--out", tmp_path / "run", "--keys", tmp_path / "keys"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_simulation_is_not_a_server_s_run(tmp_path: Path, here: Run) -> None:
+    RunFolder.start(tmp_path / "run", Experiment())
+    assert "is not a run of bifl server" in refused(here("server", "--resume", tmp_path / "run"))
+
+
+def test_a_client_refuses_what_is_not_there(tmp_path: Path, here: Run) -> None:
+    make_keys(tmp_path, ["localhost"], 1)
+    words = ["client", "--server", "localhost:1", "--ca", tmp_path / "ca.crt", "--key"]
+    assert "does not exist" in refused(here(*words, tmp_path / "client-7"))
+    assert "'none.npz' does not exist" in refused(here(*words, tmp_path / "client-0", "--data", "none.npz"))
+    (tmp_path / "mine").write_bytes((tmp_path / "client-0").read_bytes())
+    assert "which client is this?" in refused(here(*words, tmp_path / "mine"))
+
+
+def test_a_client_s_watchman_does_without_torch() -> None:
+    program = "import sys, bifl.cli, bifl.flower.supernode; sys.exit('torch' in sys.modules or 'flwr' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_client_s_process_imports_no_more_than_it_needs() -> None:
+    """A new process per message: what it imports is paid in every round."""
+    heavy = ("scipy.optimize", "numba", "matplotlib", "mlxtend", "pandas", "sklearn", "plotly")
+    program = f"import sys, bifl.flower.client; sys.exit(' '.join(name for name in {heavy} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
