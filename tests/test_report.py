@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 ROUNDS = 30
+PATIENCE = 300_000  # ms: a busy machine is slow, not wrong
 
 
 def result(*overrides: str, preset: str = "mnist5k-iid", level: float = 0.9, rounds: int = ROUNDS, votes: bool = True) -> Result:
@@ -147,7 +148,7 @@ def browser() -> Iterator[Browser]:
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
     with driver.sync_playwright() as playwright:
         try:
-            found = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+            found = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"], timeout=PATIENCE)
         except driver.Error:
             pytest.skip("no browser is installed: apt-get install chromium, or python -m playwright install chromium")
         yield found
@@ -174,6 +175,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(browser: Browser, report: Path, width: int = 1200, **options: Any) -> Iterator[Page]:
     """The report in a browser that has no network, and that has nothing to complain about."""
     page = browser.new_context(viewport={"width": width, "height": 900}, offline=True, **options).new_page()
+    page.set_default_timeout(PATIENCE)
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("console", lambda line: complaints.append(line.text))
