@@ -1,9 +1,10 @@
 """How long does a round take? bifl's simulator, Flower's simulation runtime and a plain PyTorch loop do the same work.
 
-python benchmarks/speed.py [rounds]      (writes benchmarks/results.md)
+python benchmarks/speed.py [turns]      (writes benchmarks/results.md)
 
-The same networks, images, batches and clients; each with two processes of one thread. The engines take turns, round by round, so
-that a busy machine disturbs all alike; the first round of each is left out, and the figure is the median of the others.
+The same networks, images, batches and clients; each with two processes of one thread. The engines take turns, a few rounds each, so
+that a busy machine disturbs all alike. The first round of every turn is left out: it pays for what the system did with memory of
+a process that slept. The figure is the median of the others.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from bifl.runtime import calibration, worker
 
 HERE = Path(__file__).parent
 PROCESSES = 2
+ROUNDS = 3  # of each engine in a turn
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
 
 
@@ -93,14 +95,15 @@ def flower(case: Case, rounds: int) -> Generator[float]:
                 yield float(answer.split()[1])
 
 
-def take_turns(engines: dict[str, Generator[float]], rounds: int) -> dict[str, float]:
-    """Median seconds of a round by engine, the first round left out."""
+def take_turns(engines: dict[str, Generator[float]], turns: int) -> dict[str, float]:
+    """Median seconds of a round by engine, the first of every turn left out."""
     seconds: dict[str, list[float]] = {name: [] for name in engines}
-    for round in range(rounds):
+    for _ in range(turns):
         for name, engine in engines.items():
-            seconds[name].append(next(engine))
-            print(f"  round {round + 1} {name:12s} {seconds[name][-1]:7.2f} s", flush=True)
-    return {name: median(values[1:]) for name, values in seconds.items()}
+            taken = [next(engine) for _ in range(ROUNDS)]
+            seconds[name] += taken[1:]
+            print(f"  {name:12s} {' '.join(f'{value:7.2f}' for value in taken)} s", flush=True)
+    return {name: median(values) for name, values in seconds.items()}
 
 
 def sgemm_rate() -> float:
@@ -146,8 +149,9 @@ def overhead(case: Case, rounds: int = 4) -> tuple[float, float]:
     return median(measuring[1:]), median(rest[1:])
 
 
-def compare(case: Case, rounds: int) -> list[str]:
+def compare(case: Case, turns: int) -> list[str]:
     """The table's lines for one network."""
+    rounds = turns * ROUNDS
     print(f"{case.model}: {case.clients} clients of {case.images} images")
     installed = importlib.util.find_spec("flwr") is not None
     engines = {"bifl fedavg": ours(case, "fedavg", rounds), "bifl biml": ours(case, "biml", rounds), "plain": plain(case, rounds)}
@@ -155,7 +159,7 @@ def compare(case: Case, rounds: int) -> list[str]:
         engines["flower"] = flower(case, rounds)
     rates = [sgemm_rate()]
     try:
-        seconds = take_turns(engines, rounds)
+        seconds = take_turns(engines, turns)
     finally:
         for engine in engines.values():
             engine.close()
@@ -176,15 +180,15 @@ def compare(case: Case, rounds: int) -> list[str]:
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    turns = int(sys.argv[1]) if len(sys.argv) > 1 else 2
     lines = [
         "# Seconds per round",
         "",
-        f"`python benchmarks/speed.py {rounds}` on {os.cpu_count()} cores, PyTorch {torch.__version__}.",
+        f"`python benchmarks/speed.py {turns}` on {os.cpu_count()} cores, PyTorch {torch.__version__}.",
         "",
     ]
     for case in CASES.values():
-        lines += [*compare(case, rounds), ""]
+        lines += [*compare(case, turns), ""]
     measuring, rest = overhead(CASES["mnist_cnn"])
     lines += [
         f"Of a biml round on mnist_cnn {100 * rest:.1f} % is no network's arithmetic: update, messages, tally, bookkeeping.",
