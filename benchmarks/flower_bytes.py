@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bifl.flower.keys import make_keys
-from bifl.flower.processes import free_port, stop, tied
+from bifl.flower.processes import free_port, stop
+from bifl.processes import tied
 
 BIFL = [sys.executable, "-m", "bifl.cli"]
 

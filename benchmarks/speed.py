@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from plain import CASES, LR, Case, images, part
+from scale import TITLE as GROWTH
 
 import bifl
 from bifl.data.datasets import Dataset, dataset
@@ -153,7 +154,7 @@ def compare(case: Case, turns: int) -> list[str]:
     """The table's lines for one network."""
     rounds = turns * ROUNDS
     print(f"{case.model}: {case.clients} clients of {case.images} images")
-    installed = importlib.util.find_spec("flwr") is not None
+    installed = importlib.util.find_spec("ray") is not None
     engines = {"bifl fedavg": ours(case, "fedavg", rounds), "bifl biml": ours(case, "biml", rounds), "plain": plain(case, rounds)}
     if installed:
         engines["flower"] = flower(case, rounds)
@@ -194,7 +195,9 @@ def main() -> None:
         f"Of a biml round on mnist_cnn {100 * rest:.1f} % is no network's arithmetic: update, messages, tally, bookkeeping.",
         f"Measuring batch-norm in the broadcast network takes {100 * measuring:.1f} %, training the rest.",
     ]
-    (HERE / "results.md").write_text("\n".join(lines) + "\n")
+    results = HERE / "results.md"
+    _, title, growth = (results.read_text() if results.exists() else "").partition(GROWTH)
+    results.write_text("\n".join(lines) + "\n\n" + title + growth)
     print("\n".join(lines))
 
 

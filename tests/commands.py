@@ -40,7 +40,7 @@ def start(*words: str | Path) -> subprocess.Popen[str]:
 
 
 def wait_for_round(folder: Path, count: int) -> None:
-    for _ in range(6000):
+    for _ in range(30_000):
         if (folder / "rounds.jsonl").exists() and len((folder / "rounds.jsonl").read_text().splitlines()) >= count:
             return
         time.sleep(0.01)

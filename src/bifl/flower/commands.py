@@ -17,9 +17,10 @@ from bifl.errors import RunError
 from bifl.experiment import Experiment, of_words, pairs
 from bifl.files import write_atomic, writing
 from bifl.flower import keys
-from bifl.flower.processes import Link, ended_by_signals, free_port, last_words, stop, tied
+from bifl.flower.processes import Link, ended_by_signals, free_port, last_words, stop
 from bifl.flower.server import EVENTS, FAILED, FINISHED, rules
 from bifl.flower.supernode import LOCAL, address
+from bifl.processes import tied
 from bifl.registry import short
 from bifl.runtime.folder import RunFolder, claim
 from bifl.runtime.world import serve
@@ -133,9 +134,17 @@ class Watch:
             link.register(keys.public_keys(certificates))
             if time.monotonic() > self._heard + _ASK:
                 self._heard = time.monotonic()
-                if (status := link.status(number)).startswith("finished") and not self._done():
+                if (status := self._status(link, number)).startswith("finished") and not self._done():
                     raise RunError(f"the ServerApp ended ({status}): {last_words(link.log)}")
             time.sleep(_LOOK)
+
+    def _status(self, link: Link, number: str) -> str:
+        """What Flower says of the run; where it does not answer just now, a busy machine is no reason to end a training."""
+        try:
+            return link.status(number)
+        except RunError as error:
+            self._meter.note(str(error))
+            return "unknown"
 
     def _done(self) -> bool:
         """Show what is new; whether the run is over."""
@@ -170,8 +179,8 @@ def federation_up(options: argparse.Namespace) -> int:
     """A server and its clients, all on this machine."""
     experiment = of_words([*options.settings, f"clients={options.clients}"])
     serve(experiment)
-    path = options.out or claim(Path("runs"), f"federation-{_name(experiment)}")
     rules(experiment, options.min_clients or 0, options.deadline or 600.0)
+    path = options.out or claim(Path("runs"), f"federation-{_name(experiment)}")
     run = RunFolder.start(path, experiment)
     certificates = path / "keys"
     keys.make_keys(certificates, LOCAL, experiment.clients)

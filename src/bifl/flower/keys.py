@@ -99,7 +99,9 @@ def _make_client(folder: Path, number: int) -> list[Path]:
     private = key.private_bytes(encoding.PEM, serialization.PrivateFormat.OpenSSH, none)
     public = key.public_key().public_bytes(encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     path = client_key(folder, number)
-    return [_secret(path, private), _public(path.with_suffix(".pub"), public + b"\n")]
+    # the secret last: it is what tells that a pair is complete
+    shown = _public(path.with_suffix(".pub"), public + b"\n")
+    return [_secret(path, private), shown]
 
 
 def _dated(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:

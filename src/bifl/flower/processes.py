@@ -20,6 +20,7 @@ from typing import Any
 from bifl.errors import RunError
 from bifl.files import writing
 from bifl.flower import keys
+from bifl.processes import tied
 
 APP = Path(__file__).parent / "app"
 LINK = "bifl"  # what Flower's configuration calls our server
@@ -50,19 +51,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-# A killed parent cannot end its children: let the system do it, where it can (Linux: PR_SET_PDEATHSIG, SIGKILL).
-_DIE_WITH_PARENT = """
-import ctypes, os, sys
-getattr(ctypes.CDLL(None), "prctl", lambda *_: 0)(1, 9)
-os.execvp(sys.argv[1], sys.argv[1:])
-"""
-
-
-def tied(command: Iterable[str | Path]) -> list[str]:
-    """The command, so that it ends with who starts it."""
-    return [sys.executable, "-S", "-c", _DIE_WITH_PARENT, *map(str, command)]
 
 
 def start(command: list[str | Path], home: Path, log: Path) -> subprocess.Popen[bytes]:
@@ -176,17 +164,21 @@ class Link:
 
     def status(self, run: str) -> str:
         """What Flower says of a run: running, finished:completed, …"""
-        (found,) = _json(self._call(["flwr", "list", LINK, "--run-id", run, "--format", "json"]))["runs"]
-        return str(found["status"])
+        said = self._call(["flwr", "list", LINK, "--run-id", run, "--format", "json"])
+        try:
+            (found,) = _json(said)["runs"]
+            return str(found["status"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(f"Flower says nothing of run {run}: {said.strip()}") from error
 
     def _call(self, command: list[str | Path]) -> str:
-        done = subprocess.run(
-            [str(word) for word in command], env=environment(self._folder), capture_output=True, text=True, check=False, timeout=120
-        )
+        words = [str(word) for word in command]
+        try:
+            done = subprocess.run(words, env=environment(self._folder), capture_output=True, text=True, check=False, timeout=120)
+        except subprocess.TimeoutExpired:
+            raise RunError(f"Flower did not answer '{' '.join(words[:2])}' for two minutes") from None
         if done.returncode:
-            raise RunError(
-                f"Flower refused '{' '.join(str(word) for word in command[:2])}': {(done.stderr or done.stdout).strip()}"
-            )
+            raise RunError(f"Flower refused '{' '.join(words[:2])}': {(done.stderr or done.stdout).strip()}")
         return done.stdout
 
 

@@ -103,7 +103,7 @@ class SuperNode(NamedTuple):
                 raise RunError(
                     f"{self.server} shows a certificate that '{self.authority}' does not vouch for: is it the right server?"
                 )
-            refused = not admitted and "2004" in why
+            refused = not admitted and "code: 2004" in why
             refused_since = (refused_since or time.monotonic()) if refused else None
             if refused_since is not None and time.monotonic() > refused_since + patience:
                 raise RunError(f"{self.server} refuses the key '{self.key}': it is not registered there (bifl server does that)")

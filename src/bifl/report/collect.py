@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from bifl import cells
 from bifl.errors import RunError
 from bifl.experiment import Experiment
-from bifl.reproduce import cells
 from bifl.runtime.folder import CONFIG, read_records
 from bifl.runtime.record import Record
 

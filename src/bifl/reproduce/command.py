@@ -13,18 +13,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from bifl import theory
+from bifl import cells, theory
 from bifl.algorithm import Client
 from bifl.errors import BiflError, ConfigError
 from bifl.experiment import Experiment
 from bifl.registry import nearest
 from bifl.report import page
 from bifl.report.collect import Result
-from bifl.reproduce import cells, runner, tables
+from bifl.reproduce import runner, tables
 from bifl.reproduce.runner import Running, Store
 from bifl.reproduce.studies import QUICK, STUDIES, Cell
 from bifl.reproduce.studies import cells as cells_of
-from bifl.runtime.world import build, plan
+from bifl.runtime.world import build, load, plan
 from bifl.train import Samples, train
 
 THEORY, ALL = "theory", "all"
@@ -56,9 +56,9 @@ def request(names: list[str], settings: dict[str, str], folders: tuple[Path, Pat
     if quick and "dataset" in settings:
         raise ConfigError(f"--quick means dataset={QUICK}: give one of the two")
     usual = Experiment()
-    seeds = [usual.changed({"seed": seed}).seed for seed in settings.get("seeds", "0").split(",")]
+    seeds = list(dict.fromkeys(usual.changed({"seed": seed}).seed for seed in settings.get("seeds", "0").split(",")))
     rounds = usual.changed({"rounds": settings["rounds"]}).rounds if "rounds" in settings else None
-    datasets = [QUICK] if quick else settings.get("dataset", "mnist").split(",")
+    datasets = [QUICK] if quick else list(dict.fromkeys(settings.get("dataset", "mnist").split(",")))
     results, work = folders
     out = work / "quick" if quick else results
     studies = known if ALL in names else list(dict.fromkeys(names))
@@ -114,9 +114,9 @@ def _parts(asked: Request, out: Console) -> list[Part]:
         try:
             build(cells_of("table1", dataset, asked.rounds)[0].experiment)
         except BiflError as error:
-            if len(asked.datasets) == 1:
-                raise
             absent[dataset] = str(error)
+            if len(absent) == len(asked.datasets):
+                raise
             out.print(f"{dataset} is left out: {error}", soft_wrap=True)
     return [part for part in parts if part.dataset not in absent]
 
@@ -125,8 +125,9 @@ def _announced(asked: Request, experiments: list[Experiment], missing: list[Expe
     wanted = len({cells.name(one) for one in experiments})
     if not missing:
         return f"{wanted} cells, all known already"
-    left = {cells.name(one): one.rounds - len(asked.store.done(one)) for one in missing}
-    cost = {one.dataset.name: _seconds_per_image(one) * len(build(one).data.labels) for one in missing}
+    left = {cells.name(one): max(0, one.rounds - len(asked.store.done(one))) for one in missing}
+    examples = {one.dataset.name: one for one in missing}
+    cost = {name: _seconds_per_image(one) * len(load(one).labels) for name, one in examples.items()}
     seconds = sum(cost[one.dataset.name] * left[cells.name(one)] for one in missing) / runner.at_once(missing)
     return (
         f"{wanted} cells, {wanted - len(missing)} known already; {len(missing)} to run, {sum(left.values()):,} rounds: "

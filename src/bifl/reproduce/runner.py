@@ -5,9 +5,7 @@ What is finished goes to the kept cells; what was stopped stays in its folder an
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,10 +13,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from bifl import cells
 from bifl.errors import RunError
 from bifl.experiment import Experiment
 from bifl.files import writing
-from bifl.reproduce import cells
+from bifl.processes import tied
 from bifl.runtime.folder import CONFIG, RunFolder
 from bifl.runtime.record import Record
 
@@ -70,12 +69,23 @@ def at_once(experiments: list[Experiment]) -> int:
     """How many cells to run at the same time: one a core, as far as memory allows."""
     from bifl.runtime.world import load, make_network
 
-    first = experiments[0]
-    weights = make_network(first, load(first).classes).layout.count
+    kinds = {(one.model, one.dataset): one for one in experiments}.values()
+    weights = max(make_network(one, load(one).classes).layout.count for one in kinds)
     clients = max(experiment.clients for experiment in experiments)
-    need = _PROCESS + 4 * weights * clients
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(os.cpu_count() or 1, len(experiments), int(available / need)))
+    return max(1, min(_cores(), len(experiments), int(_memory() / (_PROCESS + 4 * weights * clients))))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _memory() -> int:
+    """Bytes that can be had, as far as the system says."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def run(store: Store, experiments: list[Experiment], jobs: int, show: Progress) -> None:
@@ -88,8 +98,7 @@ def run(store: Store, experiments: list[Experiment], jobs: int, show: Progress) 
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                workers = max(1, (os.cpu_count() or 1) // min(jobs, len(running) + len(waiting)))
-                running.append(_start(store, waiting.pop(0), workers))
+                running.append(_start(store, waiting.pop(0)))
             for cell in [cell for cell in running if cell.process.poll() is not None]:
                 running.remove(cell)
                 failures += _finish(store, cell)
@@ -103,25 +112,20 @@ def run(store: Store, experiments: list[Experiment], jobs: int, show: Progress) 
         raise RunError("; ".join(failures))
 
 
-def _start(store: Store, experiment: Experiment, workers: int) -> Running:
+def _start(store: Store, experiment: Experiment) -> Running:
     path = store.folder(experiment)
     if not (path / CONFIG).is_file():
         RunFolder.start(path, experiment)
+    elif cells.identity(Experiment.from_toml(path / CONFIG)) != cells.identity(experiment):
+        raise RunError(f"'{path}' holds another experiment, of an earlier version perhaps: delete it")
     rounds = max(experiment.rounds, len(store.done(experiment)))
-    command = [sys.executable, "-P", "-m", "bifl.cli", "run", "--resume", str(path), f"rounds={rounds}", f"workers={workers}"]
+    command = [sys.executable, "-P", "-m", "bifl.cli", "run", "--resume", str(path), f"rounds={rounds}", "workers=1"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with writing(path), (path / LOG).open("wb") as log:
         process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            preexec_fn=_end_with_parent,  # noqa: PLW1509  (no threads here)
+            tied(command), env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     return Running(experiment, process)
-
-
-def _end_with_parent() -> None:
-    """Where Linux allows it: nothing goes on unseen when we are killed."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def _finish(store: Store, cell: Running) -> list[str]:

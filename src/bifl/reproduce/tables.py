@@ -9,11 +9,11 @@ from statistics import mean
 from rich import box
 from rich.table import Table
 
+from bifl import cells
 from bifl.files import write_atomic, writing
 from bifl.plot import draw
 from bifl.report.collect import Result
 from bifl.report.summary import LAST, Series, Spread, ordering
-from bifl.reproduce import cells
 from bifl.reproduce.runner import Store
 from bifl.reproduce.studies import Cell, Study
 

@@ -64,13 +64,13 @@ def load(folder: Path, experiment: Experiment) -> list[Record]:
 def save(folder: Path, experiment: Experiment, records: list[Record]) -> Path:
     """Keep a run, unless more of it is kept already."""
     path = folder / (name(experiment) + SUFFIX)
-    if path.is_file() and len(read(path)[1]) >= len(records):
+    if len(load(folder, experiment.changed({"rounds": len(records)}))) == len(records):
         return path
     lines = [json.dumps({"config": identity(experiment).changed({"rounds": len(records)}).to_toml()})]
     text = "\n".join([*lines, *(record.to_json() for record in records)]) + "\n"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, gzip.compress(text.encode(), mtime=0))  # without the time: the same run, the same file
+        write_atomic(path, gzip.compress(text.encode(), mtime=0))  # without the time: the same records, the same file
     return path
 
 

@@ -1,0 +1,19 @@
+"""Processes that do not outlive who started them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+# A killed parent cannot end its children: let the system do it, where it can (Linux: PR_SET_PDEATHSIG).
+_DIE_WITH_PARENT = """
+import ctypes, os, sys
+getattr(ctypes.CDLL(None), "prctl", lambda *_: 0)(1, 9)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+def tied(command: Iterable[str | Path]) -> list[str]:
+    """The command, so that it ends with who starts it."""
+    return [sys.executable, "-S", "-c", _DIE_WITH_PARENT, *map(str, command)]
