@@ -1,6 +1,6 @@
 """A real federation on this machine: Flower's SuperLink with TLS and authentication, SuperNodes, kills. Slow: minutes in all.
 
-pytest -m "not deployment"      # everything but these
+pytest -m deployment      # only these: the others run without them
 """
 
 from __future__ import annotations

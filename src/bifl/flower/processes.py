@@ -150,7 +150,7 @@ class Link:
         new = sorted(set(public) - self._registered)
         if new:
             program = "from bifl.flower.register import main; main()"
-            self._call([sys.executable, "-P", "-c", program, self._address, keys.authority(self._certificates), *new])
+            self._insist([sys.executable, "-P", "-c", program, self._address, keys.authority(self._certificates), *new])
             self._registered |= set(new)
         return new
 
@@ -170,6 +170,15 @@ class Link:
             return str(found["status"])
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(f"Flower says nothing of run {run}: {said.strip()}") from error
+
+    def _insist(self, command: list[str | Path]) -> str:
+        """Call, and call again: a SuperLink whose first two requests come at once may fail one of them, as it makes its tables."""
+        for _ in range(4):
+            try:
+                return self._call(command)
+            except RunError:
+                time.sleep(1)
+        return self._call(command)
 
     def _call(self, command: list[str | Path]) -> str:
         words = [str(word) for word in command]
