@@ -18,7 +18,7 @@ from bifl.experiment import Experiment, of_words, pairs
 from bifl.files import write_atomic, writing
 from bifl.flower import keys
 from bifl.flower.processes import Link, ended_by_signals, free_port, last_words, stop
-from bifl.flower.server import EVENTS, FAILED, FINISHED, rules
+from bifl.flower.server import DEADLINE, EVENTS, FAILED, FINISHED, rules
 from bifl.flower.supernode import LOCAL, address
 from bifl.processes import tied
 from bifl.registry import short
@@ -74,8 +74,11 @@ def _serve(run: RunFolder, settings: Settings) -> int:
                 watch.until_done(link, link.run(_config(run, settings)), certificates)
         except KeyboardInterrupt:
             done = len(run.records())
-            again = f"bifl server --resume {shlex.quote(str(run.path))}"
-            print(f"bifl: stopped after round {done} of {run.experiment.rounds}; continue with: {again}", file=sys.stderr)
+            again = f"continue with: bifl server --resume {shlex.quote(str(run.path))}"
+            print(
+                f"bifl: stopped after round {done} of {run.experiment.rounds}; {again} (clients that ended must be started again)",
+                file=sys.stderr,
+            )
             return 130
     out.print(run_table(run.records(), run.path / "model"))
     return 0
@@ -98,8 +101,11 @@ def _name(experiment: Experiment) -> str:
 
 def _asked(options: argparse.Namespace) -> Settings:
     host, port = address(options.listen)
-    least, deadline = options.min_clients or 0, options.deadline or 600.0
-    return Settings(str(options.keys.resolve()), host, port, least, deadline, options.keep_messages)
+    return Settings(str(options.keys.resolve()), host, port, options.min_clients or 0, _deadline(options), options.keep_messages)
+
+
+def _deadline(options: argparse.Namespace) -> float:
+    return DEADLINE if options.deadline is None else float(options.deadline)
 
 
 def _remembered(options: argparse.Namespace) -> Settings:
@@ -179,14 +185,14 @@ def federation_up(options: argparse.Namespace) -> int:
     """A server and its clients, all on this machine."""
     experiment = of_words([*options.settings, f"clients={options.clients}"])
     serve(experiment)
-    rules(experiment, options.min_clients or 0, options.deadline or 600.0)
+    rules(experiment, options.min_clients or 0, _deadline(options))
     path = options.out or claim(Path("runs"), f"federation-{_name(experiment)}")
     run = RunFolder.start(path, experiment)
     certificates = path / "keys"
     keys.make_keys(certificates, LOCAL, experiment.clients)
     port = free_port()
     settings = Settings(
-        str(certificates.resolve()), "127.0.0.1", port, options.min_clients or 0, options.deadline or 600.0, options.keep_messages
+        str(certificates.resolve()), "127.0.0.1", port, options.min_clients or 0, _deadline(options), options.keep_messages
     )
     with writing(path):
         write_atomic(path / SETTINGS, json.dumps(settings._asdict()))

@@ -38,7 +38,10 @@ _GONE = 60  # seconds that a killed server may take
 log = logging.getLogger("flwr")
 
 
-def rules(experiment: Experiment, min_clients: int = 0, deadline: float = 600.0) -> Rules:
+DEADLINE = 600.0  # seconds
+
+
+def rules(experiment: Experiment, min_clients: int = 0, deadline: float = DEADLINE) -> Rules:
     """When a round ends: `min_clients` ballots are needed (0: half of the clients), `deadline` seconds are waited for more."""
     if not 0 <= min_clients <= experiment.clients:
         raise ConfigError(f"min-clients must be from 1 to clients={experiment.clients}, or 0 for half of them, not {min_clients}")
@@ -71,7 +74,7 @@ class Deployment(Rounds):
         return Nodes(self._grid, world, self.world.shared, self._run, terms, self._rules, self._tell)
 
 
-def federate(grid: Grid, experiment: Experiment, min_clients: int = 0, deadline: float = 600.0) -> Deployment:
+def federate(grid: Grid, experiment: Experiment, min_clients: int = 0, deadline: float = DEADLINE) -> Deployment:
     """Run an experiment on the nodes of a grid, in any ServerApp: iterate over the result for one `Record` per round."""
     given = rules(experiment, min_clients, deadline)
     return Deployment(grid, given, secrets.token_hex(8), log.info, experiment, None, None)
