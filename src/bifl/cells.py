@@ -66,8 +66,8 @@ def save(folder: Path, experiment: Experiment, records: list[Record]) -> Path:
     path = folder / (name(experiment) + SUFFIX)
     if len(load(folder, experiment.changed({"rounds": len(records)}))) == len(records):
         return path
-    lines = [json.dumps({"config": identity(experiment).changed({"rounds": len(records)}).to_toml()})]
-    text = "\n".join([*lines, *(record.to_json() for record in records)]) + "\n"
+    config = json.dumps({"config": identity(experiment).changed({"rounds": len(records)}).to_toml()})
+    text = "\n".join([config, *(record.to_json() for record in records)]) + "\n"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(path, gzip.compress(text.encode(), mtime=0))  # without the time: the same records, the same file

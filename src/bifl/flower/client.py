@@ -35,26 +35,14 @@ def client_app(source: Source | None = None) -> ClientApp:
     """
     app = ClientApp()
 
-    @app.query("hello")
-    def hello(message: Message, context: Context) -> Message:
-        return _answer(message, context, source, _introduce)
+    def doing(deed: Deed) -> Callable[[Message, Context], Message]:
+        return lambda message, context: _answer(message, context, source, deed)
 
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        return _answer(message, context, source, _turn)
-
-    @app.query("measure")
-    def measure(message: Message, context: Context) -> Message:
-        return _answer(message, context, source, _measure)
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        return _answer(message, context, source, _score)
-
-    @app.query("hear")
-    def hear(message: Message, context: Context) -> Message:
-        return _answer(message, context, source, lambda worker, home, asked: {})
-
+    app.query("hello")(doing(_introduce))
+    app.train()(doing(_turn))
+    app.query("measure")(doing(_measure))
+    app.evaluate()(doing(_score))
+    app.query("hear")(doing(_listen))
     return app
 
 
@@ -83,6 +71,10 @@ def _introduce(worker: Worker, home: Home, asked: Fields) -> Fields:
         "model": worker.network.layout.fingerprint,
         "digest": digest(worker.shared, worker.experiment),
     }
+
+
+def _listen(worker: Worker, home: Home, asked: Fields) -> Fields:
+    return {}  # the public state is up to date by now
 
 
 def _turn(worker: Worker, home: Home, asked: Fields) -> Fields:

@@ -70,9 +70,9 @@ def reproduce(asked: Request, out: Console) -> None:
     parts = _parts(asked, out)
     experiments = [one.changed({"seed": seed}) for seed in asked.seeds for part in parts for one in part.experiments()]
     missing = asked.store.missing(experiments)
-    out.print(_announced(asked, experiments, missing), soft_wrap=True)
+    jobs = runner.at_once(missing) if missing else 0
+    out.print(_announced(asked, experiments, missing, jobs), soft_wrap=True)
     if missing:
-        jobs = runner.at_once(missing)
         with _meter(out, asked.store, missing) as show:
             runner.run(asked.store, missing, jobs, show)
     for part in parts:
@@ -121,17 +121,17 @@ def _parts(asked: Request, out: Console) -> list[Part]:
     return [part for part in parts if part.dataset not in absent]
 
 
-def _announced(asked: Request, experiments: list[Experiment], missing: list[Experiment]) -> str:
+def _announced(asked: Request, experiments: list[Experiment], missing: list[Experiment], jobs: int) -> str:
     wanted = len({cells.name(one) for one in experiments})
     if not missing:
         return f"{wanted} cells, all known already"
     left = {cells.name(one): max(0, one.rounds - len(asked.store.done(one))) for one in missing}
     examples = {one.dataset.name: one for one in missing}
     cost = {name: _seconds_per_image(one) * len(load(one).labels) for name, one in examples.items()}
-    seconds = sum(cost[one.dataset.name] * left[cells.name(one)] for one in missing) / runner.at_once(missing)
+    seconds = sum(cost[one.dataset.name] * left[cells.name(one)] for one in missing) / jobs
     return (
         f"{wanted} cells, {wanted - len(missing)} known already; {len(missing)} to run, {sum(left.values()):,} rounds: "
-        f"about {duration(seconds)} with {runner.at_once(missing)} at a time"
+        f"about {duration(seconds)} with {jobs} at a time"
     )
 
 
