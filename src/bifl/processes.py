@@ -13,6 +13,9 @@ getattr(ctypes.CDLL(None), "prctl", lambda *_: 0)(1, 9)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
 
+# For processes that train: glibc gives large blocks back as soon as they are free, and every step wants them back: page faults.
+KEEPS_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "536870912", "MALLOC_TOP_PAD_": "16777216"}
+
 
 def tied(command: Iterable[str | Path]) -> list[str]:
     """The command, so that it ends with who starts it."""

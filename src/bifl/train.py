@@ -49,7 +49,9 @@ class Samples(NamedTuple):
     @classmethod
     def of(cls, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], data: Dataset) -> Samples:
         """Images and labels of a dataset."""
-        return cls(torch.from_numpy(images), torch.from_numpy(labels), data.mean, data.std)
+        # PyTorch warns of arrays that it may not write
+        tensors = [torch.from_numpy(np.require(array, requirements="W")) for array in (images, labels)]
+        return cls(tensors[0], tensors[1], data.mean, data.std)
 
     def on(self, device: torch.device) -> Samples:
         """The same in that device's memory."""
@@ -119,8 +121,7 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
     for _ in range(plan.epochs):
         for chosen in batches(index, plan.batch, generator):
             images, labels = samples.batch(chosen)
-            network.place(Latent(aux, start, step / steps, client.key), real, forward)
-            loss = nn.functional.cross_entropy(network(images), labels)
+            loss = network.loss(Latent(aux, start, step / steps, client.key), real, forward, images, labels)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             total += loss.item() * len(labels)

@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ from bifl.message import Floats
 from bifl.nn.binarize import layers_of
 from bifl.nn.forward import Forward, Latent, binary
 from bifl.nn.fused import NormPoolActivate, stages
+
+if TYPE_CHECKING:
+    from bifl.nn.chain import Chain, Parameters
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
@@ -69,6 +73,32 @@ class Network:
             images = stage(images)
         return images
 
+    def loss(self, latent: Latent, trained: Tensor, forward: Forward, images: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross-entropy in training, with what `place` would put there; on the fastest way there is (see `chain`)."""
+        if self._chain is not None and self.module.training and self.device.type == "cpu" and self._chain.fits(images):
+            theta = trained[: len(self.layout.layers)]
+            flat = forward.weights(latent._replace(scales=theta, sizes=self.layout.sizes))
+            loss: Tensor = _Chained.apply(flat, trained, self, forward.scaled, images, labels)  # type: ignore[no-untyped-call]
+            return loss
+        self.place(latent, trained, forward)
+        return nn.functional.cross_entropy(self(images), labels)
+
+    @cached_property
+    def _chain(self) -> Chain | None:
+        from bifl.nn.chain import chain  # late: numba takes a second, and only training needs it
+
+        return chain(self.module)
+
+    @cached_property
+    def slots(self) -> dict[tuple[nn.Module, str], tuple[int, slice, tuple[int, ...]]]:
+        """Where a layer's parameter lies: in the flat weights (0) or the real vector (1), which part, and its shape."""
+        found, vectors = {}, ((0, self._coded, self.layout.coded), (len(self.layout.layers), self._affine, self.layout.affine))
+        for vector, (offset, names, specs) in enumerate(vectors):
+            ends = np.cumsum([offset, *(spec.size for spec in specs)])
+            for name, spec, start, end in zip(names, specs, ends, ends[1:], strict=False):
+                found[name] = (vector, slice(int(start), int(end)), spec.shape)
+        return found
+
     def move(self, device: torch.device) -> None:
         """Compute there from now on."""
         self.module.to(device)
@@ -101,6 +131,19 @@ class Network:
 
     def input_moments(self, images: Tensor) -> Floats:
         """(moments,) E[x] and E[x²] of every batch-norm input, as `read_moments` orders them, in the network as it is."""
+        chain = self._chain if all(norm.training for norm in self._norms) and self.device.type == "cpu" else None
+        if chain is not None and chain.fits(images):
+            seen = chain.moments(images, lambda layer, attribute: layer.__dict__[attribute].numpy())
+            found = {norm: (moments.mean, moments.variance + moments.mean**2) for norm, moments in seen.items()}
+        else:
+            found = self._overheard(images)
+        if len(found) < len(self._norms) or not found:
+            return self.read_moments()  # a batch-norm that the module does not use: there is nothing to measure
+        means, squares = zip(*(found[norm] for norm in self._norms), strict=True)
+        return np.concatenate([*means, *squares]).astype(np.float32)
+
+    def _overheard(self, images: Tensor) -> dict[nn.Module, tuple[Floats, Floats]]:
+        """E[x] and E[x²] of every batch-norm's input as the network computes."""
         found: dict[nn.Module, tuple[Floats, Floats]] = {}
 
         def note(norm: nn.Module, given: tuple[Tensor, ...]) -> None:
@@ -118,10 +161,7 @@ class Network:
             if stage.moments is not None:
                 mean, variance = stage.moments
                 found[stage.norm] = (mean, variance + mean**2)
-        if len(found) < len(self._norms) or not found:
-            return self.read_moments()  # a batch-norm that the module does not use: there is nothing to measure
-        means, squares = zip(*(found[norm] for norm in self._norms), strict=True)
-        return np.concatenate([*means, *squares]).astype(np.float32)
+        return found
 
     def train_norms(self) -> None:
         """Let every batch-norm normalise by its own batch, and nothing else behave as in training."""
@@ -180,10 +220,52 @@ class Network:
 class PlainNetwork(Network):
     """The twin that calls the module itself, in PyTorch's own layers: slower, and what tests hold the fast one to."""
 
+    _chain = None
+
     def __call__(self, images: Tensor) -> Tensor:
         """What the module makes of the images."""
         result: Tensor = self.module(images)
         return result
+
+
+class _Chained(torch.autograd.Function):
+    """The loss of a chain, whose gradients are found on the way."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, flat: Tensor, trained: Tensor, network: Network, scaled: bool, images: Tensor, labels: Tensor
+    ) -> Tensor:  # fmt: skip
+        assert network._chain is not None
+        weights, real = flat.detach().numpy(), trained.detach().numpy()
+        layers, slots, signs = network.layout.sizes, network.slots, weights
+        for_weights, for_real = np.empty_like(weights), np.zeros_like(real)
+        ends = np.cumsum(layers)
+        parts = [slice(end - size, end) for end, size in zip(ends, layers, strict=True)]
+        if scaled:
+            weights = np.empty_like(signs)
+            for part, theta in zip(parts, real, strict=False):
+                np.multiply(signs[part], theta, out=weights[part])
+        loss = network._chain.learn(images, labels, _at(slots, weights, real), _at(slots, for_weights, for_real))
+        if scaled:
+            for number, part in enumerate(parts):
+                for_real[number] = np.dot(for_weights[part], signs[part])
+                for_weights[part] *= real[number]
+        ctx.gradients = torch.from_numpy(for_weights), torch.from_numpy(for_real)
+        return torch.tensor(loss)
+
+    @staticmethod
+    def backward(ctx: Any, *upper: Tensor) -> tuple[Tensor | None, ...]:
+        for_weights, for_real = ctx.gradients
+        del ctx.gradients  # whoever gets them may keep them: no copy
+        return for_weights, for_real, None, None, None, None
+
+
+def _at(slots: dict[tuple[nn.Module, str], tuple[int, slice, tuple[int, ...]]], *vectors: Floats) -> Parameters:
+    def of(layer: nn.Module, attribute: str) -> Floats:
+        vector, part, shape = slots[layer, attribute]
+        return vectors[vector][part].reshape(shape)
+
+    return of
 
 
 class _Spread(torch.autograd.Function):

@@ -17,7 +17,7 @@ from bifl import cells
 from bifl.errors import RunError
 from bifl.experiment import Experiment
 from bifl.files import writing
-from bifl.processes import tied
+from bifl.processes import KEEPS_MEMORY, tied
 from bifl.runtime.folder import CONFIG, RunFolder
 from bifl.runtime.record import Record
 
@@ -120,7 +120,7 @@ def _start(store: Store, experiment: Experiment) -> Running:
         raise RunError(f"'{path}' holds another experiment, of an earlier version perhaps: delete it")
     rounds = max(experiment.rounds, len(store.done(experiment)))
     command = [sys.executable, "-P", "-m", "bifl.cli", "run", "--resume", str(path), f"rounds={rounds}", "workers=1"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    environment = KEEPS_MEMORY | os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with writing(path), (path / LOG).open("wb") as log:
         process = subprocess.Popen(
             tied(command), env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,

@@ -20,13 +20,11 @@ from bifl.algorithm import Message, Shared
 from bifl.data.datasets import save
 from bifl.errors import BiflError, RunError
 from bifl.files import writing
+from bifl.processes import KEEPS_MEMORY
 from bifl.runtime.turns import Evaluation, Score, Task, Troubles, Turn
 from bifl.runtime.worker import Job, Worker
 from bifl.runtime.world import World
 from bifl.train import CHUNK
-
-# glibc gives large blocks back to the system as soon as they are free, and every step asks for them again: that costs page faults
-_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "536870912", "MALLOC_TOP_PAD_": "16777216"}
 
 
 class Pool(AbstractContextManager["Pool"]):
@@ -123,7 +121,7 @@ class Pool(AbstractContextManager["Pool"]):
 
     def _start(self, jobs: list[Job]) -> list[Connection]:
         paths = os.pathsep.join(path for path in sys.path if path)  # what this process can import, and not the current folder (-P)
-        environment = _ALLOCATOR | os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+        environment = KEEPS_MEMORY | os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
         program = "from bifl.runtime.worker import main; main()"
         # the workers map the data into memory and the folder is gone before the first round: nothing is left if we are killed later
         with tempfile.TemporaryDirectory(prefix="bifl-") as name:

@@ -1,0 +1,129 @@
+"""Chains without autograd against plain PyTorch: loss, every gradient, statistics."""
+
+from __future__ import annotations
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from bifl.nn.chain import First, chain
+from bifl.nn.flat import Network, PlainNetwork
+from bifl.nn.forward import Forward, Latent, binary, real, ternary
+from bifl.nn.models import celeba_cnn, femnist_cnn, mnist_cnn
+
+
+def network(
+    inputs: int, channels: int, kernel: int, height: int, width: int, activation: type[nn.Module], pool_first: bool, hidden: bool
+) -> nn.Sequential:
+    """Two blocks and one or two linear layers; γ and β of either sign."""
+    rest = [nn.MaxPool2d(2), activation()] if pool_first else [activation(), nn.MaxPool2d(2)]
+    layers: list[nn.Module] = [
+        nn.Conv2d(inputs, channels, kernel, padding=kernel // 2, bias=False), nn.BatchNorm2d(channels), *rest,
+        nn.Conv2d(channels, 3, 3, padding=1, bias=False), nn.BatchNorm2d(3), activation(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(3 * height * width, 5, bias=hidden), nn.BatchNorm1d(5),
+    ]  # fmt: skip
+    if hidden:
+        layers += [activation(), nn.Linear(5, 4), nn.BatchNorm1d(4)]
+    for layer in layers:
+        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+            nn.init.normal_(layer.weight)
+            nn.init.normal_(layer.bias)
+    return nn.Sequential(*layers)
+
+
+def learnt(kind: type[Network], module: nn.Module, forward: Forward, images: Tensor, labels: Tensor) -> list[Tensor]:
+    """Loss, gradients w.r.t. both vectors, running statistics."""
+    net = kind(cloudpickle.loads(cloudpickle.dumps(module)), forward)
+    net.module.train()
+    aux, trained = (torch.from_numpy(vector).to(images.dtype).requires_grad_() for vector in net.initial())
+    trained = trained[: net.layout.trained].detach().requires_grad_()
+    if images.dtype == torch.float64:
+        net.module.double()
+    loss = net.loss(Latent(aux, aux.detach(), 0.0, 1), trained, forward, images, labels)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert aux.grad is not None
+    assert trained.grad is not None
+    return [loss.detach(), aux.grad, trained.grad, *net.module.buffers()]
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(0, 999), st.integers(2, 6), st.sampled_from([1, 2]), st.integers(1, 19), st.sampled_from([3, 5]),
+    st.integers(1, 4), st.integers(1, 4), st.sampled_from([nn.Tanh, nn.ReLU]), st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_a_chain_equals_autograd(
+    seed: int, count: int, inputs: int, channels: int, kernel: int, height: int, width: int, activation: type[nn.Module],
+    pool_first: bool, hidden: bool,
+) -> None:  # fmt: skip
+    torch.manual_seed(seed)
+    module = network(inputs, channels, kernel, height, width, activation, pool_first, hidden)
+    found = chain(module)
+    assert found is not None
+    assert isinstance(found.links[0], First) == (inputs == 1 and kernel == 3)
+    images, labels = torch.randn(count, inputs, 4 * height, 4 * width), torch.randint(0, 4, (count,))
+    ours = learnt(Network, module, real, images, labels)
+    theirs = learnt(PlainNetwork, module, real, images.double(), labels)
+    for fast, exact in zip(ours, theirs, strict=True):
+        scale = max(1.0, float(exact.abs().max()))
+        assert float((fast.double() - exact.double()).abs().max()) < 2e-3 * scale
+
+
+@pytest.mark.parametrize("forward", [real, binary, ternary])
+@pytest.mark.parametrize("make", [mnist_cnn, femnist_cnn])
+def test_the_papers_networks_take_this_way(make: type[nn.Module], forward: Forward) -> None:
+    torch.manual_seed(0)
+    module = make(10)
+    images, labels = torch.randn(8, 1, 28, 28).to(memory_format=torch.channels_last), torch.arange(8)
+    assert chain(module) is not None
+    for ours, theirs in zip(*(learnt(kind, module, forward, images, labels) for kind in (Network, PlainNetwork)), strict=True):
+        near = (ours.double() - theirs.double()).abs() <= 1e-3 * theirs.double().abs().max()
+        assert near.double().mean() > 0.999  # which of two nearly equal pixels is on top may differ
+
+
+def test_of_equal_pixels_the_first_gets_the_gradient() -> None:
+    """As in PyTorch; the black margins of digits are full of ties."""
+    torch.manual_seed(0)
+    module = network(1, 3, 3, 2, 2, nn.Tanh, pool_first=True, hidden=False)
+    images = torch.zeros(2, 1, 8, 8)
+    images[:, :, 3, 4] = 1
+    for ours, theirs in zip(
+        *(learnt(kind, module, real, images, torch.arange(2)) for kind in (Network, PlainNetwork)), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_other_networks_and_odd_sides_take_autograds_way() -> None:
+    assert chain(celeba_cnn(2)) is None  # it pools with padding
+    assert chain(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))) is None
+    assert chain(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout())) is None
+    found = chain(network(1, 2, 3, 2, 2, nn.Tanh, pool_first=True, hidden=False))
+    assert found is not None
+    assert found.fits(torch.zeros(1, 1, 8, 8))
+    assert not found.fits(torch.zeros(1, 1, 10, 8))
+    assert not found.fits(torch.zeros(1, 1, 8, 8).double())
+
+
+def test_a_diverged_batch_stays_visible() -> None:
+    images = torch.randn(2, 1, 8, 8)
+    images[0, 0, 1, 1] = torch.nan
+    module = network(1, 2, 3, 2, 2, nn.ReLU, pool_first=True, hidden=True)
+    assert learnt(Network, module, real, images, torch.arange(2))[0].isnan()
+
+
+@pytest.mark.parametrize("make", [mnist_cnn, femnist_cnn])
+def test_moments_are_those_that_the_layers_see(make: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    fast = Network(make(10))
+    plain = PlainNetwork(cloudpickle.loads(cloudpickle.dumps(make(10))))
+    images = torch.randn(8, 1, 28, 28)
+    found = []
+    for net in (fast, plain):
+        net.show(*fast.initial(), binary)
+        net.train_norms()
+        with torch.no_grad():
+            found.append(net.input_moments(images))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-3, atol=1e-3)
