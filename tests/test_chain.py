@@ -115,6 +115,20 @@ def test_a_diverged_batch_stays_visible() -> None:
 
 
 @pytest.mark.parametrize("make", [mnist_cnn, femnist_cnn])
+def test_evaluation_equals_the_module_s(make: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    net = Network(make(10))
+    aux, trained = net.initial()
+    generator = np.random.default_rng(0)
+    net.show(aux, (trained + generator.uniform(0.1, 1, len(trained))).astype(np.float32), binary)
+    images = torch.randn(9, 1, 28, 28)
+    before = net.read_moments()
+    with torch.no_grad():
+        torch.testing.assert_close(net.scores(images), net.module(images), rtol=1e-3, atol=1e-3)
+    assert np.array_equal(net.read_moments(), before)
+
+
+@pytest.mark.parametrize("make", [mnist_cnn, femnist_cnn])
 def test_moments_are_those_that_the_layers_see(make: type[nn.Module]) -> None:
     torch.manual_seed(0)
     fast = Network(make(10))

@@ -136,7 +136,7 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
 def evaluate(network: Network, samples: Samples, part: slice | Tensor) -> tuple[int, float]:
     """Correct answers and summed loss of the model that the network shows, on a part of the samples."""
     images, labels = samples.batch(part)
-    scores = network.module(images)
+    scores = network.scores(images)
     loss = nn.functional.cross_entropy(scores, labels, reduction="sum")
     return int((scores.argmax(1) == labels).sum()), float(loss)
 

@@ -52,13 +52,16 @@ class Link(ABC):
 
     @abstractmethod
     def ahead(self, x: Array, values: Parameters) -> Array:
-        """What the layers make of x."""
+        """What the layers make of x, normalised by the batch if the norm is in training."""
 
     @abstractmethod
     def back(self, upper: Array, gradients: Parameters, *, last: bool) -> Array:
         """From the gradient w.r.t. the output to that w.r.t. x, unless that is the last; fills in those of the parameters."""
 
-    def _normalise(self, x: Array, moments: Moments, values: Parameters) -> Array:
+    def _normalise(self, x: Array, values: Parameters, measure: Callable[[], Moments]) -> Array:
+        moments = measure() if self.normal.training else norm.running(self.normal)
+        if self.normal.training:
+            norm.remember(self.normal, moments)
         self.moments, self._x = moments, x
         gamma, beta = values(self.normal, "weight"), values(self.normal, "bias")
         self._y, self._normed = norm.ahead(self.normal, self._activation, x, moments, gamma, beta)
@@ -103,7 +106,7 @@ class Block(Link):
         top = np.empty((count, height // 2, width // 2, channels), np.float32)
         mean, variance = np.empty(channels), np.empty(channels)
         kernels.pool(self._out, values(self.normal, "weight"), top, mean, variance)
-        return self._normalise(top, Moments(mean, variance, count * height * width), values)
+        return self._normalise(top, values, lambda: Moments(mean, variance, count * height * width))
 
     def back(self, upper: Array, gradients: Parameters, *, last: bool) -> Array:
         """Two loops, then PyTorch's."""
@@ -138,13 +141,16 @@ class First(Link):
         weights = np.ascontiguousarray(values(self._convolution, "weight").reshape(-1, 9).T)  # (9, c)
         count, height, width = self._images.shape
         top = np.empty((count, height // 2, width // 2, weights.shape[1]), np.float32)
-        self._which, self._sums, self._products = np.empty_like(top), np.empty(9), np.empty((9, 9))
+        self._which, self._weights = np.empty_like(top), weights.astype(np.float64)
         kernels.convolve(self._images, weights, values(self.normal, "weight"), top, self._which)
+        return self._normalise(top, values, self._measure)
+
+    def _measure(self) -> Moments:
+        self._sums, self._products, pixels = np.empty(9), np.empty((9, 9)), self._images.size
         kernels.patches(self._images, self._sums, self._products)
-        self._weights, pixels = weights.astype(np.float64), self._images.size
         mean = self._sums @ self._weights / pixels
         square = np.sum(self._weights * (self._products @ self._weights), axis=0) / pixels
-        return self._normalise(top, Moments(mean, np.maximum(square - mean**2, 0.0), pixels), values)
+        return Moments(mean, np.maximum(square - mean**2, 0.0), pixels)
 
     def back(self, upper: Array, gradients: Parameters, *, last: bool) -> Array:
         """The weights' gradient: from the tops, and from what batch-norm adds everywhere."""
@@ -181,9 +187,13 @@ class Dense(Link):
         out = torch.mm(self._flat, self._weights.t()).numpy()
         if self._biased:
             out += values(self._linear, "bias")
-        mean, variance = np.empty(out.shape[1]), np.empty(out.shape[1])
-        kernels.moments(out, mean, variance)
-        return self._normalise(out, Moments(mean, variance, len(out)), values)
+
+        def measure() -> Moments:
+            mean, variance = np.empty(out.shape[1]), np.empty(out.shape[1])
+            kernels.moments(out, mean, variance)
+            return Moments(mean, variance, len(out))
+
+        return self._normalise(out, values, measure)
 
     def back(self, upper: Array, gradients: Parameters, *, last: bool) -> Array:
         """Two matrix products, the first straight into its place."""
@@ -224,21 +234,21 @@ class Chain:
         return sides is not None and images.dtype == torch.float32
 
     def moments(self, images: Tensor, values: Parameters) -> dict[nn.Module, Moments]:
-        """Of what every batch-norm is given."""
-        self._ahead(images, values)
+        """Of what every batch-norm in training is given."""
+        self.scores(images, values)
         return {link.normal: link.moments for link in self.links if link.moments is not None}
 
     @_quiet
     def learn(self, images: Tensor, labels: Tensor, values: Parameters, gradients: Parameters) -> float:
         """The mean loss; fills in its gradients w.r.t. all parameters."""
-        scores = self._ahead(images, values)
+        scores = self.scores(images, values)
         upper = np.empty_like(scores)
         loss = float(kernels.cross_entropy(scores, labels.numpy(), upper))
         for link in reversed(self.links):
             upper = link.back(upper, gradients, last=link is self.links[0])
         return loss
 
-    def _ahead(self, images: Tensor, values: Parameters) -> Array:
+    def scores(self, images: Tensor, values: Parameters) -> Array:
         """(n, classes) scores of (n, c, h, w) images, or (n, c) rows."""
         x = _pixels(images) if images.ndim == 4 else images.numpy()
         for link in self.links:

@@ -75,7 +75,7 @@ class Network:
 
     def loss(self, latent: Latent, trained: Tensor, forward: Forward, images: Tensor, labels: Tensor) -> Tensor:
         """Mean cross-entropy in training, with what `place` would put there; on the fastest way there is (see `chain`)."""
-        if self._chain is not None and self.module.training and self.device.type == "cpu" and self._chain.fits(images):
+        if self.module.training and self._chain_for(images) is not None:
             theta = trained[: len(self.layout.layers)]
             flat = forward.weights(latent._replace(scales=theta, sizes=self.layout.sizes))
             loss: Tensor = _Chained.apply(flat, trained, self, forward.scaled, images, labels)  # type: ignore[no-untyped-call]
@@ -83,9 +83,20 @@ class Network:
         self.place(latent, trained, forward)
         return nn.functional.cross_entropy(self(images), labels)
 
+    def scores(self, images: Tensor) -> Tensor:
+        """(n, classes) of the model that was shown, as fast as there is a way."""
+        if not self.module.training and (chain := self._chain_for(images)) is not None:
+            return torch.from_numpy(chain.scores(images, _placed))
+        result: Tensor = self.module(images)
+        return result
+
+    def _chain_for(self, images: Tensor) -> Chain | None:
+        fits = self.device.type == "cpu" and self._chain is not None and self._chain.fits(images)
+        return self._chain if fits else None
+
     @cached_property
     def _chain(self) -> Chain | None:
-        from bifl.nn.chain import chain  # late: numba takes a second, and only training needs it
+        from bifl.nn.chain import chain  # late: numba takes a second, and not all who import us compute
 
         return chain(self.module)
 
@@ -131,9 +142,8 @@ class Network:
 
     def input_moments(self, images: Tensor) -> Floats:
         """(moments,) E[x] and E[x²] of every batch-norm input, as `read_moments` orders them, in the network as it is."""
-        chain = self._chain if all(norm.training for norm in self._norms) and self.device.type == "cpu" else None
-        if chain is not None and chain.fits(images):
-            seen = chain.moments(images, lambda layer, attribute: layer.__dict__[attribute].numpy())
+        if (chain := self._chain_for(images)) is not None and all(norm.training for norm in self._norms):
+            seen = chain.moments(images, _placed)
             found = {norm: (moments.mean, moments.variance + moments.mean**2) for norm, moments in seen.items()}
         else:
             found = self._overheard(images)
@@ -258,6 +268,12 @@ class _Chained(torch.autograd.Function):
         for_weights, for_real = ctx.gradients
         del ctx.gradients  # whoever gets them may keep them: no copy
         return for_weights, for_real, None, None, None, None
+
+
+def _placed(layer: nn.Module, attribute: str) -> Floats:
+    """What `place` put there."""
+    found: Floats = layer.__dict__[attribute].numpy()
+    return found
 
 
 def _at(slots: dict[tuple[nn.Module, str], tuple[int, slice, tuple[int, ...]]], *vectors: Floats) -> Parameters:

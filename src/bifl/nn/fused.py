@@ -94,6 +94,7 @@ class _Joined(torch.autograd.Function):
         activation = norm.activation(next(layer for layer in stage.rest if type(layer) in ACTIVATIONS))
         kernels.pool(_pixels(x), gains, _pixels(top), mean, variance)
         moments = norm.Moments(mean, variance, images * height * width)
+        norm.remember(stage.norm, moments)
         values, ctx.normed = norm.ahead(stage.norm, activation, _pixels(top), moments, gains, beta.detach().numpy())
         stage.moments, y = (mean, variance), planes(values)
         ctx.save_for_backward(x, top, y)  # y kept on ctx itself would be a cycle, and its memory lost for long

@@ -45,8 +45,7 @@ class Gradients(NamedTuple):
 
 
 def ahead(norm: BatchNorm, activation: int, x: Array, moments: Moments, gamma: Array, beta: Array) -> tuple[Array, Normed]:
-    """y of x (…, c). The norm's running statistics follow, as PyTorch's do."""
-    _remember(norm, moments)
+    """y of x (…, c), normalised by the moments."""
     y, normed = np.empty_like(x), Normed(moments, np.empty(len(gamma)), norm.eps, activation)
     flat = [array.reshape(-1, len(gamma)) for array in (x, y)]
     kernels.normalise(flat[0], *moments, gamma, beta, norm.eps, activation, flat[1], normed.scale)
@@ -68,7 +67,15 @@ def activation(layer: nn.Module | None) -> int:
     return {nn.Tanh: kernels.TANH, nn.ReLU: kernels.RELU}.get(type(layer), kernels.NONE)
 
 
-def _remember(norm: BatchNorm, moments: Moments) -> None:
+def running(norm: BatchNorm) -> Moments:
+    """What a norm uses in evaluation."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    return Moments(norm.running_mean.double().numpy(), norm.running_var.double().numpy(), 0)
+
+
+def remember(norm: BatchNorm, moments: Moments) -> None:
+    """Let the running statistics follow a batch's, as PyTorch does."""
     if norm.running_mean is not None and norm.running_var is not None and norm.momentum is not None:
         kernels.follow(norm.running_mean.numpy(), norm.running_var.numpy(), norm.momentum, *moments)
     if norm.num_batches_tracked is not None:
