@@ -11,8 +11,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
+from bifl.errors import RunError
 from bifl.experiment import Experiment
 from bifl.flower.keys import authority, client_key, make_keys, public_keys
+from bifl.flower.processes import refuse_blanks
 from bifl.runtime.folder import RunFolder
 from tests.commands import Run, refused
 
@@ -63,6 +65,18 @@ def test_a_certificate_needs_the_authority(tmp_path: Path, here: Run) -> None:
 def test_a_server_refuses_before_it_writes(tmp_path: Path, here: Run, words: list[str], why: str) -> None:
     assert why in refused(here("server", *words, "--out", tmp_path / "run", "--keys", tmp_path / "keys"))
     assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_change_is_not_ignored(tmp_path: Path, here: Run) -> None:
+    RunFolder.start(tmp_path / "run", Experiment())
+    for words in (["server", "--keys", "keys"], ["server", "--listen", "x:1"], ["federation", "up", "--clients", "3"]):
+        assert f"{words[-2]} cannot change" in refused(here(*words, "--resume", tmp_path / "run"))
+
+
+def test_an_environment_that_flower_cannot_run_from(tmp_path: Path) -> None:
+    refuse_blanks(str(tmp_path / "env"))
+    with pytest.raises(RunError, match="cannot run from a path with a blank"):
+        refuse_blanks(str(tmp_path / "my env"))
 
 
 def test_a_simulation_is_not_a_server_s_run(tmp_path: Path, here: Run) -> None:

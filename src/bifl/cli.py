@@ -212,12 +212,9 @@ def _add_server(verbs: Verbs[argparse.ArgumentParser]) -> None:
     about = "serve a run to clients on other machines"
     server = verbs.add_parser("server", help=about, formatter_class=raw, epilog=_RUN_KEYS, description=deployment.SERVER)
     server.set_defaults(command=deployment.server)
-    server.add_argument("--listen", default="127.0.0.1:8000", metavar="HOST:PORT", help="default: 127.0.0.1:8000")
-    server.add_argument("--keys", type=Path, metavar="DIR", default=Path("keys"), help="default: keys; made if missing")
+    server.add_argument("--listen", metavar="HOST:PORT", help="default: 127.0.0.1:8000")
+    server.add_argument("--keys", type=Path, metavar="DIR", help="default: keys; made if missing")
     server.add_argument("--name", action="append", default=[], metavar="NAME", help="for a certificate that has yet to be made")
-    where = server.add_mutually_exclusive_group()
-    where.add_argument("--out", type=Path, metavar="DIR", help="write into exactly this folder (default: runs/<name>)")
-    where.add_argument("--resume", type=Path, metavar="DIR", help="continue what is in this folder, as it was started")
     _add_rules(server)
 
 
@@ -239,12 +236,14 @@ def _add_federation(verbs: Verbs[argparse.ArgumentParser]) -> None:
     inner = federation.add_subparsers(required=True, metavar="up")
     up = inner.add_parser("up", formatter_class=raw, epilog=_RUN_KEYS, description=deployment.UP)
     up.set_defaults(command=deployment.federation_up)
-    up.add_argument("--clients", type=_count, default=5, metavar="N", help="how many (default: 5)")
-    up.add_argument("--out", type=Path, metavar="DIR", help="write into exactly this folder (default: runs/<name>)")
+    up.add_argument("--clients", type=_count, metavar="N", help="how many (default: 5)")
     _add_rules(up)
 
 
 def _add_rules(command: argparse.ArgumentParser) -> None:
+    where = command.add_mutually_exclusive_group()
+    where.add_argument("--out", type=Path, metavar="DIR", help="write into exactly this folder (default: runs/<name>)")
+    where.add_argument("--resume", type=Path, metavar="DIR", help="continue what is in this folder, as it was started")
     command.add_argument("settings", nargs="*", metavar="PRESET | KEY=VALUE", help="a preset first, if any, then keys")
     command.add_argument("--min-clients", type=int, metavar="K", help="ballots that a round needs (default: half of the clients)")
     command.add_argument("--deadline", type=float, metavar="S", help="seconds until a round goes on without the rest (600)")

@@ -13,11 +13,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from bifl.errors import RunError
+from bifl.errors import ConfigError, RunError
 from bifl.experiment import Experiment, of_words, pairs
 from bifl.files import write_atomic, writing
 from bifl.flower import keys
-from bifl.flower.processes import Link, ended_by_signals, free_port, last_words, stop
+from bifl.flower.processes import Link, ended_by_signals, free_port, last_words, refuse_blanks, stop
 from bifl.flower.server import DEADLINE, EVENTS, FAILED, FINISHED, rules
 from bifl.flower.supernode import LOCAL, address
 from bifl.processes import tied
@@ -45,23 +45,48 @@ class Settings(NamedTuple):
 def server(options: argparse.Namespace) -> int:
     """Serve one run."""
     if options.resume:
-        run = RunFolder.resume(options.resume, pairs(options.settings))
-        settings = _remembered(options)
+        run, settings = _resumed(options, ("listen", "keys", "name", "keep_messages"))
     else:
-        experiment = of_words(options.settings)
-        serve(experiment)  # refuses what cannot be run, before anything is written
-        settings = _asked(options)
-        rules(experiment, settings.min_clients, settings.deadline)
-        run = RunFolder.start(options.out or claim(Path("runs"), _name(experiment)), experiment)
-    with writing(run.path):
-        write_atomic(run.path / SETTINGS, json.dumps(settings._asdict()))
+        host, port = address(options.listen or "127.0.0.1:8000")
+        run = _started(options, of_words(options.settings), "")
+        settings = _settings(options, run, (options.keys or Path("keys")).resolve(), host, port)
     keys.make_keys(Path(settings.keys), [*options.name, *LOCAL], run.experiment.clients)
     with ended_by_signals():
-        return _serve(run, settings)
+        return _serve(run, settings, f"bifl server --resume {_quoted(run)} (clients that ended must be started again)")
 
 
-def _serve(run: RunFolder, settings: Settings) -> int:
-    """Start everything, show the rounds as they come, end everything."""
+def _started(options: argparse.Namespace, experiment: Experiment, kind: str) -> RunFolder:
+    """The folder of a new run; what cannot be run is refused before anything is written."""
+    serve(experiment)
+    rules(experiment, options.min_clients or 0, _deadline(options))
+    refuse_blanks()
+    return RunFolder.start(options.out or claim(Path("runs"), kind + _name(experiment)), experiment)
+
+
+def _settings(options: argparse.Namespace, run: RunFolder, certificates: Path, host: str, port: int) -> Settings:
+    """As asked for; `--resume` reads it."""
+    settings = Settings(str(certificates), host, port, options.min_clients or 0, _deadline(options), options.keep_messages)
+    _write(run, settings)
+    return settings
+
+
+def _write(run: RunFolder, settings: Settings) -> None:
+    with writing(run.path):
+        write_atomic(run.path / SETTINGS, json.dumps(settings._asdict()))
+
+
+def _quoted(run: RunFolder) -> str:
+    return shlex.quote(str(run.path))
+
+
+def _serve(run: RunFolder, settings: Settings, again: str) -> int:
+    """Start everything, show the rounds as they come, end everything.
+
+    Args:
+        run: the run.
+        settings: how to serve it.
+        again: the command that continues it.
+    """
     out = console()
     certificates = Path(settings.keys)
     with Meter(out, run.experiment.rounds).running() as meter:
@@ -74,11 +99,7 @@ def _serve(run: RunFolder, settings: Settings) -> int:
                 watch.until_done(link, link.run(_config(run, settings)), certificates)
         except KeyboardInterrupt:
             done = len(run.records())
-            again = f"continue with: bifl server --resume {shlex.quote(str(run.path))}"
-            print(
-                f"bifl: stopped after round {done} of {run.experiment.rounds}; {again} (clients that ended must be started again)",
-                file=sys.stderr,
-            )
+            print(f"bifl: stopped after round {done} of {run.experiment.rounds}; continue with: {again}", file=sys.stderr)
             return 130
     out.print(run_table(run.records(), run.path / "model"))
     return 0
@@ -99,24 +120,29 @@ def _name(experiment: Experiment) -> str:
     )
 
 
-def _asked(options: argparse.Namespace) -> Settings:
-    host, port = address(options.listen)
-    return Settings(str(options.keys.resolve()), host, port, options.min_clients or 0, _deadline(options), options.keep_messages)
-
-
 def _deadline(options: argparse.Namespace) -> float:
     return DEADLINE if options.deadline is None else float(options.deadline)
 
 
-def _remembered(options: argparse.Namespace) -> Settings:
-    """As the server was started, but for what is asked for now."""
-    path = options.resume / SETTINGS
+def _resumed(options: argparse.Namespace, fixed: tuple[str, ...]) -> tuple[RunFolder, Settings]:
+    """A run as it was started, but for what is asked for now and is not fixed."""
+    for name in fixed:
+        if getattr(options, name):
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(f"{flag} cannot change when a run is continued, only --min-clients, --deadline and rounds= can")
+    changes, path = pairs(options.settings), options.resume / SETTINGS
+    RunFolder.resume(options.resume, {})  # is it a run at all?
     try:
         old = Settings(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError) as error:
         raise RunError(f"'{options.resume}' is not a run of bifl server: {path.name} cannot be read ({error})") from error
     given = {"min_clients": options.min_clients, "deadline": options.deadline}
-    return old._replace(**{name: value for name, value in given.items() if value is not None})
+    settings = old._replace(**{name: value for name, value in given.items() if value is not None})
+    run = RunFolder.resume(options.resume, changes)
+    rules(run.experiment, settings.min_clients, settings.deadline)
+    refuse_blanks()
+    _write(run, settings)
+    return run, settings
 
 
 class Watch:
@@ -183,36 +209,30 @@ class Watch:
 
 def federation_up(options: argparse.Namespace) -> int:
     """A server and its clients, all on this machine."""
-    experiment = of_words([*options.settings, f"clients={options.clients}"])
-    serve(experiment)
-    rules(experiment, options.min_clients or 0, _deadline(options))
-    path = options.out or claim(Path("runs"), f"federation-{_name(experiment)}")
-    run = RunFolder.start(path, experiment)
-    certificates = path / "keys"
-    keys.make_keys(certificates, LOCAL, experiment.clients)
-    port = free_port()
-    settings = Settings(
-        str(certificates.resolve()), "127.0.0.1", port, options.min_clients or 0, _deadline(options), options.keep_messages
-    )
-    with writing(path):
-        write_atomic(path / SETTINGS, json.dumps(settings._asdict()))
-    with ended_by_signals(), _neighbours(path, certificates, port, experiment.clients):
-        return _serve(run, settings)
+    if options.resume:
+        run, settings = _resumed(options, ("clients", "keep_messages"))
+    else:
+        run = _started(options, of_words([*options.settings, f"clients={options.clients or 5}"]), "federation-")
+        settings = _settings(options, run, (run.path / "keys").resolve(), LOCAL[1], free_port())
+    keys.make_keys(Path(settings.keys), LOCAL, run.experiment.clients)
+    with ended_by_signals(), _neighbours(run, settings):
+        return _serve(run, settings, f"bifl federation up --resume {_quoted(run)}")
 
 
 @contextmanager
-def _neighbours(path: Path, certificates: Path, port: int, clients: int) -> Iterator[None]:
+def _neighbours(run: RunFolder, settings: Settings) -> Iterator[None]:
     """Clients as processes of their own, each as on a machine of its own."""
+    certificates, server = Path(settings.keys), f"{settings.host}:{settings.port}"
     with ExitStack() as stack:
-        for number in range(clients):
-            state = path / "clients" / str(number)
+        for number in range(run.experiment.clients):
+            state = run.path / "clients" / str(number)
             with writing(state):
-                state.mkdir(parents=True)
+                state.mkdir(parents=True, exist_ok=True)
             command: list[str | Path] = [
-                sys.executable, "-m", "bifl.cli", "client", "--server", f"127.0.0.1:{port}", "--ca", keys.authority(certificates),
+                sys.executable, "-m", "bifl.cli", "client", "--server", server, "--ca", keys.authority(certificates),
                 "--key", keys.client_key(certificates, number), "--state", state,
             ]  # fmt: skip
-            with writing(state), (state / "client.log").open("wb") as log:
+            with writing(state), (state / "client.log").open("ab") as log:
                 process = subprocess.Popen(tied(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
             stack.callback(stop, process)
         yield

@@ -73,6 +73,12 @@ def stop(process: subprocess.Popen[bytes], patience: float = 10.0) -> None:
     process.wait()
 
 
+def refuse_blanks(environment: str = sys.prefix) -> None:
+    """Raise where Flower 1.41's SuperLink cannot run: it lists folders of its own with blanks between them, and makes no tables."""
+    if any(character.isspace() for character in environment):
+        raise RunError(f"Flower's SuperLink cannot run from a path with a blank: make another environment than '{environment}'")
+
+
 class Link:
     """A SuperLink with TLS and node authentication; a context, so that it does not outlive us.
 
