@@ -180,7 +180,7 @@ def draw(found: list[Bytes], path: Path) -> None:
             axes.barh(place, payload, height=0.5, color="C0", label=None if place else "payload")
             axes.text(wire, place, f" {payload:.1f} in {wire:.1f}", va="center", fontsize=8)
         axes.set_yticks(range(len(found)), [row.algorithm for row in found])
-        axes.set_xlim(0, 1.45 * max(getattr(row, f"wire_{way}") for row in found) / 1000)
+        axes.set_xlim(0, 1.65 * max(getattr(row, f"wire_{way}") for row in found) / 1000)
         axes.set_xlabel(f"kB {way} per client and round")
         axes.legend(loc="lower right", frameon=False, fontsize=8)
     figure.savefig(path, dpi=150)

@@ -14,6 +14,9 @@ import pytest
 from bifl.data.arrays import held_out, normaliser
 from bifl.data.datasets import Dataset, dataset
 from bifl.errors import ConfigError, DataError
+from bifl.experiment import Experiment
+from bifl.flower.home import local_images
+from bifl.flower.letters import Terms
 from tests.commands import Run, refused
 
 GOOD: dict[str, Any] = {
@@ -154,6 +157,8 @@ def test_femnist_from_leafs_folder(tmp_path: Path) -> None:
     assert data.test_labels.tolist() == [truth[shade] for shade in data.test_images[:, 0, 27, 27].tolist()]
     assert data.users is not None
     assert data.users.tolist() == [1, 1, 1, 0, 0], "numbered by name"
+    mine = local_images(str(folder))(Terms("", 62, (1, 28, 28), 0.1, 0.3, 0.2), Experiment(), 0)
+    assert sorted(mine.labels.tolist()) == sorted(truth.values()), "bifl client --data takes the same folder, all of it"
     half = dataset.make("femnist", {"path": str(folder), "share": 0.5, "test_share": 0.0})
     assert len(half.labels) in (4, 6), "whole users are chosen"
     with pytest.raises(ConfigError, match=r"dataset\.share"):

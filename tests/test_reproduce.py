@@ -97,6 +97,17 @@ def test_reproduce_runs_keeps_and_shows(tmp_path: Path) -> None:
     assert made == {"cells", "work", "unbalanced-mnist5k.md", "unbalanced-mnist5k.png", "report.html"}
 
 
+def test_what_is_kept_can_be_shown_without_data(tmp_path: Path) -> None:
+    known = cells_of("unbalanced", "celeba", None)[1].experiment
+    cells.save(tmp_path / "results" / "cells", known, records(0.1, 0.2))
+    done = bifl("reproduce", "table1", "unbalanced", "dataset=celeba", "seeds=0,1", "--kept", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "22 cells, 0 of them kept with all their rounds; nothing is run" in done.stdout
+    assert "Table I" in done.stdout, "one of its cells is the one that is kept"
+    assert "2 × 1" in done.stdout
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

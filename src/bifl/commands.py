@@ -213,7 +213,7 @@ def reproduce(options: argparse.Namespace) -> int:
         raise ConfigError("say which study to reproduce, such as table1, or all")
     settings = pairs(word for word in options.settings if "=" in word)
     try:
-        command.reproduce(command.request(names, settings, (options.out, options.work), options.quick), console())
+        command.reproduce(command.request(names, settings, (options.out, options.work), options.quick, options.kept), console())
     except KeyboardInterrupt:
         print("bifl: stopped; the same command goes on where it was", file=sys.stderr)
         return 130

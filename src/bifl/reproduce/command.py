@@ -42,9 +42,10 @@ class Request(NamedTuple):
     store: Store
     out: Path
     quick: bool
+    kept: bool
 
 
-def request(names: list[str], settings: dict[str, str], folders: tuple[Path, Path], quick: bool) -> Request:
+def request(names: list[str], settings: dict[str, str], folders: tuple[Path, Path], quick: bool, kept: bool) -> Request:
     """Check it. `folders` are for kept cells and results, and for work; --quick has its own within the second."""
     known = [*STUDIES, THEORY]
     for name in names:
@@ -62,7 +63,8 @@ def request(names: list[str], settings: dict[str, str], folders: tuple[Path, Pat
     results, work = folders
     out = work / "quick" if quick else results
     studies = known if ALL in names else list(dict.fromkeys(names))
-    return Request(studies, datasets, seeds, rounds, Store(out / "cells", work / ("quick" if quick else "") / "work"), out, quick)
+    store = Store(out / "cells", work / ("quick" if quick else "") / "work")
+    return Request(studies, datasets, seeds, rounds, store, out, quick, kept)
 
 
 def reproduce(asked: Request, out: Console) -> None:
@@ -70,13 +72,18 @@ def reproduce(asked: Request, out: Console) -> None:
     parts = _parts(asked, out)
     experiments = [one.changed({"seed": seed}) for seed in asked.seeds for part in parts for one in part.experiments()]
     missing = asked.store.missing(experiments)
-    jobs = runner.at_once(missing) if missing else 0
-    out.print(_announced(asked, experiments, missing, jobs), soft_wrap=True)
-    if missing:
-        with _meter(out, asked.store, missing) as show:
-            runner.run(asked.store, missing, jobs, show)
+    if asked.kept:
+        out.print(_counted(experiments, missing), soft_wrap=True)
+    else:
+        jobs = runner.at_once(missing) if missing else 0
+        out.print(_announced(asked, experiments, missing, jobs), soft_wrap=True)
+        if missing:
+            with _meter(out, asked.store, missing) as show:
+                runner.run(asked.store, missing, jobs, show)
     for part in parts:
         lines = tables.collect(asked.store, part.cells, asked.seeds)
+        if not lines:
+            continue
         study = STUDIES[part.study]
         out.print(tables.table(study, part.dataset, lines))
         for remark in tables.remarks(lines):
@@ -110,7 +117,7 @@ def _parts(asked: Request, out: Console) -> list[Part]:
         if study != THEORY
     ]
     absent: dict[str, str] = {}
-    for dataset in asked.datasets if parts else []:
+    for dataset in asked.datasets if parts and not asked.kept else []:
         try:
             build(cells_of("table1", dataset, asked.rounds)[0].experiment)
         except BiflError as error:
@@ -119,6 +126,11 @@ def _parts(asked: Request, out: Console) -> list[Part]:
                 raise
             out.print(f"{dataset} is left out: {error}", soft_wrap=True)
     return [part for part in parts if part.dataset not in absent]
+
+
+def _counted(experiments: list[Experiment], missing: list[Experiment]) -> str:
+    wanted = len({cells.name(one) for one in experiments})
+    return f"{wanted} cells, {wanted - len(missing)} of them kept with all their rounds; nothing is run"
 
 
 def _announced(asked: Request, experiments: list[Experiment], missing: list[Experiment], jobs: int) -> str:
@@ -193,6 +205,8 @@ def _meter(out: Console, store: Store, missing: list[Experiment]) -> Iterator[Ca
 def _report(asked: Request, experiments: list[Experiment], out: Console) -> None:
     known = {cells.name(one): one for one in experiments}
     results = [Result(name, one, records) for name, one in known.items() if (records := asked.store.known(one))]
+    if not results:
+        return
     path = asked.out / "report.html"
     page.write(results, path)
     out.print(f"report: {path}", soft_wrap=True)
