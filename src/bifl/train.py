@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -57,13 +58,31 @@ class Samples(NamedTuple):
         """The same in that device's memory."""
         return self._replace(images=self.images.to(device), labels=self.labels.to(device))
 
+    def _on_cpu(self, index: Tensor | slice) -> Tensor:
+        from bifl.nn import kernels
+
+        chosen = np.arange(len(self.images))[index] if isinstance(index, slice) else index.numpy()
+        images = torch.empty((len(chosen), *self.images.shape[1:]))
+        flat = [tensor.numpy().reshape(len(tensor), -1) for tensor in (self.images, images)]
+        kernels.look_up(flat[0], chosen, _shades(self.mean, self.std), flat[1])
+        return images
+
     def batch(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
         """The chosen images as normalised floats, and their labels."""
-        # index_select copies whole images, [] would gather pixel by pixel
-        pixels = self.images[index] if isinstance(index, slice) else self.images.index_select(0, index)
-        images = pixels.to(torch.float32).div_(255.0).sub_(self.mean).div_(self.std)
+        images = self._on_cpu(index) if self.images.device.type == "cpu" else _normalised(self.images[index], self.mean, self.std)
         # .to, not .contiguous: with one channel both orders are "contiguous", and only .to makes the layers take the fast one
         return images.to(memory_format=torch.channels_last), self.labels[index]
+
+
+def _normalised(pixels: Tensor, mean: float, std: float) -> Tensor:
+    return pixels.to(torch.float32).div_(255.0).sub_(mean).div_(std)
+
+
+@lru_cache(maxsize=4)
+def _shades(mean: float, std: float) -> npt.NDArray[np.float32]:
+    """(256,) what each byte becomes."""
+    found: npt.NDArray[np.float32] = _normalised(torch.arange(256), mean, std).numpy()
+    return found
 
 
 def schedule(round: int, lr: tuple[float, ...], steps: tuple[int, ...]) -> float:
@@ -121,10 +140,9 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
     for _ in range(plan.epochs):
         for chosen in batches(index, plan.batch, generator):
             images, labels = samples.batch(chosen)
-            loss = network.loss(Latent(aux, start, step / steps, client.key), real, forward, images, labels)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss = network.learn(Latent(aux, start, step / steps, client.key), real, forward, images, labels)
             optimizer.step()
-            total += loss.item() * len(labels)
+            total += loss * len(labels)
             seen += len(labels)
             step += 1
     new_real = np.concatenate([real.detach().cpu().numpy(), network.read_moments()])

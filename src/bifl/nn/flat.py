@@ -73,15 +73,48 @@ class Network:
             images = stage(images)
         return images
 
-    def loss(self, latent: Latent, trained: Tensor, forward: Forward, images: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy in training, with what `place` would put there; on the fastest way there is (see `chain`)."""
-        if self.module.training and self._chain_for(images) is not None:
-            theta = trained[: len(self.layout.layers)]
-            flat = forward.weights(latent._replace(scales=theta, sizes=self.layout.sizes))
-            loss: Tensor = _Chained.apply(flat, trained, self, forward.scaled, images, labels)  # type: ignore[no-untyped-call]
-            return loss
+    def learn(self, latent: Latent, trained: Tensor, forward: Forward, images: Tensor, labels: Tensor) -> float:
+        """Mean cross-entropy in training, with what `place` would put there; its gradients go to latent.aux and `trained`."""
+        if self.module.training and (chain := self._chain_for(images)) is not None:
+            return self._learn_by(chain, latent, trained, forward, images, labels)
         self.place(latent, trained, forward)
-        return nn.functional.cross_entropy(self(images), labels)
+        loss = nn.functional.cross_entropy(self(images), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    def _learn_by(
+        self, chain: Chain, latent: Latent, trained: Tensor, forward: Forward, images: Tensor, labels: Tensor
+    ) -> float:  # fmt: skip
+        """Without autograd, but for what `forward` makes of aux."""
+        layers = len(self.layout.layers)
+        flat = forward.weights(latent._replace(scales=trained[:layers], sizes=self.layout.sizes))
+        signs, real = flat.detach().numpy(), trained.detach().numpy()
+        weights, for_weights, for_real = signs, np.empty_like(signs), np.zeros_like(real)
+        parts = self._parts if forward.scaled else []
+        if forward.scaled:
+            weights = np.empty_like(signs)
+        for part, theta in zip(parts, real[:layers], strict=False):
+            np.multiply(signs[part], theta, out=weights[part])
+        loss = chain.learn(images, labels, self._at(weights, real), self._at(for_weights, for_real))
+        for number, part in enumerate(parts):
+            for_real[number] = np.dot(for_weights[part], signs[part])
+            for_weights[part] *= real[number]
+        if flat is latent.aux:
+            latent.aux.grad = torch.from_numpy(for_weights)
+        else:
+            flat.backward(torch.from_numpy(for_weights))  # type: ignore[no-untyped-call]
+        found = torch.from_numpy(for_real)
+        trained.grad = found if trained.grad is None else trained.grad + found
+        return loss
+
+    def _at(self, *vectors: Floats) -> Parameters:
+        """Finds layers' parameters in the flat weights and the real vector."""
+
+        def of(layer: nn.Module, attribute: str) -> Floats:
+            vector, part, shape = self._slots[layer, attribute]
+            return vectors[vector][part].reshape(shape)
+
+        return of
 
     def scores(self, images: Tensor) -> Tensor:
         """(n, classes) of the model that was shown, as fast as there is a way."""
@@ -101,7 +134,13 @@ class Network:
         return chain(self.module)
 
     @cached_property
-    def slots(self) -> dict[tuple[nn.Module, str], tuple[int, slice, tuple[int, ...]]]:
+    def _parts(self) -> list[slice]:
+        """Of the flat weights, layer by layer."""
+        ends = np.cumsum(self.layout.sizes).tolist()
+        return [slice(end - size, end) for end, size in zip(ends, self.layout.sizes, strict=True)]
+
+    @cached_property
+    def _slots(self) -> dict[tuple[nn.Module, str], tuple[int, slice, tuple[int, ...]]]:
         """Where a layer's parameter lies: in the flat weights (0) or the real vector (1), which part, and its shape."""
         found, vectors = {}, ((0, self._coded, self.layout.coded), (len(self.layout.layers), self._affine, self.layout.affine))
         for vector, (offset, names, specs) in enumerate(vectors):
@@ -238,50 +277,10 @@ class PlainNetwork(Network):
         return result
 
 
-class _Chained(torch.autograd.Function):
-    """The loss of a chain, whose gradients are found on the way."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, flat: Tensor, trained: Tensor, network: Network, scaled: bool, images: Tensor, labels: Tensor
-    ) -> Tensor:  # fmt: skip
-        assert network._chain is not None
-        weights, real = flat.detach().numpy(), trained.detach().numpy()
-        layers, slots, signs = network.layout.sizes, network.slots, weights
-        for_weights, for_real = np.empty_like(weights), np.zeros_like(real)
-        ends = np.cumsum(layers)
-        parts = [slice(end - size, end) for end, size in zip(ends, layers, strict=True)]
-        if scaled:
-            weights = np.empty_like(signs)
-            for part, theta in zip(parts, real, strict=False):
-                np.multiply(signs[part], theta, out=weights[part])
-        loss = network._chain.learn(images, labels, _at(slots, weights, real), _at(slots, for_weights, for_real))
-        if scaled:
-            for number, part in enumerate(parts):
-                for_real[number] = np.dot(for_weights[part], signs[part])
-                for_weights[part] *= real[number]
-        ctx.gradients = torch.from_numpy(for_weights), torch.from_numpy(for_real)
-        return torch.tensor(loss)
-
-    @staticmethod
-    def backward(ctx: Any, *upper: Tensor) -> tuple[Tensor | None, ...]:
-        for_weights, for_real = ctx.gradients
-        del ctx.gradients  # whoever gets them may keep them: no copy
-        return for_weights, for_real, None, None, None, None
-
-
 def _placed(layer: nn.Module, attribute: str) -> Floats:
     """What `place` put there."""
     found: Floats = layer.__dict__[attribute].numpy()
     return found
-
-
-def _at(slots: dict[tuple[nn.Module, str], tuple[int, slice, tuple[int, ...]]], *vectors: Floats) -> Parameters:
-    def of(layer: nn.Module, attribute: str) -> Floats:
-        vector, part, shape = slots[layer, attribute]
-        return vectors[vector][part].reshape(shape)
-
-    return of
 
 
 class _Spread(torch.autograd.Function):

@@ -45,6 +45,16 @@ _Q4, _Q6 = np.float32(1.18534705686654e-04), np.float32(1.19825839466702e-06)
 
 
 @compiled
+def look_up(images: Array, chosen: Array, shades: Array, out: Array) -> None:
+    """Rows of `images`, (n, pixels) bytes, each byte as its shade: out[i] ← shades[images[chosen[i]]]."""
+    pixels = images.shape[1]
+    for i in range(len(chosen)):
+        image, line = images[chosen[i]], out[i]
+        for j in range(pixels):
+            line[j] = shades[image[j]]
+
+
+@compiled
 def pool(x: Array, gains: Array, top: Array, mean: Array, variance: Array) -> None:
     """Largest of each 2×2 window (smallest where the gain is negative), and mean and variance over all pixels.
 
