@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from bifl.algorithm import Client
 from bifl.data.datasets import Dataset
+from bifl.errors import DataError
 from bifl.nn.flat import Network
 from bifl.nn.forward import Forward, Latent
 from bifl.nn.optim import OPTIMIZERS
@@ -50,8 +51,10 @@ class Samples(NamedTuple):
     @classmethod
     def of(cls, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], data: Dataset) -> Samples:
         """Images and labels of a dataset."""
+        if labels.size and not 0 <= labels.min() <= labels.max() < data.classes:
+            raise DataError(f"labels must run from 0 to {data.classes - 1}, not from {labels.min()} to {labels.max()}")
         # PyTorch warns of arrays that it may not write
-        tensors = [torch.from_numpy(np.require(array, requirements="W")) for array in (images, labels)]
+        tensors = [torch.from_numpy(np.require(array, requirements=("C", "W"))) for array in (images, labels)]
         return cls(tensors[0], tensors[1], data.mean, data.std)
 
     def on(self, device: torch.device) -> Samples:

@@ -26,7 +26,8 @@ from bifl.runtime.folder import RunFolder, claim
 from bifl.runtime.world import serve
 from bifl.screen import Meter, console, run_table
 
-FLOWER, SETTINGS = "flower", "server.json"  # in the run's folder: Flower's own files; how the server was started
+# in the run's folder: Flower's own files; how the server was started; the clients of a federation on this machine
+FLOWER, SETTINGS, NEIGHBOURS = "flower", "server.json", "clients"
 _LOOK = 0.3  # seconds between two looks at what the server has done
 _ASK = 60.0  # seconds of silence after which Flower is asked whether the run still lives
 
@@ -130,17 +131,16 @@ def _resumed(options: argparse.Namespace, fixed: tuple[str, ...]) -> tuple[RunFo
         if getattr(options, name):
             flag = "--" + name.replace("_", "-")
             raise ConfigError(f"{flag} cannot change when a run is continued, only --min-clients, --deadline and rounds= can")
-    changes, path = pairs(options.settings), options.resume / SETTINGS
-    RunFolder.resume(options.resume, {})  # is it a run at all?
+    experiment, path = RunFolder.resume(options.resume, {}).experiment, options.resume / SETTINGS
     try:
         old = Settings(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError) as error:
         raise RunError(f"'{options.resume}' is not a run of bifl server: {path.name} cannot be read ({error})") from error
     given = {"min_clients": options.min_clients, "deadline": options.deadline}
     settings = old._replace(**{name: value for name, value in given.items() if value is not None})
-    run = RunFolder.resume(options.resume, changes)
-    rules(run.experiment, settings.min_clients, settings.deadline)
+    rules(experiment, settings.min_clients, settings.deadline)
     refuse_blanks()
+    run = RunFolder.resume(options.resume, pairs(options.settings))
     _write(run, settings)
     return run, settings
 
@@ -211,6 +211,8 @@ def federation_up(options: argparse.Namespace) -> int:
     """A server and its clients, all on this machine."""
     if options.resume:
         run, settings = _resumed(options, ("clients", "keep_messages"))
+        if not (run.path / NEIGHBOURS).is_dir():
+            raise RunError(f"'{run.path}' is not a run of bifl federation up: continue it with bifl server --resume")
     else:
         run = _started(options, of_words([*options.settings, f"clients={options.clients or 5}"]), "federation-")
         settings = _settings(options, run, (run.path / "keys").resolve(), LOCAL[1], free_port())
@@ -225,7 +227,7 @@ def _neighbours(run: RunFolder, settings: Settings) -> Iterator[None]:
     certificates, server = Path(settings.keys), f"{settings.host}:{settings.port}"
     with ExitStack() as stack:
         for number in range(run.experiment.clients):
-            state = run.path / "clients" / str(number)
+            state = run.path / NEIGHBOURS / str(number)
             with writing(state):
                 state.mkdir(parents=True, exist_ok=True)
             command: list[str | Path] = [

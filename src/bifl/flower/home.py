@@ -84,6 +84,8 @@ class Home:
             raise ConfigError(f"client number {self.number} is none of 0 to {experiment.clients - 1}, the clients of this run")
         found = source(terms, experiment, self.number)
         hand = np.arange(len(found.labels)) if found.hand is None else found.hand
+        if len(hand) < 2:
+            raise ConfigError(f"client {self.number} has {len(hand)} images: batch-norm needs two to train on")
         train, held = cut(hand, terms.share, experiment.seed, self.number)
         with writing(self.folder):
             (self.folder / TERMS).unlink(missing_ok=True)

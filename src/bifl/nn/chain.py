@@ -18,32 +18,43 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bifl.nn import kernels, norm
+from bifl.nn import first, kernels, norm
 from bifl.nn.fused import ACTIVATIONS, flattened, joinable, planes, usual
-from bifl.nn.norm import Array, BatchNorm, Gradients, Moments, Normed
+from bifl.nn.kernels import Array
+from bifl.nn.norm import BatchNorm, Gradients, Moments
 
 # a layer and the name of its parameter → the array of its values, or of its gradient
 Parameters = Callable[[nn.Module, str], Array]
+# from the gradient w.r.t. an output to that w.r.t. the input, or None where nobody wants it; fills in those w.r.t. the parameters
+Back = Callable[[Array, Parameters], Array | None]
 Sides = tuple[int, int]
 _quiet = np.errstate(all="ignore")  # a training that diverges shows in its loss, and torch would say nothing here either
 
 
+class Passed(NamedTuple):
+    """What came out of a link, and the way back, which may overwrite what lies on it."""
+
+    y: Array
+    moments: Moments  # by which the batch-norm normalised
+    back: Back
+
+
 class Link(ABC):
-    """Some layers, the last of which are a batch-norm and its activation. It remembers for `back` what `ahead` did.
+    """Some layers, the last of which are a batch-norm and its activation.
 
     Attributes:
         normal: the batch-norm.
-        moments: of what that was given last.
+        first: whether nobody wants the gradient w.r.t. the input.
     """
 
-    def __init__(self, normal: BatchNorm, activation: nn.Module | None) -> None:
-        self.normal = normal
-        self.moments: Moments | None = None
+    def __init__(self, normal: BatchNorm, activation: nn.Module | None, *, first: bool) -> None:
+        self.normal, self.first = normal, first
         self._activation = norm.activation(activation)
 
     @abstractmethod
@@ -51,39 +62,33 @@ class Link(ABC):
         """Height and width of the output; None if such images do not fit."""
 
     @abstractmethod
-    def ahead(self, x: Array, values: Parameters) -> Array:
+    def ahead(self, x: Array, values: Parameters) -> Passed:
         """What the layers make of x, normalised by the batch if the norm is in training."""
 
-    @abstractmethod
-    def back(self, upper: Array, gradients: Parameters, *, last: bool) -> Array:
-        """From the gradient w.r.t. the output to that w.r.t. x, unless that is the last; fills in those of the parameters."""
-
-    def _normalise(self, x: Array, values: Parameters, measure: Callable[[], Moments]) -> Array:
+    def _normalise(
+        self, x: Array, values: Parameters, measure: Callable[[], Moments]
+    ) -> tuple[Array, Moments, Callable[[Array, Parameters], Gradients]]:
+        """y, the moments, and the way back to x."""
         moments = measure() if self.normal.training else norm.running(self.normal)
         if self.normal.training:
             norm.remember(self.normal, moments)
-        self.moments, self._x = moments, x
         gamma, beta = values(self.normal, "weight"), values(self.normal, "bias")
-        self._y, self._normed = norm.ahead(self.normal, self._activation, x, moments, gamma, beta)
-        return self._y
+        y, normed = norm.ahead(self.normal, self._activation, x, moments, gamma, beta)
 
-    def _through(self, upper: Array, gradients: Parameters) -> Gradients:
-        """Back to x."""
-        found = norm.back(upper, self._x, self._y, self._normed)
-        gradients(self.normal, "weight")[:] = found.gamma
-        gradients(self.normal, "bias")[:] = found.beta
-        return found
+        def through(upper: Array, gradients: Parameters) -> Gradients:
+            found = norm.back(upper, x, y, normed)
+            gradients(self.normal, "weight")[:] = found.gamma
+            gradients(self.normal, "bias")[:] = found.beta
+            return found
 
-    _x: Array
-    _y: Array
-    _normed: Normed
+        return y, moments, through
 
 
 class Block(Link):
     """Convolution, batch-norm, pooling, activation."""
 
-    def __init__(self, convolution: nn.Conv2d, normal: BatchNorm, activation: nn.Module) -> None:
-        super().__init__(normal, activation)
+    def __init__(self, convolution: nn.Conv2d, normal: BatchNorm, activation: nn.Module, *, first: bool) -> None:
+        super().__init__(normal, activation, first=first)
         self._convolution = convolution
         self._stride, self._padding, self._dilation = _pairs(convolution)
 
@@ -96,95 +101,83 @@ class Block(Link):
         )
         return None if height < 2 or width < 2 or height % 2 or width % 2 else (height // 2, width // 2)
 
-    def ahead(self, x: Array, values: Parameters) -> Array:
+    def ahead(self, x: Array, values: Parameters) -> Passed:
         """PyTorch's convolution, then two loops over what it made."""
-        self._images, self._weights = planes(x), torch.from_numpy(values(self._convolution, "weight"))
-        self._out = _pixels(
-            torch.conv2d(self._images, self._weights, None, self._stride, self._padding, self._dilation, self._convolution.groups)
-        )
-        count, height, width, channels = self._out.shape
+        images, weights, groups = planes(x), torch.from_numpy(values(self._convolution, "weight")), self._convolution.groups
+        how = (self._stride, self._padding, self._dilation)
+        out = _pixels(torch.conv2d(images, weights, None, *how, groups))
+        count, height, width, channels = out.shape
         top = np.empty((count, height // 2, width // 2, channels), np.float32)
         mean, variance = np.empty(channels), np.empty(channels)
-        kernels.pool(self._out, values(self.normal, "weight"), top, mean, variance)
-        return self._normalise(top, values, lambda: Moments(mean, variance, count * height * width))
+        kernels.pool(out, values(self.normal, "weight"), top, mean, variance)
+        y, moments, through = self._normalise(top, values, lambda: Moments(mean, variance, count * height * width))
 
-    def back(self, upper: Array, gradients: Parameters, *, last: bool) -> Array:
-        """Two loops, then PyTorch's."""
-        inner, _, _, shift, slope = self._through(upper, gradients)
-        kernels.unpool(self._out, self._x, inner, shift, slope)
-        how = (self._stride, self._padding, self._dilation, False, (0, 0), self._convolution.groups)
-        below, for_weights, _ = torch.ops.aten.convolution_backward(
-            planes(self._out), self._images, self._weights, None, *how, (not last, True, False)
-        )
-        gradients(self._convolution, "weight")[:] = for_weights.numpy()
-        return upper if last else _pixels(below)
+        def back(upper: Array, gradients: Parameters) -> Array | None:
+            inner, _, _, shift, slope = through(upper, gradients)
+            kernels.unpool(out, top, inner, shift, slope)
+            below, for_weights, _ = torch.ops.aten.convolution_backward(
+                planes(out), images, weights, None, *how, False, (0, 0), groups, (not self.first, True, False)
+            )
+            gradients(self._convolution, "weight")[:] = for_weights.numpy()
+            return None if self.first else _pixels(below)
 
-    _images: Tensor
-    _weights: Tensor
-    _out: Array
+        return Passed(y, moments, back)
 
 
 class First(Link):
-    """A block that looks at grey images, and nobody wants the gradient w.r.t. those. Its 3×3 convolution keeps their size."""
+    """A first block that looks at grey images. Its 3×3 convolution keeps their size."""
 
     def __init__(self, convolution: nn.Conv2d, normal: BatchNorm, activation: nn.Module) -> None:
-        super().__init__(normal, activation)
+        super().__init__(normal, activation, first=True)
         self._convolution = convolution
 
     def sides(self, given: Sides) -> Sides | None:
         """Half of an even number."""
         return None if given[0] % 2 or given[1] % 2 else (given[0] // 2, given[1] // 2)
 
-    def ahead(self, x: Array, values: Parameters) -> Array:
+    def ahead(self, x: Array, values: Parameters) -> Passed:
         """Tops alone leave the loop; the moments come from the patches."""
-        self._images = x[..., 0]
-        weights = np.ascontiguousarray(values(self._convolution, "weight").reshape(-1, 9).T)  # (9, c)
-        count, height, width = self._images.shape
+        images, weights = x[..., 0], np.ascontiguousarray(values(self._convolution, "weight").reshape(-1, 9).T)  # (9, c)
+        count, height, width = images.shape
         top = np.empty((count, height // 2, width // 2, weights.shape[1]), np.float32)
-        self._which, self._weights = np.empty_like(top), weights.astype(np.float64)
-        kernels.convolve(self._images, weights, values(self.normal, "weight"), top, self._which)
-        return self._normalise(top, values, self._measure)
+        which, exact, sums, products = np.empty_like(top), weights.astype(np.float64), np.empty(9), np.empty((9, 9))
+        first.convolve(images, weights, values(self.normal, "weight"), top, which)
 
-    def _measure(self) -> Moments:
-        self._sums, self._products, pixels = np.empty(9), np.empty((9, 9)), self._images.size
-        kernels.patches(self._images, self._sums, self._products)
-        mean = self._sums @ self._weights / pixels
-        square = np.sum(self._weights * (self._products @ self._weights), axis=0) / pixels
-        return Moments(mean, np.maximum(square - mean**2, 0.0), pixels)
+        def measure() -> Moments:
+            first.patches(images, sums, products)
+            mean = sums @ exact / images.size
+            square = np.sum(exact * (products @ exact), axis=0) / images.size
+            return Moments(mean, np.maximum(square - mean**2, 0.0), images.size)
 
-    def back(self, upper: Array, gradients: Parameters, *, last: bool) -> Array:
-        """The weights' gradient: from the tops, and from what batch-norm adds everywhere."""
-        inner, _, _, shift, slope = self._through(upper, gradients)
-        tops = np.empty(self._weights.shape)
-        kernels.correlate(self._images, inner, self._which, tops)
-        everywhere = np.outer(self._sums, shift) + self._products @ self._weights * slope
-        into = gradients(self._convolution, "weight")
-        into[:] = (tops + everywhere).T.reshape(into.shape)
-        return upper
+        y, moments, through = self._normalise(top, values, measure)
 
-    _images: Array
-    _weights: Array
-    _which: Array
-    _sums: Array
-    _products: Array
+        def back(upper: Array, gradients: Parameters) -> None:
+            inner, _, _, shift, slope = through(upper, gradients)
+            tops = np.empty(exact.shape)
+            first.correlate(images, inner, which, tops)
+            everywhere = np.outer(sums, shift) + products @ exact * slope
+            into = gradients(self._convolution, "weight")
+            into[:] = (tops + everywhere).T.reshape(into.shape)
+
+        return Passed(y, moments, back)
 
 
 class Dense(Link):
-    """A linear layer, batch-norm, and an activation or none. Blocks' outputs are flattened as nn.Flatten does."""
+    """A linear layer, batch-norm, and an activation or none. What are images still is flattened as nn.Flatten does."""
 
-    def __init__(self, linear: nn.Linear, normal: BatchNorm, activation: nn.Module | None) -> None:
-        super().__init__(normal, activation)
+    def __init__(self, linear: nn.Linear, normal: BatchNorm, activation: nn.Module | None, *, first: bool) -> None:
+        super().__init__(normal, activation, first=first)
         self._linear, self._biased = linear, linear.bias is not None
 
     def sides(self, given: Sides) -> Sides | None:
         """Anything will do."""
         return given
 
-    def ahead(self, x: Array, values: Parameters) -> Array:
+    def ahead(self, x: Array, values: Parameters) -> Passed:
         """A matrix product, and two loops over what it made."""
-        self._shape, self._weights = x.shape, torch.from_numpy(values(self._linear, "weight"))
-        self._flat = torch.from_numpy(x if x.ndim == 2 else x.transpose(0, 3, 1, 2).reshape(len(x), -1))
-        out = torch.mm(self._flat, self._weights.t()).numpy()
+        weights = torch.from_numpy(values(self._linear, "weight"))
+        flat = torch.from_numpy(x if x.ndim == 2 else x.transpose(0, 3, 1, 2).reshape(len(x), -1))
+        out = torch.mm(flat, weights.t()).numpy()
         if self._biased:
             out += values(self._linear, "bias")
 
@@ -193,27 +186,24 @@ class Dense(Link):
             kernels.moments(out, mean, variance)
             return Moments(mean, variance, len(out))
 
-        return self._normalise(out, values, measure)
+        y, moments, through = self._normalise(out, values, measure)
 
-    def back(self, upper: Array, gradients: Parameters, *, last: bool) -> Array:
-        """Two matrix products, the first straight into its place."""
-        inner, _, _, shift, slope = self._through(upper, gradients)
-        inner += shift + slope * self._x
-        if self._biased:
-            gradients(self._linear, "bias")[:] = inner.sum(0)
-        above = torch.from_numpy(inner)
-        torch.mm(above.t(), self._flat, out=torch.from_numpy(gradients(self._linear, "weight")))
-        if last:
-            return upper
-        below = torch.mm(above, self._weights).numpy()
-        if len(self._shape) == 2:
-            return below
-        count, height, width, channels = self._shape
-        return np.ascontiguousarray(below.reshape(count, channels, height, width).transpose(0, 2, 3, 1))
+        def back(upper: Array, gradients: Parameters) -> Array | None:
+            inner, _, _, shift, slope = through(upper, gradients)
+            inner += shift + slope * out
+            if self._biased:
+                gradients(self._linear, "bias")[:] = inner.sum(0)
+            above = torch.from_numpy(inner)
+            torch.mm(above.t(), flat, out=torch.from_numpy(gradients(self._linear, "weight")))
+            if self.first:
+                return None
+            below = torch.mm(above, weights).numpy()
+            if x.ndim == 2:
+                return below
+            count, height, width, channels = x.shape
+            return np.ascontiguousarray(below.reshape(count, channels, height, width).transpose(0, 2, 3, 1))
 
-    _shape: tuple[int, ...]
-    _weights: Tensor
-    _flat: Tensor
+        return Passed(y, moments, back)
 
 
 class Chain:
@@ -233,44 +223,55 @@ class Chain:
             sides = link.sides(sides) if sides else None
         return sides is not None and images.dtype == torch.float32
 
+    @_quiet
+    def scores(self, images: Tensor, values: Parameters) -> Array:
+        """(n, classes) of (n, c, h, w) images."""
+        x = _pixels(images)
+        for link in self.links:
+            x = link.ahead(x, values).y
+        return x
+
+    @_quiet
     def moments(self, images: Tensor, values: Parameters) -> dict[nn.Module, Moments]:
-        """Of what every batch-norm in training is given."""
-        self.scores(images, values)
-        return {link.normal: link.moments for link in self.links if link.moments is not None}
+        """Of what every batch-norm is given, if they are in training."""
+        x, found = _pixels(images), dict[nn.Module, Moments]()
+        for link in self.links:
+            x, found[link.normal], _ = link.ahead(x, values)
+        return found
 
     @_quiet
     def learn(self, images: Tensor, labels: Tensor, values: Parameters, gradients: Parameters) -> float:
         """The mean loss; fills in its gradients w.r.t. all parameters."""
-        scores = self.scores(images, values)
-        upper = np.empty_like(scores)
-        loss = float(kernels.cross_entropy(scores, labels.numpy(), upper))
-        for link in reversed(self.links):
-            upper = link.back(upper, gradients, last=link is self.links[0])
-        return loss
-
-    def scores(self, images: Tensor, values: Parameters) -> Array:
-        """(n, classes) scores of (n, c, h, w) images, or (n, c) rows."""
-        x = _pixels(images) if images.ndim == 4 else images.numpy()
+        x, way_back = _pixels(images), list[Back]()
         for link in self.links:
-            x = link.ahead(x, values)
-        return x
+            x, _, back = link.ahead(x, values)
+            way_back.append(back)
+        upper: Array | None = np.empty_like(x)
+        loss = float(kernels.cross_entropy(x, labels.numpy(), upper))
+        while upper is not None:
+            upper = way_back.pop()(upper, gradients)
+        return loss
 
 
 def chain(module: nn.Module) -> Chain | None:
     """The module's layers as links, if they can be."""
     layers, links = flattened(module), list[Link]()
+    if len(set(layers)) < len(layers) or any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers):
+        return None  # a layer's gradients are filled in once, and nobody would call the hooks
     while len(layers) >= 4 and _convolves(layers[0]) and joinable(*layers[1:4]):
         convolution, normal, *rest = layers[:4]
-        kind = First if not links and _looks_at_grey(convolution) else Block
-        links.append(kind(convolution, normal, next(layer for layer in rest if type(layer) in ACTIVATIONS)))  # type: ignore[arg-type]
+        activation = next(layer for layer in rest if type(layer) in ACTIVATIONS)
+        grey = not links and _looks_at_grey(convolution)
+        links.append(First(convolution, normal, activation) if grey else Block(convolution, normal, activation, first=not links))  # type: ignore[arg-type]
         layers = layers[4:]
-    if links and (not layers or type(layers[0]) is not nn.Flatten or layers.pop(0).start_dim != 1):
+    flatten = layers.pop(0) if layers else None
+    if not isinstance(flatten, nn.Flatten) or (flatten.start_dim, flatten.end_dim) != (1, -1):
         return None
     while len(layers) >= 2 and type(layers[0]) is nn.Linear and type(layers[1]) is nn.BatchNorm1d and usual(layers[1]):
         linear, normal, *rest = layers[:3]
-        activation = rest[0] if rest and type(rest[0]) in ACTIVATIONS else None
-        links.append(Dense(linear, normal, activation))  # type: ignore[arg-type]
-        layers = layers[2 + (activation is not None) :]
+        follows = rest[0] if rest and type(rest[0]) in ACTIVATIONS else None
+        links.append(Dense(linear, normal, follows, first=not links))  # type: ignore[arg-type]
+        layers = layers[2 + (follows is not None) :]
     return None if layers or not links or not isinstance(links[-1], Dense) else Chain(links)
 
 

@@ -36,7 +36,7 @@ class Network:
         forward: says which of their tensors are.
 
     Attributes:
-        module: computes with whatever `place` put there last.
+        module: computes with whatever `place` put there last; `learn` need not put anything there.
         layout: names, shapes and order of the flat vectors.
         device: where the module computes; the flat vectors come from and go to the processor's memory.
     """
@@ -44,8 +44,8 @@ class Network:
     def __init__(self, module: nn.Module, forward: Forward = binary) -> None:
         self.module = module
         self.device = torch.device("cpu")
-        self._stages = stages(module)
         found = layers_of(module)
+        self._stages = stages(module)
         norms = [(name, child) for name, child in module.named_modules() if isinstance(child, NORMS) and child.track_running_stats]
         self._norms = [child for _, child in norms]
         layers: list[str] = []
@@ -75,7 +75,7 @@ class Network:
 
     def learn(self, latent: Latent, trained: Tensor, forward: Forward, images: Tensor, labels: Tensor) -> float:
         """Mean cross-entropy in training, with what `place` would put there; its gradients go to latent.aux and `trained`."""
-        if self.module.training and (chain := self._chain_for(images)) is not None:
+        if (chain := self._chain_for(images, training=True)) is not None:
             return self._learn_by(chain, latent, trained, forward, images, labels)
         self.place(latent, trained, forward)
         loss = nn.functional.cross_entropy(self(images), labels)
@@ -101,7 +101,7 @@ class Network:
             for_weights[part] *= real[number]
         if flat is latent.aux:
             latent.aux.grad = torch.from_numpy(for_weights)
-        else:
+        elif flat.requires_grad:
             flat.backward(torch.from_numpy(for_weights))  # type: ignore[no-untyped-call]
         found = torch.from_numpy(for_real)
         trained.grad = found if trained.grad is None else trained.grad + found
@@ -118,14 +118,16 @@ class Network:
 
     def scores(self, images: Tensor) -> Tensor:
         """(n, classes) of the model that was shown, as fast as there is a way."""
-        if not self.module.training and (chain := self._chain_for(images)) is not None:
+        if (chain := self._chain_for(images, training=False)) is not None:
             return torch.from_numpy(chain.scores(images, _placed))
         result: Tensor = self.module(images)
         return result
 
-    def _chain_for(self, images: Tensor) -> Chain | None:
-        fits = self.device.type == "cpu" and self._chain is not None and self._chain.fits(images)
-        return self._chain if fits else None
+    def _chain_for(self, images: Tensor, *, training: bool) -> Chain | None:
+        """The chain, if it can take these images, with all batch-norms in training (of more than one image) or all not."""
+        if self._chain is None or self.device.type != "cpu" or any(norm.training != training for norm in self._norms):
+            return None
+        return self._chain if self._chain.fits(images) and (len(images) > 1 or not training) else None
 
     @cached_property
     def _chain(self) -> Chain | None:
@@ -181,9 +183,8 @@ class Network:
 
     def input_moments(self, images: Tensor) -> Floats:
         """(moments,) E[x] and E[x²] of every batch-norm input, as `read_moments` orders them, in the network as it is."""
-        if (chain := self._chain_for(images)) is not None and all(norm.training for norm in self._norms):
-            seen = chain.moments(images, _placed)
-            found = {norm: (moments.mean, moments.variance + moments.mean**2) for norm, moments in seen.items()}
+        if (chain := self._chain_for(images, training=True)) is not None:
+            found = {norm: moments.raw() for norm, moments in chain.moments(images, _placed).items()}
         else:
             found = self._overheard(images)
         if len(found) < len(self._norms) or not found:
@@ -208,8 +209,7 @@ class Network:
             hook.remove()
         for stage in joined:
             if stage.moments is not None:
-                mean, variance = stage.moments
-                found[stage.norm] = (mean, variance + mean**2)
+                found[stage.norm] = stage.moments.raw()
         return found
 
     def train_norms(self) -> None:

@@ -14,11 +14,14 @@ Against PyTorch only rounding differs (tanh by less than 4e-7); results are dete
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from bifl.nn.norm import Moments
 
 Array = np.ndarray[Any, Any]
 Stage = Callable[[Tensor], Tensor]
@@ -68,7 +71,7 @@ class NormPoolActivate:
 
     def __init__(self, norm: nn.BatchNorm2d, rest: list[nn.Module]) -> None:
         self.norm, self.rest = norm, rest
-        self.moments: tuple[Array, Array] | None = None  # (channels,) mean and variance of the last batch, float64
+        self.moments: Moments | None = None  # of the last batch
 
     def __call__(self, x: Tensor) -> Tensor:
         """Pooled activations of a convolution's output, which backward overwrites: nobody else may need it."""
@@ -96,7 +99,7 @@ class _Joined(torch.autograd.Function):
         moments = norm.Moments(mean, variance, images * height * width)
         norm.remember(stage.norm, moments)
         values, ctx.normed = norm.ahead(stage.norm, activation, _pixels(top), moments, gains, beta.detach().numpy())
-        stage.moments, y = (mean, variance), planes(values)
+        stage.moments, y = moments, planes(values)
         ctx.save_for_backward(x, top, y)  # y kept on ctx itself would be a cycle, and its memory lost for long
         return y
 

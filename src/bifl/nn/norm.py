@@ -6,14 +6,14 @@ are those of all pixels.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from torch import nn
 
 from bifl.nn import kernels
+from bifl.nn.kernels import Array
 
-Array = np.ndarray[Any, Any]
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
 
 
@@ -23,6 +23,10 @@ class Moments(NamedTuple):
     mean: Array  # (c,) float64
     variance: Array  # (c,) float64
     size: int  # values a channel
+
+    def raw(self) -> tuple[Array, Array]:
+        """E[x] and E[x²]."""
+        return self.mean, self.variance + self.mean**2
 
 
 class Normed(NamedTuple):
@@ -48,7 +52,7 @@ def ahead(norm: BatchNorm, activation: int, x: Array, moments: Moments, gamma: A
     """y of x (…, c), normalised by the moments."""
     y, normed = np.empty_like(x), Normed(moments, np.empty(len(gamma)), norm.eps, activation)
     flat = [array.reshape(-1, len(gamma)) for array in (x, y)]
-    kernels.normalise(flat[0], *moments, gamma, beta, norm.eps, activation, flat[1], normed.scale)
+    kernels.normalise(flat[0], moments.mean, moments.variance, gamma, beta, norm.eps, activation, flat[1], normed.scale)
     return y, normed
 
 

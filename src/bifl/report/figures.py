@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -140,7 +141,7 @@ def _curves(series: Series, place: int, advance: Callable[[Record], float]) -> l
     return [band, line]
 
 
-def _line(x: Sequence[float], y: Sequence[float], name: str, place: int) -> Trace:
+def _line(x: Sequence[float | None], y: Sequence[float | None], name: str, place: int) -> Trace:
     return {
         "type": "scatter",
         "mode": "lines" if len(x) > 1 else "markers",
@@ -171,11 +172,12 @@ def _printed(series: Series, place: int, x: float) -> Trace:
     }
 
 
-def _accuracies(series: list[Series]) -> list[float]:
+def _accuracies(series: list[Series]) -> list[float | None]:
     """What the axis shows: everything after the first tenth of the rounds, whose climb would flatten all the rest."""
     values = [100 * r.accuracy for one in series for records in one.runs for r in records[len(records) // 10 :]]
-    values += [bound for one in series if one.printed for bound in (one.printed.mean - one.printed.std, one.printed.mean)]
-    low, high = min(values), max(values)
+    finite = [value for value in values if math.isfinite(value)]
+    finite += [bound for one in series if one.printed for bound in (one.printed.mean - one.printed.std, one.printed.mean)]
+    low, high = min(finite, default=0.0), max(finite, default=100.0)
     margin = max(0.5, (high - low) / 20)
     return [_digits(max(0.0, low - margin)), _digits(min(100.0, high + margin))]
 
@@ -207,6 +209,6 @@ def _font() -> dict[str, Any]:
     return {"color": "var(--soft-ink)", "size": 12}
 
 
-def _digits(value: float) -> float:
-    """Five digits are more than a screen shows, and half the bytes."""
-    return float(f"{value:.5g}")
+def _digits(value: float) -> float | None:
+    """Five digits are more than a screen shows, and half the bytes; a gap where nothing was measured."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None

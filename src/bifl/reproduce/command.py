@@ -92,7 +92,7 @@ def reproduce(asked: Request, out: Console) -> None:
             out.print(f"written: {path}", soft_wrap=True)
     if experiments:
         _report(asked, experiments, out)
-    if THEORY in asked.studies:
+    if THEORY in asked.studies and not asked.kept:
         _theory(asked, out)
 
 
