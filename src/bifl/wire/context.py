@@ -30,6 +30,7 @@ Counts = npt.NDArray[np.int64]  # (classes, symbols)
 NO_DIGEST = bytes(8)
 _LEVELS = 256  # at most this many classes, and as many coarse symbols
 _FLOAT_LEVELS = 64  # classes of float weights
+_BLOCK = 2**14  # weights at a time, so that what is computed in between stays in the processor's cache
 _FIRST_BLOCK = 1024  # about so many symbols are coded before anything is learnt from them …
 _LESSONS = 9  # … and this often as many again: half a million teach the rest
 
@@ -169,9 +170,14 @@ def _classes(message: Message) -> npt.NDArray[np.uint8]:
 
 def _levels(weights: Floats, layout: Layout) -> npt.NDArray[np.uint8]:
     """(count,) float weights in equal steps between the powers of two that hold each layer."""
-    levels: list[Symbols] = []
+    levels, done = np.zeros(layout.count, np.uint8), 0
     for part in layout.split(weights):
-        largest = np.frexp(np.max(np.abs(part), initial=0.0))[1]
-        steps = np.ldexp(part.astype(np.float64), 5 - int(largest)) + _FLOAT_LEVELS // 2  # exact: a power of two, a small sum
-        levels.append(np.clip(np.floor(steps), 0, _FLOAT_LEVELS - 1).astype(np.uint8))
-    return np.concatenate(levels) if levels else np.zeros(0, np.uint8)
+        largest = np.frexp(max(np.max(part, initial=0.0), -np.min(part, initial=0.0)))[1]
+        for start in range(0, part.size, _BLOCK):
+            steps = part[start : start + _BLOCK].astype(np.float64)
+            steps *= 2.0 ** (5 - int(largest))  # exact, and so nearly is the sum
+            steps += _FLOAT_LEVELS // 2
+            np.clip(np.floor(steps, out=steps), 0, _FLOAT_LEVELS - 1, out=steps)
+            levels[done : done + len(steps)] = steps
+            done += len(steps)
+    return levels
