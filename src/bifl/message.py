@@ -36,7 +36,7 @@ class Alphabet:
     def values(self, symbols: Symbols) -> Floats:
         """The numbers that the symbols stand for: evenly spaced from −1 to +1, floats as they are."""
         if self.size == 0:
-            return symbols.astype(np.float32)
+            return symbols.astype(np.float32, copy=False)
         return np.asarray(symbols * (2.0 / (self.size - 1)) - 1.0, np.float32)
 
 

@@ -44,7 +44,7 @@ def check(symbols: Symbols, alphabet: Alphabet) -> None:
 def pack(symbols: Symbols, alphabet: Alphabet) -> bytes:
     """The one spelling of symbols that are in the alphabet."""
     if alphabet.size == 0:
-        floats: Floats = symbols.astype("<f4")
+        floats: Floats = symbols.astype("<f4", copy=False)
         return floats.tobytes()
     if alphabet == TERNARY:
         trits = np.zeros(packed_size(len(symbols), alphabet) * _TRITS, np.uint8)
