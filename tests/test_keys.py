@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 
 from bifl.errors import RunError
 from bifl.experiment import Experiment
+from bifl.flower.commands import SETTINGS, Settings
 from bifl.flower.keys import authority, client_key, make_keys, public_keys
 from bifl.flower.processes import refuse_blanks
 from bifl.runtime.folder import RunFolder
@@ -71,6 +73,15 @@ def test_what_cannot_change_is_not_ignored(tmp_path: Path, here: Run) -> None:
     RunFolder.start(tmp_path / "run", Experiment())
     for words in (["server", "--keys", "keys"], ["server", "--listen", "x:1"], ["federation", "up", "--clients", "3"]):
         assert f"{words[-2]} cannot change" in refused(here(*words, "--resume", tmp_path / "run"))
+
+
+def test_a_server_s_run_has_no_clients_of_its_own_to_continue(tmp_path: Path, here: Run) -> None:
+    folder = RunFolder.start(tmp_path / "run", Experiment()).path
+    (folder / SETTINGS).write_text(json.dumps(Settings("keys", "127.0.0.1", 8000, 0, 600.0, False)._asdict()))
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    words = ("federation", "up", "--resume", folder, "rounds=50", "--deadline", "9")
+    assert "is not a run of bifl federation up" in refused(here(*words))
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 
 def test_an_environment_that_flower_cannot_run_from(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class Samples(NamedTuple):
     def _on_cpu(self, index: Tensor | slice) -> Tensor:
         from bifl.nn import kernels
 
-        chosen = np.arange(len(self.images))[index] if isinstance(index, slice) else index.numpy()
+        chosen = np.arange(*index.indices(len(self.images))) if isinstance(index, slice) else index.numpy()
         images = torch.empty((len(chosen), *self.images.shape[1:]))
         flat = [tensor.numpy().reshape(len(tensor), -1) for tensor in (self.images, images)]
         kernels.look_up(flat[0], chosen, _shades(self.mean, self.std), flat[1])

@@ -46,7 +46,8 @@ class Settings(NamedTuple):
 def server(options: argparse.Namespace) -> int:
     """Serve one run."""
     if options.resume:
-        run, settings = _resumed(options, ("listen", "keys", "name", "keep_messages"))
+        settings = _remembered(options, ("listen", "keys", "name", "keep_messages"))
+        run = _resumed(options, settings)
     else:
         host, port = address(options.listen or "127.0.0.1:8000")
         run = _started(options, of_words(options.settings), "")
@@ -125,8 +126,8 @@ def _deadline(options: argparse.Namespace) -> float:
     return DEADLINE if options.deadline is None else float(options.deadline)
 
 
-def _resumed(options: argparse.Namespace, fixed: tuple[str, ...]) -> tuple[RunFolder, Settings]:
-    """A run as it was started, but for what is asked for now and is not fixed."""
+def _remembered(options: argparse.Namespace, fixed: tuple[str, ...]) -> Settings:
+    """As the server was started, but for what is asked for now and is not fixed; nothing is written."""
     for name in fixed:
         if getattr(options, name):
             flag = "--" + name.replace("_", "-")
@@ -139,10 +140,15 @@ def _resumed(options: argparse.Namespace, fixed: tuple[str, ...]) -> tuple[RunFo
     given = {"min_clients": options.min_clients, "deadline": options.deadline}
     settings = old._replace(**{name: value for name, value in given.items() if value is not None})
     rules(experiment, settings.min_clients, settings.deadline)
+    return settings
+
+
+def _resumed(options: argparse.Namespace, settings: Settings) -> RunFolder:
+    """The run, which from now on is served so."""
     refuse_blanks()
     run = RunFolder.resume(options.resume, pairs(options.settings))
     _write(run, settings)
-    return run, settings
+    return run
 
 
 class Watch:
@@ -210,9 +216,10 @@ class Watch:
 def federation_up(options: argparse.Namespace) -> int:
     """A server and its clients, all on this machine."""
     if options.resume:
-        run, settings = _resumed(options, ("clients", "keep_messages"))
-        if not (run.path / NEIGHBOURS).is_dir():
-            raise RunError(f"'{run.path}' is not a run of bifl federation up: continue it with bifl server --resume")
+        settings = _remembered(options, ("clients", "keep_messages"))
+        if not (options.resume / NEIGHBOURS).is_dir():
+            raise RunError(f"'{options.resume}' is not a run of bifl federation up: continue it with bifl server --resume")
+        run = _resumed(options, settings)
     else:
         run = _started(options, of_words([*options.settings, f"clients={options.clients or 5}"]), "federation-")
         settings = _settings(options, run, (run.path / "keys").resolve(), LOCAL[1], free_port())
