@@ -78,7 +78,7 @@ def compare(options: argparse.Namespace) -> int:
     results = comparison.results()
     rounds = max(len(records) for seeds in results.values() for records in seeds)
     out.print(comparison_table([summarise(*item) for item in results.items()], rounds, max(map(len, results.values()))))
-    draw(results, comparison.path / "compare.png", _title(comparison.cells[0].run.experiment))
+    draw({"": results}, comparison.path / "compare.png", _title(comparison.cells[0].run.experiment))
     out.print(f"picture: {comparison.path / 'compare.png'}", soft_wrap=True)
     return 0
 

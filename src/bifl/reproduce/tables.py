@@ -11,7 +11,7 @@ from rich.table import Table
 
 from bifl import cells
 from bifl.files import write_atomic, writing
-from bifl.plot import draw
+from bifl.plot import Curves, draw
 from bifl.report.collect import Result
 from bifl.report.summary import LAST, Series, Spread, ordering
 from bifl.reproduce.runner import Store
@@ -92,9 +92,10 @@ def write(name: str, study: Study, dataset: str, lines: list[Line], folder: Path
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(page, "\n".join(text) + "\n")
-    several = len({line.cell.column for line in lines}) > 1
-    curves = {f"{line.cell.row}, {line.cell.column}" if several else line.cell.row: line.series.runs for line in lines}
-    draw(curves, picture, f"{study.title} ({dataset})")
+    splits: dict[str, Curves] = {line.cell.column: {} for line in lines}
+    for line in lines:
+        splits[line.cell.column][line.cell.row] = line.series.runs
+    draw(splits, picture, f"{study.title} ({dataset})")
     return [page, picture]
 
 
