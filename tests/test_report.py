@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,12 @@ import pytest
 
 from bifl import paper
 from bifl.experiment import Experiment, pairs
+from bifl.plot import PALETTE
 from bifl.report import figures
 from bifl.report.collect import Result, read
 from bifl.report.page import render, write
-from bifl.report.summary import ordering, settings
+from bifl.report.remarks import ordering
+from bifl.report.summary import settings
 from bifl.runtime.record import Record
 from tests.commands import Run, refused
 
@@ -64,24 +67,68 @@ def test_seeds_are_averaged_and_stand_beside_the_paper() -> None:
 
 
 def test_labels_tell_runs_apart_and_no_more() -> None:
-    runs = [result(), result("algorithm.alpha=2"), result("batchnorm=average"), result("algorithm=up_down", "algorithm.beta=1")]
-    runs += [result("rounds=60"), result("partition=by_class"), result("clients=20", "partition=by_class")]
+    runs = [result(), result("batchnorm=average"), result("algorithm=up_down", "algorithm.beta=1"), result("algorithm=fedavg")]
+    runs += [result("partition=by_class"), result("clients=20", "partition=by_class"), result("clients=5", "partition=by_class")]
     first, second = settings(runs)
-    labels = ["biml alpha=2", "biml batchnorm=average", f"biml rounds={ROUNDS}", "biml rounds=60", "up_down beta=1"]
-    assert [one.label for one in first.series] == labels
+    assert [one.label for one in first.series] == ["fedavg", "biml", "biml batchnorm=average", "up_down beta=1"]
     assert second.title == "mnist5k · by_class, classes_per_client=3"
-    assert [one.label for one in second.series] == ["biml clients=10", "biml clients=20"]
+    assert [one.label for one in second.series] == ["biml clients=5", "biml clients=10", "biml clients=20"]
+
+
+def test_where_a_parameter_varies_its_default_is_told_too() -> None:
+    (setting,) = settings(result("algorithm=hybrid", f"algorithm.switch={switch}") for switch in (60, 40, 20))
+    assert [one.label for one in setting.series] == ["hybrid switch=20", "hybrid switch=40", "hybrid switch=60"]
+
+
+def test_more_rounds_of_the_same_are_the_same_row() -> None:
+    (setting,) = settings([result(rounds=5), result("rounds=60", rounds=40), result("rounds=60", "seed=1", rounds=40)])
+    (row,) = setting.series
+    assert (row.label, row.rounds, row.planned, len(row.runs)) == ("biml", 40, 60, 2)
+    (setting,) = settings([result(rounds=5), result("seed=1", rounds=9)])
+    page = render([setting])
+    assert "biml, seed 1</option>" in page, "the charts inside a run are of a seed that got furthest"
+    assert '1<span class="of"> of 2</span>' in page
+
+
+def order(**levels: float) -> str | None:
+    return ordering(settings(result(f"algorithm={name}", level=level) for name, level in levels.items())[0].series)
 
 
 def test_the_order_of_algorithms_is_told() -> None:
-    fedavg, biml, up_down = (
-        result(f"algorithm={name}", level=level) for name, level in (("fedavg", 0.98), ("biml", 0.97), ("up_down", 0.9))
+    assert order(biml=0.9) is None
+    assert order(biml=0.9, full=0.9) == "The paper’s order, full > biml, holds here."
+    every = "The paper’s order, fedavg > full > biml ≫ up_only ≈ fttq ≈ up_down,"
+    assert order(up_down=0.89, fedavg=0.99, full=0.98, biml=0.97, up_only=0.91, fttq=0.9) == f"{every} holds here."
+    assert order(fedavg=0.8, biml=0.97) == (
+        "The paper’s order, fedavg > biml, does not hold here: biml (97.00) is above fedavg (80.00)."
     )
-    assert ordering(settings([biml])[0].series) is None
-    assert ordering(settings([biml, fedavg, up_down])[0].series) == "The paper’s order, fedavg > biml > up_down, holds here."
-    low = result("algorithm=fedavg", level=0.8)
-    sentence = ordering(settings([biml, low])[0].series)
-    assert sentence == "The paper’s order, fedavg > biml, does not hold here: biml (97.00) is above fedavg (80.00)."
+    assert order(fedavg=0.99, full=0.98, biml=0.97, up_only=0.91, fttq=0.95, up_down=0.89) == (
+        f"{every} does not quite hold here: fttq (95.00) is only 2.00 points below biml (97.00); "
+        "fttq (95.00) is 6.00 points above up_down (89.00)."
+    )
+    assert order(fedavg=0.99, biml=float("nan")) == "The paper’s order, fedavg > biml, cannot be told here: biml diverged."
+
+
+def test_the_order_is_one_of_algorithms_that_differ_in_nothing_else() -> None:
+    fedavg, biml, low = result("algorithm=fedavg", level=0.95), result(level=0.94), result("algorithm=fedavg", level=0.9, rounds=25)
+    others = [result("algorithm.alpha=3", level=0.99), result("clients=20", level=0.99), result("algorithm=hybrid", level=0.99)]
+    assert ordering(settings([fedavg, biml, *others])[0].series) == "The paper’s order, fedavg > biml, holds here."
+    said = "The paper’s order, fedavg > biml, does not hold here after 25 to 30 rounds: biml (94.00) is above fedavg (90.00)."
+    assert ordering(settings([low, biml])[0].series) == said
+
+
+def test_colours_are_the_pictures_and_stay_with_a_label() -> None:
+    style = (files("bifl.report") / "style.css").read_text()
+    assert [colour.upper() for colour in re.findall(r"--series-\d: (#\w+);", style)[: len(PALETTE)]] == list(PALETTE)
+    assert len(PALETTE) == figures.COLOURS
+    names = ["fedavg", "full", "biml", "up_only", "fttq", "up_down", "baseline", "bnn"]
+    many = [result(f"algorithm={name}") for name in names]
+    few = [result("partition=by_class", f"algorithm={name}") for name in ("hybrid", "up_down", "biml")]
+    page = render(settings([*many, *few]))
+    keys = re.findall(r'scope="row"><span class="key" style="border-top: 3px (.*?)"></span>(\w+)', page)
+    assert len({look for look, _ in keys[: len(names)]}) == len(names)
+    looks = {name: {look for look, label in keys if label == name} for name in ("up_down", "biml")}
+    assert all(len(look) == 1 for look in looks.values())
 
 
 def test_figures_are_what_plotly_takes() -> None:
@@ -167,7 +214,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for seed in (0, 1)
         for split in ("iid", "by_class")
     ]
-    write(runs, path)
+    write(settings(runs), path)
     return path
 
 

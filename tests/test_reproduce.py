@@ -11,10 +11,13 @@ from bifl import cells, paper
 from bifl.errors import RunError
 from bifl.experiment import Experiment
 from bifl.report.collect import read as read_results
-from bifl.reproduce import tables
+from bifl.report.page import render
+from bifl.reproduce.command import _announced
 from bifl.reproduce.runner import Store
 from bifl.reproduce.studies import PLACES, STUDIES
 from bifl.reproduce.studies import cells as cells_of
+from bifl.reproduce.tables import Shown, collect
+from bifl.runtime.folder import RunFolder
 from bifl.runtime.record import Record
 from tests.commands import bifl, refused
 
@@ -74,14 +77,48 @@ def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
     assert store.missing([short, long, other]) == [other]
 
 
+def shown(store: Store, study: str, rounds: int | None) -> Shown:
+    return Shown(study, "mnist5k", rounds, collect(store, cells_of(study, "mnist5k", rounds), [0]))
+
+
 def test_remarks_tell_the_order_and_the_price_of_a_switch(tmp_path: Path) -> None:
-    store = Store(tmp_path, tmp_path)
     for cell in cells_of("hybrid", "mnist5k", rounds=5):
         good = {"fedavg": 0.9, "biml": 0.8}.get(cell.experiment.algorithm.name, 0.7)
         cells.save(tmp_path, cell.experiment, records(good, good - 0.1, good, good, good))
-    lines = tables.collect(store, cells_of("hybrid", "mnist5k", rounds=5), [0])
-    assert [line.texts()[3] for line in lines] == ["78.00", "68.00", "68.00", "68.00", "88.00"]
-    assert "hybrid T = 1: 70.00 % before the switch, 60.00 % in the round after it." in tables.remarks(lines)
+    found = shown(Store(tmp_path, tmp_path), "hybrid", 5)
+    assert [line.texts()[3] for line in found.lines] == ["78.00", "68.00", "68.00", "68.00", "88.00"]
+    assert found.remarks() == [
+        "IID: The paper’s order, fedavg > biml, holds here.",
+        "IID: hybrid T = 1: 70.00 % before the switch, 60.00 % in the round after it.",
+        "IID: hybrid T = 2: 60.00 % before the switch, 70.00 % in the round after it.",
+        "IID: hybrid T = 3: 70.00 % before the switch, 70.00 % in the round after it.",
+    ]
+    page = render(found.settings())
+    assert "holds here. hybrid T = 1: 70.00 % before the switch" in page
+
+
+def test_a_table_shows_every_seed_that_is_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path, tmp_path)
+    base = cells_of("table1", "mnist5k", 2)[4].experiment
+    for seed, kept in ((0, records(0.5, 0.7)), (12, records(0.5, 0.9)), (3, records(0.1))):
+        cells.save(tmp_path, base.changed({"seed": seed}), kept)
+    cells.save(tmp_path, base.changed({"lr": 0.1, "seed": 4}), records(0.1, 0.1))
+    assert store.seeds(base) == [0, 3, 12]
+    found = shown(store, "table1", 2)
+    (line,) = found.lines
+    assert line.texts()[:5] == ["BiFL-BiML", "IID", "2 × 2 of 3", "65.00 ± 7.07", "80.00 ± 14.14"]
+    assert found.command == "bifl reproduce table1 dataset=mnist5k seeds=0,3,12 rounds=2"
+    page, picture = found.write(tmp_path / "out")
+    assert (page.name, picture.name) == ("table1-mnist5k-2-rounds.md", "table1-mnist5k-2-rounds.png")
+    assert "| 0.00 / 0.00 | 0.00 / 0.00 |" in page.read_text()
+
+
+def test_every_study_has_its_own_rounds_in_the_report(tmp_path: Path) -> None:
+    """FedAvg is in Table I with 100 rounds and in `unbalanced` with 60."""
+    known = cells_of("table1", "mnist", None)[1].experiment
+    cells.save(tmp_path, known, records(*[0.9] * 100))
+    lines = [collect(Store(tmp_path, tmp_path), cells_of(study, "mnist", None), [0]) for study in ("table1", "unbalanced")]
+    assert [line.series.rounds for (line,) in lines] == [100, 60]
 
 
 def test_reproduce_runs_keeps_and_shows(tmp_path: Path) -> None:
@@ -93,19 +130,55 @@ def test_reproduce_runs_keeps_and_shows(tmp_path: Path) -> None:
     assert "4 cells, all known already" in again.stdout
     more = bifl("reproduce", "unbalanced", "--quick", "rounds=2", cwd=tmp_path)
     assert "4 to run, 4 rounds" in more.stdout, "the first round of each is not run again"
+    assert "start anew" not in more.stdout
     made = {path.name for path in (tmp_path / "runs" / "quick").iterdir()}
-    assert made == {"cells", "work", "unbalanced-mnist5k.md", "unbalanced-mnist5k.png", "report.html"}
+    pages = {f"unbalanced-mnist5k-{n}-rounds.{kind}" for n in (1, 2) for kind in ("md", "png")}
+    assert made == {"cells", "work", "report.html"} | pages
+
+
+def test_a_cell_that_fails_costs_no_table(tmp_path: Path) -> None:
+    """The folder of one cell holds another experiment, that of another cannot be written to; the third cell is kept."""
+    command = ["reproduce", "clients", "--quick"]
+    kept, foreign, broken = (cell.experiment for cell in cells_of("clients", "mnist5k", None))
+    store = Store(tmp_path / "runs" / "quick" / "cells", tmp_path / "runs" / "quick" / "work")
+    cells.save(store.kept, kept, records(*[0.5] * 12))
+    RunFolder.start(store.folder(foreign), kept)
+    RunFolder.start(store.folder(broken), broken)
+    (store.folder(broken) / "checkpoint").write_bytes(b"")
+    done = bifl(*command, cwd=tmp_path)
+    assert "holds another experiment" in refused(done)
+    assert f"cell {cells.name(broken)}: " in done.stderr
+    assert f"{cells.name(broken)}: failed" in done.stdout
+    assert "M = 5" in done.stdout
+    assert (tmp_path / "runs" / "quick" / "report.html").exists()
 
 
 def test_what_is_kept_can_be_shown_without_data(tmp_path: Path) -> None:
     known = cells_of("unbalanced", "celeba", None)[1].experiment
-    cells.save(tmp_path / "results" / "cells", known, records(0.1, 0.2))
-    done = bifl("reproduce", "table1", "unbalanced", "dataset=celeba", "seeds=0,1", "--kept", cwd=tmp_path)
+    cells.save(tmp_path / "results" / "cells", known.changed({"seed": 1}), records(0.1, 0.2))
+    done = bifl("reproduce", "table1", "unbalanced", "dataset=celeba", "--kept", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "22 cells, 0 of them kept with all their rounds; nothing is run" in done.stdout
+    assert "12 cells, 1 of them kept; nothing is run" in done.stdout
     assert "Table I" in done.stdout, "one of its cells is the one that is kept"
     assert "2 × 1" in done.stdout
     assert not (tmp_path / "runs").exists()
+
+
+def test_rounds_that_cannot_be_continued_are_announced(tmp_path: Path) -> None:
+    """They were run elsewhere: the cell came without its checkpoint."""
+    first, second = (cell.experiment for cell in cells_of("table1", "mnist5k", 2)[:2])
+    store = Store(tmp_path / "cells", tmp_path / "work")
+    cells.save(store.kept, first, records(0.1))
+    said = _announced(store, [first, second], store.missing([first, second]), 1)
+    assert "2 to run, 4 rounds" in said
+    assert "Of 1 fewer rounds are kept than asked for" in said
+
+
+def test_datasets_that_are_not_here_are_named_and_left_out(tmp_path: Path) -> None:
+    done = bifl("reproduce", "clients", "dataset=celeba,mnist5k", "rounds=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "celeba is left out: " in done.stdout
+    assert "(mnist5k)" in done.stdout
 
 
 @pytest.mark.parametrize(

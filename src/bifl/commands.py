@@ -195,9 +195,10 @@ def report(options: argparse.Namespace) -> int:
     """Finished runs as one HTML file."""
     from bifl.report.collect import read_all
     from bifl.report.page import write
+    from bifl.report.summary import settings
     from bifl.screen import console, size
 
-    write(read_all(options.runs), options.out)
+    write(settings(read_all(options.runs)), options.out)
     console().print(f"report: {options.out} ({size(options.out.stat().st_size)})", soft_wrap=True)
     return 0
 

@@ -9,9 +9,10 @@ Value(mean=89.41, std=0.55)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
+from math import log2
 from typing import Any, NamedTuple
 
 from bifl.experiment import Choice, Experiment
@@ -40,6 +41,16 @@ class Cell(NamedTuple):
 
 ORDER = (("fedavg",), ("full",), ("biml",), ("up_only", "fttq", "up_down"))
 """The paper's ordering, FA > Full > BiML ≫ UpOnly ≈ FTTQ ≈ UpDown: the best first, those that are about equal together."""
+
+_BITS: dict[str, Callable[[int], tuple[float, float]]] = {
+    "fedavg": lambda clients: (32, 32),
+    "full": lambda clients: (32, 32),
+    "biml": lambda clients: (1, log2(clients + 1)),
+    "up_only": lambda clients: (1, log2(clients + 1)),
+    "fttq": lambda clients: (log2(3), log2(3)),
+    "up_down": lambda clients: (1, 1),
+}
+"""Table I's bits per parameter, up and down."""
 
 FITTED = {"biml_fit": "biml"}
 """The authors' script updates by the fit, so the printed BiML is the fit's as much as the exact maximum's."""
@@ -88,6 +99,19 @@ def value(experiment: Experiment) -> Value | None:
     """The paper's accuracy for an experiment, if that is one of its tables' cells."""
     cell = cell_of(experiment)
     return None if cell is None else CELLS[cell]
+
+
+def megabytes(experiment: Experiment, parameters: int) -> tuple[float, float] | None:
+    """What a round takes up and down by the paper's account: every parameter of every client at its table's bits, nothing else.
+
+    >>> [round(way, 1) for way in megabytes(Experiment.of("mnist-iid"), 82_242)]
+    [1.0, 6.8]
+    """
+    bits = _BITS.get(FITTED.get(experiment.algorithm.name, experiment.algorithm.name))
+    if bits is None:
+        return None
+    up, down = (parameters * way / 8e6 for way in bits(experiment.clients))
+    return experiment.participation * experiment.clients * up, experiment.clients * down
 
 
 def cell_of(experiment: Experiment) -> Cell | None:

@@ -1,8 +1,8 @@
 """The charts, as plotly.js takes them. Colours are the page's CSS variables: script.js looks them up, for light, dark and paper.
 
->>> from bifl.report.figures import series_colour
->>> series_colour(0), series_colour(9)
-('var(--series-1)', 'var(--series-2)')
+>>> from bifl.report.figures import key
+>>> key(0), key(8)
+('solid var(--series-1)', 'dashed var(--series-2)')
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from bifl.runtime.record import SURENESS_BINS, Record
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]
-COLOURS = 8
-DASHES = ("solid", "dash", "dot", "dashdot")
+COLOURS = 7
+DASHES = {"solid": "solid", "dash": "dashed", "dot": "dotted", "dashdot": "double"}  # plotly's names, and what CSS can do
 SNAPSHOTS = 4  # rounds of which the votes are shown
 EMPTY, FULL = "var(--heat-0)", "var(--heat-1)"
 
 
-def series_colour(number: int) -> str:
-    """One of the palette; the ninth is the first again, with another dash."""
-    return f"var(--series-{number % COLOURS + 1})"
+def key(place: int) -> str:
+    """How a line looks, for the tables: a CSS border."""
+    return f"{DASHES[_dash(place)]} {_colour(place)}"
 
 
 def accuracy_by_round(series: list[Series], places: dict[str, int]) -> Figure:
@@ -44,7 +44,7 @@ def accuracy_by_round(series: list[Series], places: dict[str, int]) -> Figure:
 
 def accuracy_by_megabytes(series: list[Series], places: dict[str, int], way: str) -> Figure:
     """Test accuracy over what all clients together had uploaded or downloaded; central training sends nothing and is left out."""
-    sent = [one for one in series if one.average("up_bytes")]
+    sent = [one for one in series if one.sends]
 
     def megabytes(record: Record) -> float:
         return (record.up_bytes if way == "uploaded" else record.down_bytes) / 1e6
@@ -149,9 +149,18 @@ def _line(x: Sequence[float | None], y: Sequence[float | None], name: str, place
         "legendgroup": name,
         "x": x,
         "y": y,
-        "line": {"color": series_colour(place), "width": 2, "dash": DASHES[place // COLOURS % len(DASHES)]},
+        "line": {"color": _colour(place), "width": 2, "dash": _dash(place)},
         "hovertemplate": "%{y:.2f} % at %{x:.4~g}<extra>%{fullData.name}</extra>",
     }
+
+
+def _colour(place: int) -> str:
+    """One of the palette; the eighth is the first again, with another dash."""
+    return f"var(--series-{place % COLOURS + 1})"
+
+
+def _dash(place: int) -> str:
+    return list(DASHES)[place // COLOURS % len(DASHES)]
 
 
 def _printed(series: Series, place: int, x: float) -> Trace:
@@ -166,8 +175,8 @@ def _printed(series: Series, place: int, x: float) -> Trace:
         "showlegend": False,
         "x": [_digits(x)],
         "y": [value.mean],
-        "error_y": {"array": [value.std], "thickness": 1.2, "width": 3, "color": series_colour(place)},
-        "marker": {"color": series_colour(place), "symbol": "diamond", "size": 8},
+        "error_y": {"array": [value.std], "thickness": 1.2, "width": 3, "color": _colour(place)},
+        "marker": {"color": _colour(place), "symbol": "diamond", "size": 8},
         "hovertemplate": f"{value.mean:.2f} ± {value.std:.2f} % in the paper<extra>%{{fullData.name}}</extra>",
     }
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import base64
 import gzip
 from importlib.resources import files
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bifl import __version__
-from bifl.census import count, facts
+from bifl import __version__, census
 from bifl.errors import BiflError
 from bifl.experiment import Experiment
 from bifl.files import write_atomic, writing
 from bifl.report import figures
-from bifl.report.collect import Result
-from bifl.report.summary import TARGETS, Series, Setting, ordering, settings
+from bifl.report.remarks import remarks
+from bifl.report.summary import TARGETS, Series, Setting
 
 MANY_CLIENTS = 300  # columns of a heat map beyond which nothing can be told apart
 
@@ -44,9 +44,9 @@ class Split(NamedTuple):
     figure: str | None
 
 
-def write(results: list[Result], path: Path) -> None:
-    """Write the report of some runs."""
-    text = render(settings(results))
+def write(groups: list[Setting], path: Path) -> None:
+    """Write the report of some settings."""
+    text = render(groups)
     with writing(path.parent):
         write_atomic(path, text)
 
@@ -56,12 +56,14 @@ def render(groups: list[Setting]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     drawn: dict[str, figures.Figure] = {}
-    places = {label: place for place, label in enumerate(dict.fromkeys(one.label for group in groups for one in group.series))}
-    sections = [_section(f"s{number}", group, places, drawn) for number, group in enumerate(groups)]
+    sections = [
+        _section(f"s{number}", group, places, drawn)
+        for number, (group, places) in enumerate(zip(groups, _places(groups), strict=True))
+    ]
     environment = Environment(
         loader=PackageLoader("bifl.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals["colour"] = lambda label: figures.series_colour(places[label])
+    environment.globals["key"] = figures.key
     return environment.get_template("template.html").render(
         version=__version__,
         runs=sum(len(one.results) for group in groups for one in group.series),
@@ -75,6 +77,20 @@ def render(groups: list[Setting]) -> str:
     )
 
 
+def _places(groups: list[Setting]) -> list[dict[str, int]]:
+    """Labels' places in the palette: the first free ones in every setting, and the same in all, as far as that goes."""
+    known: dict[str, int] = {}
+    found = []
+    for group in groups:
+        places: dict[str, int] = {}
+        for label in sorted((one.label for one in group.series), key=lambda label: label not in known):
+            free = next(place for place in count() if place not in places.values())
+            places[label] = known[label] if label in known and known[label] not in places.values() else free
+        known = places | known
+        found.append(places)
+    return found
+
+
 def _section(key: str, group: Setting, places: dict[str, int], drawn: dict[str, figures.Figure]) -> dict[str, Any]:
     """One setting's part of the page; its figures go to `drawn`."""
     series = group.series
@@ -82,17 +98,18 @@ def _section(key: str, group: Setting, places: dict[str, int], drawn: dict[str, 
     for way in ("uploaded", "downloaded"):
         drawn[f"{key}-{way}"] = figures.accuracy_by_megabytes(series, places, way)
     for number, one in enumerate(series):
-        drawn[f"{key}-flips-{number}"] = figures.flips(one.runs[0])
+        drawn[f"{key}-flips-{number}"] = figures.flips(one.runs[0])  # of one.furthest[0], as the page says
         if votes := figures.sureness(one.runs[0]):
             drawn[f"{key}-votes-{number}"] = votes
     voted = [number for number in range(len(series)) if f"{key}-votes-{number}" in drawn]
     return {
         "key": key,
         "setting": group,
-        "ordering": ordering(series),
+        "places": places,
+        "remarks": remarks(series),
         "printed": any(one.printed for one in series),
         "several": any(len(one.runs) > 1 for one in series),
-        "sends": any(one.average("up_bytes") for one in series),
+        "sends": any(one.sends for one in series),
         "shown": voted[0] if voted else 0,
         "voted": bool(voted),
         "splits": [_split(f"{key}-split-{number}", one, drawn) for number, one in enumerate(_dealt(series))],
@@ -108,12 +125,12 @@ def _dealt(series: list[Series]) -> list[Experiment]:
 
 def _split(key: str, experiment: Experiment, drawn: dict[str, figures.Figure]) -> Split:
     try:
-        census = count(experiment)
+        dealt = census.count(experiment)
     except BiflError as error:
         return Split(f"The split cannot be shown here: {error}.", None)
-    if len(census.counts) > MANY_CLIENTS:
-        return Split(f"{facts(census)}; the first {MANY_CLIENTS} are shown.", _put(drawn, key, census.counts[:MANY_CLIENTS]))
-    return Split(f"{facts(census)}.", _put(drawn, key, census.counts))
+    if len(dealt.counts) > MANY_CLIENTS:
+        return Split(f"{census.facts(dealt)}; the first {MANY_CLIENTS} are shown.", _put(drawn, key, dealt.counts[:MANY_CLIENTS]))
+    return Split(f"{census.facts(dealt)}.", _put(drawn, key, dealt.counts))
 
 
 def _put(drawn: dict[str, figures.Figure], key: str, counts: Any) -> str:

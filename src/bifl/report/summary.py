@@ -15,9 +15,9 @@ from bifl.runtime.record import Record
 
 LAST = 10  # rounds that the final accuracy is a mean of: single rounds swing
 TARGETS = (90, 95, 97)  # %
-_NO_NUMBERS = {"seed": 0, "workers": 0, "device": "auto"}  # runs that differ in these only are repetitions
+_NO_NUMBERS = {"seed": 0, "rounds": 1, "workers": 0, "device": "auto"}  # runs that differ in these only are repetitions
 _HEADING = ("dataset", "partition", "model")
-_UNLABELLED = {*_HEADING, *_NO_NUMBERS, "algorithm", "rounds"}
+_UNLABELLED = {*_HEADING, *_NO_NUMBERS, "algorithm"}
 _RANKS = list(dict.fromkeys(cell.row.algorithm for cell in paper.CELLS))
 
 
@@ -47,15 +47,25 @@ class Series(NamedTuple):
         return self.results[0].experiment
 
     @property
-    def runs(self) -> list[list[Record]]:
-        """The records of those seeds that got furthest: a run that is still going on would distort every mean."""
+    def furthest(self) -> list[Result]:
+        """Those seeds that got furthest: a run that is still going on would distort every mean."""
         longest = max(len(result.records) for result in self.results)
-        return [result.records for result in self.results if len(result.records) == longest]
+        return [result for result in self.results if len(result.records) == longest]
+
+    @property
+    def runs(self) -> list[list[Record]]:
+        """Their records."""
+        return [result.records for result in self.furthest]
 
     @property
     def rounds(self) -> int:
         """How many rounds the numbers are of."""
         return len(self.runs[0])
+
+    @property
+    def planned(self) -> int:
+        """How many rounds it was meant to have."""
+        return max(result.experiment.rounds for result in self.results)
 
     @property
     def printed(self) -> paper.Value | None:
@@ -73,6 +83,20 @@ class Series(NamedTuple):
     def average(self, field: str) -> float:
         """The mean over rounds and seeds of a number that records hold."""
         return float(mean(mean(getattr(r, field) for r in records) for records in self.runs))
+
+    @property
+    def sends(self) -> bool:
+        """Whether anything is sent: not so when one machine trains alone."""
+        return bool(self.runs[0][0].up_bytes)
+
+    def megabytes(self) -> tuple[float, float]:
+        """What all clients together send and receive in an average round."""
+        return self.average("up_bytes") / 1e6, self.average("down_bytes") / 1e6
+
+    def idealised(self) -> tuple[float, float] | None:
+        """The same by the paper's account."""
+        first = self.runs[0][0]
+        return paper.megabytes(self.experiment, round(8 * first.up_bytes / first.clients / first.up_bpp)) if self.sends else None
 
     def up_per_client(self) -> float:
         """Bytes that a client uploads in an average round."""
@@ -108,23 +132,6 @@ def settings(results: Iterable[Result]) -> list[Setting]:
     return [_setting(group) for group in groups.values()]
 
 
-def ordering(series: list[Series]) -> str | None:
-    """Whether the paper's order of algorithms holds among these, in a sentence; None where there are not two to compare."""
-    finals = {one.label: one.final().mean for one in series}
-    tiers = [present for tier in paper.ORDER if (present := [name for name in tier if name in finals])]
-    if len(tiers) < 2:
-        return None
-    order = " > ".join(", ".join(tier) for tier in tiers)
-    wrong = [
-        f"{worse} ({finals[worse]:.2f}) is above {better} ({finals[better]:.2f})"
-        for place, tier in enumerate(tiers)
-        for better in tier
-        for worse in (name for below in tiers[place + 1 :] for name in below)
-        if finals[worse] > finals[better]
-    ]
-    return f"The paper’s order, {order}, " + ("does not hold here: " + "; ".join(wrong) if wrong else "holds here") + "."
-
-
 def described(choice: Choice) -> str:
     """A choice with its parameters; where files lie is nobody's concern."""
     parameters = [f"{key}={value}" for key, value in choice.parameters.items() if key != "path"]
@@ -145,35 +152,47 @@ def _repetitions(results: Iterable[Result]) -> list[list[Result]]:
 def _setting(group: list[list[Result]]) -> Setting:
     experiments = [repetitions[0].experiment for repetitions in group]
     first = experiments[0]
-    names = [item.name for item in fields(Experiment) if item.name not in _UNLABELLED]
-    varying = [name for name in names if len({getattr(one, name) for one in experiments}) > 1]
-    labels = [_label(one, varying) for one in experiments]
-    labels = [
-        label if labels.count(label) == 1 else f"{label} rounds={one.rounds}"
-        for label, one in zip(labels, experiments, strict=True)
-    ]
-    common = [
-        f"{name}={_text(first, name)}" for name in names if name not in varying and name != "clients" and _chosen(first, name)
-    ]
-    clients = [] if "clients" in varying else [f"{first.clients} clients"]
-    about = ", ".join([*clients, short(first.model.name), *common])
+    series = [Series(_label(runs[0].experiment, experiments), runs) for runs in group]
     title = f"{described(first.dataset)} · {described(first.partition)}"
-    series = [Series(label, runs) for label, runs in zip(labels, group, strict=True)]
-    return Setting(title, about, sorted(series, key=lambda one: (_rank(one.experiment), one.label)))
+    return Setting(title, about(experiments), sorted(series, key=_place))
 
 
-def _rank(experiment: Experiment) -> int:
+def about(experiments: list[Experiment]) -> str:
+    """What experiments have in common, beside dataset and split."""
+    first, varying = experiments[0], _varying(experiments)
+    clients = [] if "clients" in varying else [f"{first.clients} clients"]
+    names = [item.name for item in fields(Experiment) if item.name not in {*_UNLABELLED, *varying, "clients"}]
+    return ", ".join(
+        [*clients, short(first.model.name), *(f"{name}={_text(first, name)}" for name in names if _chosen(first, name))]
+    )
+
+
+def _varying(experiments: list[Experiment]) -> list[str]:
+    names = [item.name for item in fields(Experiment) if item.name not in _UNLABELLED]
+    return [name for name in names if len({getattr(one, name) for one in experiments}) > 1]
+
+
+def _place(series: Series) -> tuple[Any, ...]:
+    """The paper's rows first, numbers by size."""
+    experiment = series.experiment
     name = experiment.algorithm.name
-    return _RANKS.index(name) if name in _RANKS else len(_RANKS)
+    rank = _RANKS.index(name) if name in _RANKS else len(_RANKS)
+    parameters = tuple(experiment.algorithm.parameters.values())
+    return rank, name, parameters, experiment.clients, experiment.participation, series.label
 
 
-def _label(experiment: Experiment, varying: list[str]) -> str:
+def _label(experiment: Experiment, others: list[Experiment]) -> str:
     """The algorithm, and what sets this experiment apart from the others and from the defaults."""
     algorithm = experiment.algorithm
     usual = Experiment(algorithm=algorithm.name).algorithm.parameters
-    parameters = [f"{key}={_number(value)}" for key, value in algorithm.parameters.items() if value != usual[key]]
-    others = [f"{name}={_text(experiment, name)}" for name in varying if name == "clients" or _chosen(experiment, name)]
-    return " ".join([short(algorithm.name), *parameters, *others])
+    kin = [one.algorithm.parameters for one in others if one.algorithm.name == algorithm.name]
+    parameters = [
+        f"{key}={_number(value)}"
+        for key, value in algorithm.parameters.items()
+        if value != usual[key] or any(one[key] != value for one in kin)
+    ]
+    settings = [f"{name}={_text(experiment, name)}" for name in _varying(others) if name == "clients" or _chosen(experiment, name)]
+    return " ".join([short(algorithm.name), *parameters, *settings])
 
 
 def _chosen(experiment: Experiment, name: str) -> bool:

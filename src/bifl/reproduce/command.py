@@ -15,15 +15,15 @@ from rich.progress import Progress as Bar
 
 from bifl import cells, theory
 from bifl.algorithm import Client
-from bifl.errors import BiflError, ConfigError
+from bifl.errors import BiflError, ConfigError, RunError
 from bifl.experiment import Experiment
 from bifl.registry import nearest
 from bifl.report import page
-from bifl.report.collect import Result
-from bifl.reproduce import runner, tables
+from bifl.reproduce import runner
 from bifl.reproduce.runner import Running, Store
 from bifl.reproduce.studies import QUICK, STUDIES, Cell
 from bifl.reproduce.studies import cells as cells_of
+from bifl.reproduce.tables import Shown, collect
 from bifl.runtime.world import build, load, plan
 from bifl.train import Samples, train
 
@@ -68,32 +68,43 @@ def request(names: list[str], settings: dict[str, str], folders: tuple[Path, Pat
 
 
 def reproduce(asked: Request, out: Console) -> None:
-    """Do it."""
+    """Do it.
+
+    Raises:
+        RunError: some cells failed; what the others say was shown and written before.
+    """
     parts = _parts(asked, out)
     experiments = [one.changed({"seed": seed}) for seed in asked.seeds for part in parts for one in part.experiments()]
-    missing = asked.store.missing(experiments)
-    if asked.kept:
-        out.print(_counted(experiments, missing), soft_wrap=True)
-    else:
-        jobs = runner.at_once(missing) if missing else 0
-        out.print(_announced(asked, experiments, missing, jobs), soft_wrap=True)
-        if missing:
-            with _meter(out, asked.store, missing) as show:
-                runner.run(asked.store, missing, jobs, show)
-    for part in parts:
-        lines = tables.collect(asked.store, part.cells, asked.seeds)
-        if not lines:
-            continue
-        study = STUDIES[part.study]
-        out.print(tables.table(study, part.dataset, lines))
-        for remark in tables.remarks(lines):
+    failures = _run(asked, experiments, out) if experiments and not asked.kept else []
+    if experiments and asked.kept:
+        out.print(_counted(experiments, asked.store), soft_wrap=True)
+    found = [Shown(part.study, part.dataset, asked.rounds, collect(asked.store, part.cells, asked.seeds)) for part in parts]
+    found = [shown for shown in found if shown.lines]
+    for shown in found:
+        out.print(shown.table())
+        for remark in shown.remarks():
             out.print(remark, soft_wrap=True)
-        for path in tables.write(part.study, study, part.dataset, lines, asked.out):
+        for path in shown.write(asked.out):
             out.print(f"written: {path}", soft_wrap=True)
-    if experiments:
-        _report(asked, experiments, out)
-    if THEORY in asked.studies and not asked.kept:
+    if found:
+        path = asked.out / "report.html"
+        page.write([setting for shown in found for setting in shown.settings()], path)
+        out.print(f"report: {path}", soft_wrap=True)
+    if THEORY in asked.studies:
         _theory(asked, out)
+    if failures:
+        raise RunError("; ".join(failures))
+
+
+def _run(asked: Request, experiments: list[Experiment], out: Console) -> list[str]:
+    """Run what is not known yet; why some of it failed."""
+    missing = asked.store.missing(experiments)
+    jobs = runner.at_once(missing) if missing else 0
+    out.print(_announced(asked.store, experiments, missing, jobs), soft_wrap=True)
+    if not missing:
+        return []
+    with _meter(out, asked.store, missing) as show:
+        return runner.run(asked.store, missing, jobs, show)
 
 
 class Part(NamedTuple):
@@ -116,34 +127,37 @@ def _parts(asked: Request, out: Console) -> list[Part]:
         for study in asked.studies
         if study != THEORY
     ]
-    absent: dict[str, str] = {}
+    absent = list[str]()
     for dataset in asked.datasets if parts and not asked.kept else []:
         try:
             build(cells_of("table1", dataset, asked.rounds)[0].experiment)
         except BiflError as error:
-            absent[dataset] = str(error)
-            if len(absent) == len(asked.datasets):
+            absent.append(dataset)
+            if len(absent) == len(asked.datasets) and THEORY not in asked.studies:
                 raise
             out.print(f"{dataset} is left out: {error}", soft_wrap=True)
     return [part for part in parts if part.dataset not in absent]
 
 
-def _counted(experiments: list[Experiment], missing: list[Experiment]) -> str:
-    wanted = len({cells.name(one) for one in experiments})
-    return f"{wanted} cells, {wanted - len(missing)} of them kept with all their rounds; nothing is run"
+def _counted(experiments: list[Experiment], store: Store) -> str:
+    wanted = {cells.name(one.changed({"seed": seed})) for one in experiments for seed in (one.seed, *store.seeds(one))}
+    kept = sum((store.kept / f"{name}{cells.SUFFIX}").is_file() for name in wanted)
+    return f"{len(wanted)} cells, {kept} of them kept; nothing is run"
 
 
-def _announced(asked: Request, experiments: list[Experiment], missing: list[Experiment], jobs: int) -> str:
+def _announced(store: Store, experiments: list[Experiment], missing: list[Experiment], jobs: int) -> str:
     wanted = len({cells.name(one) for one in experiments})
     if not missing:
         return f"{wanted} cells, all known already"
-    left = {cells.name(one): max(0, one.rounds - len(asked.store.done(one))) for one in missing}
+    left = {cells.name(one): max(0, one.rounds - len(store.done(one))) for one in missing}
     examples = {one.dataset.name: one for one in missing}
     cost = {name: _seconds_per_image(one) * len(load(one).labels) for name, one in examples.items()}
     seconds = sum(cost[one.dataset.name] * left[cells.name(one)] for one in missing) / jobs
+    anew = sum(len(store.known(one)) > len(store.done(one)) for one in missing)
     return (
         f"{wanted} cells, {wanted - len(missing)} known already; {len(missing)} to run, {sum(left.values()):,} rounds: "
         f"about {duration(seconds)} with {jobs} at a time"
+        + (f". Of {anew} fewer rounds are kept than asked for, and no checkpoint lies here: they start anew" if anew else "")
     )
 
 
@@ -192,8 +206,9 @@ def _meter(out: Console, store: Store, missing: list[Experiment]) -> Iterator[Ca
         for name, experiment in (before | now).items():
             counts[name] = len(store.done(experiment))
         for name in before.keys() - now.keys():
-            records = store.done(before[name])
-            out.print(f"{name}: {records[-1].accuracy:.2%} after round {len(records)}" if records else f"{name}: failed")
+            records = store.known(before[name])
+            finished = len(records) >= before[name].rounds
+            out.print(f"{name}: {records[-1].accuracy:.2%} after round {len(records)}" if finished else f"{name}: failed")
         before.clear()
         before.update(now)
         bar.update(task, completed=sum(counts.values()), description=f"{len(now)} cells: {', '.join(now)}")
@@ -202,21 +217,18 @@ def _meter(out: Console, store: Store, missing: list[Experiment]) -> Iterator[Ca
         yield show
 
 
-def _report(asked: Request, experiments: list[Experiment], out: Console) -> None:
-    known = {cells.name(one): one for one in experiments}
-    results = [Result(name, one, records) for name, one in known.items() if (records := asked.store.known(one))]
-    if not results:
-        return
-    path = asked.out / "report.html"
-    page.write(results, path)
-    out.print(f"report: {path}", soft_wrap=True)
-
-
 def _theory(asked: Request, out: Console) -> None:
+    if asked.kept:
+        out.print("theory is not kept but computed, in less than a minute: bifl reproduce theory", soft_wrap=True)
+        return
+    cases, seed = _QUICK_CASES if asked.quick else _CASES, asked.seeds[0]
+    about = f"{cases:,} random quadratics × {theory.STARTS} starting points, seed {seed}"
+    out.print(f"theory: {about}, and three pictures: less than a minute", soft_wrap=True)
     asked.out.mkdir(parents=True, exist_ok=True)
-    findings = theory.check(_QUICK_CASES if asked.quick else _CASES, asked.seeds[0])
+    findings = theory.check(cases, seed)
     out.print(theory.table(findings))
     out.print(theory.statement_table(findings))
     out.print(theory.misprint_table())
-    for path in theory.draw(asked.out):
+    pictures = theory.draw(asked.out, seed=seed)
+    for path in [*pictures, theory.write(findings, f"`bifl reproduce theory`: {about}.", pictures, asked.out)]:
         out.print(f"written: {path}", soft_wrap=True)

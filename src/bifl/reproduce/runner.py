@@ -5,6 +5,7 @@ What is finished goes to the kept cells; what was stopped stays in its folder an
 
 from __future__ import annotations
 
+import glob
 import os
 import subprocess
 import sys
@@ -35,6 +36,16 @@ class Store(NamedTuple):
     def known(self, experiment: Experiment) -> list[Record]:
         """The rounds of an experiment that need not be run again."""
         return cells.load(self.kept, experiment)
+
+    def seeds(self, experiment: Experiment) -> list[int]:
+        """Those for which rounds are kept."""
+        stem = cells.name(experiment.changed({"seed": 0})).rpartition("-s0-")[0]
+        found = (
+            path.name.removeprefix(f"{stem}-s").partition("-")[0]
+            for path in self.kept.glob(f"{glob.escape(stem)}-s*{cells.SUFFIX}")
+        )
+        seeds = sorted(int(seed) for seed in found if seed.isdecimal())
+        return [seed for seed in seeds if self.known(experiment.changed({"seed": seed}))]
 
     def missing(self, experiments: Iterable[Experiment]) -> list[Experiment]:
         """Those that are not finished, each once, with the most rounds that were asked for."""
@@ -88,17 +99,16 @@ def _memory() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def run(store: Store, experiments: list[Experiment], jobs: int, show: Progress) -> None:
-    """Run what is missing, and keep it.
-
-    Raises:
-        RunError: some cells failed; the others are kept.
-    """
+def run(store: Store, experiments: list[Experiment], jobs: int, show: Progress) -> list[str]:
+    """Run what is missing, and keep it. Returns why some cells failed, if they did."""
     waiting, running, failures = list(experiments), list[Running](), list[str]()
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                running.append(_start(store, waiting.pop(0)))
+                try:
+                    running.append(_start(store, waiting.pop(0)))
+                except RunError as error:
+                    failures.append(str(error))
             for cell in [cell for cell in running if cell.process.poll() is not None]:
                 running.remove(cell)
                 failures += _finish(store, cell)
@@ -108,8 +118,7 @@ def run(store: Store, experiments: list[Experiment], jobs: int, show: Progress) 
         for cell in running:
             cell.process.terminate()  # its folder is consistent at any moment
             cell.process.wait()
-    if failures:
-        raise RunError("; ".join(failures))
+    return failures
 
 
 def _start(store: Store, experiment: Experiment) -> Running:

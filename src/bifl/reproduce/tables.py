@@ -1,10 +1,10 @@
-"""A study's numbers beside the paper's: as a table for the terminal and for a page, and as a picture."""
+"""A study's numbers beside the paper's: as a table for the terminal and for a page, as a picture, and for the report."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from statistics import mean
+from typing import NamedTuple
 
 from rich import box
 from rich.table import Table
@@ -13,90 +13,131 @@ from bifl import cells
 from bifl.files import write_atomic, writing
 from bifl.plot import Curves, draw
 from bifl.report.collect import Result
-from bifl.report.summary import LAST, Series, Spread, ordering
+from bifl.report.remarks import remarks
+from bifl.report.summary import LAST, Series, Setting, Spread, about
 from bifl.reproduce.runner import Store
-from bifl.reproduce.studies import Cell, Study
+from bifl.reproduce.studies import STUDIES, Cell
 
-HEADINGS = ("", "split", "rounds ×\u00a0seeds", f"last {LAST} %", "best %", "paper %", "differ- ence", "bit up", "bit down")
+HEADINGS = {
+    "": "",
+    "split": "split",
+    "rounds × seeds": "rounds\n× seeds",
+    f"last {LAST} rounds, %": f"last {LAST}\nrounds, %",
+    "best round, %": "best\nround, %",
+    "paper, %": "paper, %",
+    "difference, points": "differ-\nence",
+    "bit/param up": "bit/par.\nup",
+    "bit/param down": "bit/par.\ndown",
+}
+"""On a page, and in a terminal, where there is less room."""
+WIDE_HEADINGS = ("MB a round, up / down", "as the paper counts")  # of pages only
 
 
-class Line:
+class Line(NamedTuple):
     """A cell with all of its seeds."""
 
-    def __init__(self, cell: Cell, results: list[Result]) -> None:
-        self.cell = cell
-        self.series = Series(cell.row, results)
+    cell: Cell
+    series: Series
 
     def texts(self) -> list[str]:
-        """What stands in the table."""
+        """What stands below `HEADINGS`."""
         series = self.series
         printed, final = series.printed, series.final()
-        paper = ["–", "–"] if printed is None else [f"{printed.mean:.2f} ± {printed.std:.2f}", f"{final.mean - printed.mean:+.2f}"]
-        bits = [f"{series.average(way):.3f}" if series.average(way) else "–" for way in ("up_bpp", "down_bpp")]
-        counts = f"{series.rounds} × {len(series.runs)}"
-        return [self.cell.row, self.cell.column, counts, _text(final), _text(series.best()), *paper, *bits]
+        difference = "–" if printed is None else f"{final.mean - printed.mean:+.2f}".replace("-", "−")
+        paper = "–" if printed is None else f"{printed.mean:.2f} ± {printed.std:.2f}"
+        bits = [f"{series.average(way):.3f}" if series.sends else "–" for way in ("up_bpp", "down_bpp")]
+        fewer = f" of {len(series.results)}" if len(series.runs) < len(series.results) else ""
+        counts = f"{series.rounds} × {len(series.runs)}{fewer}"
+        return [self.cell.row, self.cell.column, counts, _text(final), _text(series.best()), paper, difference, *bits]
+
+    def wide_texts(self) -> list[str]:
+        """What stands below all headings of a page."""
+        ways = [self.series.megabytes() if self.series.sends else None, self.series.idealised()]
+        return self.texts() + ["–" if way is None else f"{way[0]:.2f} / {way[1]:.2f}" for way in ways]
+
+
+class Shown(NamedTuple):
+    """What is known of a study on a dataset."""
+
+    study: str
+    dataset: str
+    rounds: int | None  # instead of the study's own
+    lines: list[Line]
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return f"{STUDIES[self.study].title} ({self.dataset})"
+
+    @property
+    def name(self) -> str:
+        """For files: studies of a length of their own do not replace the others."""
+        return "-".join([self.study, self.dataset, *([f"{self.rounds}-rounds"] if self.rounds else [])])
+
+    @property
+    def command(self) -> str:
+        """What makes it."""
+        seeds = sorted({result.experiment.seed for line in self.lines for result in line.series.results})
+        words = ["bifl reproduce", self.study, f"dataset={self.dataset}"]
+        words += [f"seeds={','.join(map(str, seeds))}"] if seeds != [0] else []
+        return " ".join([*words, *([f"rounds={self.rounds}"] if self.rounds else [])])
+
+    def columns(self) -> dict[str, list[Series]]:
+        """The experiments of each split."""
+        found: dict[str, list[Series]] = {}
+        for line in self.lines:
+            found.setdefault(line.cell.column, []).append(line.series)
+        return found
+
+    def settings(self) -> list[Setting]:
+        """For the report: one per split."""
+        columns = self.columns()
+        return [
+            Setting(
+                f"{self.title}: {column}" if len(columns) > 1 else self.title, about([one.experiment for one in series]), series
+            )
+            for column, series in columns.items()
+        ]
+
+    def remarks(self) -> list[str]:
+        """What the table does not show."""
+        return [f"{column}: {remark}" for column, series in self.columns().items() for remark in remarks(series)]
+
+    def table(self) -> Table:
+        """For the terminal."""
+        shown = Table(box=box.SIMPLE_HEAD, title=self.title, title_justify="left", title_style="bold", collapse_padding=True)
+        for number, heading in enumerate(HEADINGS.values()):
+            shown.add_column(heading, justify="left" if number < 2 else "right", no_wrap=True)
+        for line in self.lines:
+            shown.add_row(*line.texts())
+        return shown
+
+    def write(self, folder: Path) -> list[Path]:
+        """A page and a picture: `table1-mnist.md`, `table1-mnist.png`."""
+        page, picture = folder / f"{self.name}.md", folder / f"{self.name}.png"
+        headings = [*HEADINGS, *WIDE_HEADINGS]
+        rows = [headings, ["---"] * 2 + ["---:"] * (len(headings) - 2), *(line.wide_texts() for line in self.lines)]
+        text = [f"# {self.title}", "", f"`{self.command}`", "", *("| " + " | ".join(row) + " |" for row in rows), ""]
+        text += [f"- {remark}" for remark in self.remarks()]
+        text += ["", f"![accuracy against rounds and megabytes]({picture.name})"]
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(page, "\n".join(text) + "\n")
+        splits: dict[str, Curves] = {column: {one.label: one.runs for one in series} for column, series in self.columns().items()}
+        draw(splits, picture, self.title)
+        return [page, picture]
 
 
 def collect(store: Store, study: list[Cell], seeds: Iterable[int]) -> list[Line]:
-    """What is known of a study; cells of which nothing is are left out."""
+    """What is known of a study's cells, for these seeds and all that are kept; cells of which nothing is are left out."""
     lines = []
     for cell in study:
-        experiments = [cell.experiment.changed({"seed": seed}) for seed in seeds]
+        wanted = sorted({*seeds, *store.seeds(cell.experiment)})
+        experiments = [cell.experiment.changed({"seed": seed}) for seed in wanted]
         results = [Result(cells.name(one), one, records) for one in experiments if (records := store.known(one))]
         if results:
-            lines.append(Line(cell, results))
+            lines.append(Line(cell, Series(cell.row, results)))
     return lines
-
-
-def remarks(lines: list[Line]) -> list[str]:
-    """What the table does not show: whether the paper's order holds, and what switching costs a hybrid."""
-    said = []
-    for column in dict.fromkeys(line.cell.column for line in lines):
-        series = [
-            line.series._replace(label=line.cell.experiment.algorithm.name)
-            for line in lines
-            if line.cell.column == column and line.series.experiment.algorithm.parameters.get("beta") != 1
-        ]
-        if len({one.label for one in series}) == len(series) and (sentence := ordering(series)):
-            said.append(f"{column}: {sentence}")
-    for line in lines:
-        switch = line.cell.experiment.algorithm.parameters.get("switch")
-        if switch and line.series.rounds > switch:
-            before, after = (100 * mean(records[n].accuracy for records in line.series.runs) for n in (switch - 1, switch))
-            said.append(f"{line.cell.row}: {before:.2f} % before the switch, {after:.2f} % in the round after it.")
-    return said
-
-
-def table(study: Study, dataset: str, lines: list[Line]) -> Table:
-    """For the terminal."""
-    title = f"{study.title} ({dataset})"
-    shown = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", collapse_padding=True)
-    for number, heading in enumerate(HEADINGS):
-        shown.add_column(heading.replace(" ", "\n"), justify="left" if number < 2 else "right", no_wrap=True)
-    for line in lines:
-        shown.add_row(*line.texts())
-    return shown
-
-
-def write(name: str, study: Study, dataset: str, lines: list[Line], folder: Path) -> list[Path]:
-    """A page and a picture of a study: `table1-mnist.md`, `table1-mnist.png`."""
-    page, picture = folder / f"{name}-{dataset}.md", folder / f"{name}-{dataset}.png"
-    rows = [
-        [heading.replace("- ", "") for heading in HEADINGS],
-        ["---"] * 2 + ["---:"] * (len(HEADINGS) - 2),
-        *(line.texts() for line in lines),
-    ]
-    text = [f"# {study.title} ({dataset})", "", f"`bifl reproduce {name} dataset={dataset}`", ""]
-    text += ["| " + " | ".join(row) + " |" for row in rows]
-    text += ["", *(f"- {remark}" for remark in remarks(lines)), "", f"![accuracy against rounds and megabytes]({picture.name})"]
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(page, "\n".join(text) + "\n")
-    splits: dict[str, Curves] = {line.cell.column: {} for line in lines}
-    for line in lines:
-        splits[line.cell.column][line.cell.row] = line.series.runs
-    draw(splits, picture, f"{study.title} ({dataset})")
-    return [page, picture]
 
 
 def _text(spread: Spread) -> str:

@@ -10,8 +10,8 @@ Lemma 2.2, corrected: holds as corrected
 from __future__ import annotations
 
 from bifl.theory.figures import draw
-from bifl.theory.findings import Finding, check
+from bifl.theory.findings import STARTS, Finding, check
 from bifl.theory.misprints import MISPRINTS, Misprint
-from bifl.theory.tables import misprint_table, statement_table, table
+from bifl.theory.tables import misprint_table, statement_table, table, write
 
-__all__ = ["MISPRINTS", "Finding", "Misprint", "check", "draw", "misprint_table", "statement_table", "table"]
+__all__ = ["MISPRINTS", "STARTS", "Finding", "Misprint", "check", "draw", "misprint_table", "statement_table", "table", "write"]

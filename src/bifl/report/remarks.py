@@ -1,0 +1,101 @@
+"""What a table does not show: whether the paper's order of algorithms holds, and what switching costs a hybrid."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import fields
+from statistics import mean
+
+from bifl import paper
+from bifl.experiment import Experiment
+from bifl.report.summary import Series
+
+FAR = 3.0  # points: those that are ≈ lie closer together, ≫ means this far above
+_ALIKE = paper.ORDER[-1]
+
+
+def remarks(series: list[Series]) -> list[str]:
+    """Sentences about the experiments of one setting."""
+    order = ordering(series)
+    return [*([order] if order else []), *switches(series)]
+
+
+def ordering(series: list[Series]) -> str | None:
+    """Whether the paper's order of algorithms holds among these, in a sentence; None where there are not two to compare."""
+    rows = _comparable(series)
+    tiers = [present for tier in paper.ORDER if (present := [name for name in tier if name in rows])]
+    if len(tiers) < 2:
+        return None
+    finals = {name: rows[name].final().mean for tier in tiers for name in tier}
+    lengths = sorted({rows[name].rounds for name in finals})
+    after = f" after {lengths[0]} to {lengths[-1]} rounds" if len(lengths) > 1 else ""
+    order = f"The paper’s order, {_written(tiers)},"
+    if lost := [name for name, final in finals.items() if math.isnan(final)]:
+        return f"{order} cannot be told here: {', '.join(lost)} diverged."
+    wrong, doubtful = _complaints(tiers, finals)
+    if not wrong and not doubtful:
+        return f"{order} holds here{after}."
+    return f"{order} does not {'hold' if wrong else 'quite hold'} here{after}: {'; '.join(wrong + doubtful)}."
+
+
+def switches(series: list[Series]) -> list[str]:
+    """What the round after the switch of every hybrid did to its accuracy."""
+    said = []
+    for one in series:
+        switch = one.experiment.algorithm.parameters.get("switch")
+        if switch and one.rounds > switch:
+            before, after = (100 * mean(records[n].accuracy for records in one.runs) for n in (switch - 1, switch))
+            said.append(f"{one.label}: {before:.2f} % before the switch, {after:.2f} % in the round after it.")
+    return said
+
+
+def _complaints(tiers: list[list[str]], finals: dict[str, float]) -> tuple[list[str], list[str]]:
+    """What contradicts the order, and what is merely less far apart, or farther, than ≫ and ≈ say."""
+    shown = {name: f"{name} ({final:.2f})" for name, final in finals.items()}
+    wrong, doubtful = [], []
+    for place, tier in enumerate(tiers):
+        for better in tier:
+            for worse in (name for below in tiers[place + 1 :] for name in below):
+                gap = finals[better] - finals[worse]
+                if gap < 0:
+                    wrong.append(f"{shown[worse]} is above {shown[better]}")
+                elif worse in _ALIKE and gap < FAR and place == len(tiers) - 2:
+                    doubtful.append(f"{shown[worse]} is only {gap:.2f} points below {shown[better]}")
+    if alike := sorted((name for name in finals if name in _ALIKE), key=finals.__getitem__):
+        low, high = alike[0], alike[-1]
+        if finals[high] - finals[low] >= FAR:
+            doubtful.append(f"{shown[high]} is {finals[high] - finals[low]:.2f} points above {shown[low]}")
+    return wrong, doubtful
+
+
+def _written(tiers: list[list[str]]) -> str:
+    """With the paper's signs."""
+    text = ""
+    for tier in tiers:
+        sign = "" if not text else " ≫ " if tier[0] in _ALIKE else " > "
+        text += sign + " ≈ ".join(tier)
+    return text
+
+
+def _comparable(series: list[Series]) -> dict[str, Series]:
+    """By algorithm, those that differ in nothing else; of several such families the largest."""
+    families: dict[str, dict[str, list[Series]]] = defaultdict(lambda: defaultdict(list))
+    for one in series:
+        families[_but_for_the_algorithm(one.experiment)][one.experiment.algorithm.name].append(one)
+    largest = max(families.values(), key=len, default={})
+    chosen = {name: [one for one in same if len(same) == 1 or _usual(one.experiment)] for name, same in largest.items()}
+    return {name: same[0] for name, same in chosen.items() if same}
+
+
+def _but_for_the_algorithm(experiment: Experiment) -> str:
+    free = {"algorithm", "seed", "rounds", "workers", "device"}
+    return repr([getattr(experiment, item.name) for item in fields(experiment) if item.name not in free])
+
+
+def _usual(experiment: Experiment) -> bool:
+    """Whether the algorithm's parameters are the paper's first choice, or else the defaults."""
+    cell = paper.cell_of(experiment)
+    if cell is not None:
+        return not cell.row.parameters
+    return experiment.algorithm == Experiment(algorithm=experiment.algorithm.name).algorithm
