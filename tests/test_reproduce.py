@@ -88,13 +88,13 @@ def test_remarks_tell_the_order_and_the_price_of_a_switch(tmp_path: Path) -> Non
     found = shown(Store(tmp_path, tmp_path), "hybrid", 5)
     assert [line.texts()[3] for line in found.lines] == ["78.00", "68.00", "68.00", "68.00", "88.00"]
     assert found.remarks() == [
-        "IID: The paper’s order, fedavg > biml, holds here.",
+        "IID: The paper’s order, FA > BiFL-BiML, holds here.",
         "IID: hybrid T = 1: 70.00 % before the switch, 60.00 % in the round after it.",
         "IID: hybrid T = 2: 60.00 % before the switch, 70.00 % in the round after it.",
         "IID: hybrid T = 3: 70.00 % before the switch, 70.00 % in the round after it.",
     ]
     page = render(found.settings())
-    assert "holds here. hybrid T = 1: 70.00 % before the switch" in page
+    assert '<p class="note">hybrid T = 1: 70.00 % before the switch' in page
 
 
 def test_a_table_shows_every_seed_that_is_kept(tmp_path: Path) -> None:

@@ -30,10 +30,10 @@ def ordering(series: list[Series]) -> str | None:
     finals = {name: rows[name].final().mean for tier in tiers for name in tier}
     lengths = sorted({rows[name].rounds for name in finals})
     after = f" after {lengths[0]} to {lengths[-1]} rounds" if len(lengths) > 1 else ""
-    order = f"The paper’s order, {_written(tiers)},"
-    if lost := [name for name, final in finals.items() if math.isnan(final)]:
+    order = f"The paper’s order, {_written(tiers, {name: rows[name].label for name in finals})},"
+    if lost := [rows[name].label for name, final in finals.items() if math.isnan(final)]:
         return f"{order} cannot be told here: {', '.join(lost)} diverged."
-    wrong, doubtful = _complaints(tiers, finals)
+    wrong, doubtful = _complaints(tiers, finals, {name: f"{rows[name].label} ({final:.2f})" for name, final in finals.items()})
     if not wrong and not doubtful:
         return f"{order} holds here{after}."
     return f"{order} does not {'hold' if wrong else 'quite hold'} here{after}: {'; '.join(wrong + doubtful)}."
@@ -50,9 +50,8 @@ def switches(series: list[Series]) -> list[str]:
     return said
 
 
-def _complaints(tiers: list[list[str]], finals: dict[str, float]) -> tuple[list[str], list[str]]:
+def _complaints(tiers: list[list[str]], finals: dict[str, float], shown: dict[str, str]) -> tuple[list[str], list[str]]:
     """What contradicts the order, and what is merely less far apart, or farther, than ≫ and ≈ say."""
-    shown = {name: f"{name} ({final:.2f})" for name, final in finals.items()}
     wrong, doubtful = [], []
     for place, tier in enumerate(tiers):
         for better in tier:
@@ -69,12 +68,12 @@ def _complaints(tiers: list[list[str]], finals: dict[str, float]) -> tuple[list[
     return wrong, doubtful
 
 
-def _written(tiers: list[list[str]]) -> str:
+def _written(tiers: list[list[str]], labels: dict[str, str]) -> str:
     """With the paper's signs."""
     text = ""
     for tier in tiers:
         sign = "" if not text else " ≫ " if tier[0] in _ALIKE else " > "
-        text += sign + " ≈ ".join(tier)
+        text += sign + " ≈ ".join(labels[name] for name in tier)
     return text
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from bifl import cells
 from bifl.files import write_atomic, writing
-from bifl.plot import Curves, draw
+from bifl.plot import draw
 from bifl.report.collect import Result
 from bifl.report.remarks import remarks
 from bifl.report.summary import LAST, Series, Setting, Spread, about
@@ -112,19 +112,21 @@ class Shown(NamedTuple):
             shown.add_row(*line.texts())
         return shown
 
-    def write(self, folder: Path) -> list[Path]:
-        """A page and a picture: `table1-mnist.md`, `table1-mnist.png`."""
-        page, picture = folder / f"{self.name}.md", folder / f"{self.name}.png"
+    def page(self) -> str:
+        """In Markdown, with the picture that `write` puts beside it."""
         headings = [*HEADINGS, *WIDE_HEADINGS]
         rows = [headings, ["---"] * 2 + ["---:"] * (len(headings) - 2), *(line.wide_texts() for line in self.lines)]
-        text = [f"# {self.title}", "", f"`{self.command}`", "", *("| " + " | ".join(row) + " |" for row in rows), ""]
-        text += [f"- {remark}" for remark in self.remarks()]
-        text += ["", f"![accuracy against rounds and megabytes]({picture.name})"]
+        lines = [f"# {self.title}", "", f"`{self.command}`", "", *("| " + " | ".join(row) + " |" for row in rows), ""]
+        lines += [f"- {remark}" for remark in self.remarks()]
+        return "\n".join([*lines, "", f"![accuracy against rounds and megabytes]({self.name}.png)"]) + "\n"
+
+    def write(self, folder: Path) -> list[Path]:
+        """The page and the picture: `table1-mnist.md`, `table1-mnist.png`."""
+        page, picture = folder / f"{self.name}.md", folder / f"{self.name}.png"
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(page, "\n".join(text) + "\n")
-        splits: dict[str, Curves] = {column: {one.label: one.runs for one in series} for column, series in self.columns().items()}
-        draw(splits, picture, self.title)
+            write_atomic(page, self.page())
+        draw({column: {one.label: one.runs for one in series} for column, series in self.columns().items()}, picture, self.title)
         return [page, picture]
 
 
