@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis.extra import numpy as arrays
 from rich.console import Console
 
 from bifl import mle, theory
+from bifl.nn.models import mnist_cnn
 from bifl.theory import curves, descent, exact, findings, lemmas, quadratics
 from bifl.theory.findings import CORRECTED, FALSE, HOLDS, Finding
 from bifl.theory.quadratics import Array, Quadratic
@@ -244,6 +246,31 @@ def test_the_tables_name_everything(found: dict[str, Finding]) -> None:
     text = console.export_text()
     assert all(text.count(claim) >= 2 for claim in found)
     assert all(misprint.place in text for misprint in theory.MISPRINTS)
+
+
+def test_the_page_has_every_claim_and_misprint(found: dict[str, Finding], tmp_path: Path) -> None:
+    text = theory.write(list(found.values()), "about", [tmp_path / "a.png"], tmp_path).read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(rows) == 2 * (2 + len(found)) + 2 + len(theory.MISPRINTS)
+    assert {re.sub(r"\\\\\|", "", row).count("|") for row in rows} == {4, 5, 6}, "a sign that Markdown takes for its own"
+    assert "![a](a.png)" in text
+
+
+def test_the_numbers_of_the_misprints() -> None:
+    text = {misprint.place: " ".join(misprint) for misprint in theory.MISPRINTS}
+    drawn = curves.ml_pu_curves()
+    errors = [np.sqrt(np.mean((drawn.printed - exact) ** 2)) for exact in (drawn.ratio, drawn.location)]
+    numbers = {
+        "§3 constants": [
+            f"{value:.3f}".replace("-", "−") for value in (drawn.printed[0], drawn.ratio[0], drawn.location[0], *errors)
+        ],
+        "§3 exponent": [f"{drawn.ratio[69]:.3f}"],
+        "§4 FEMNIST MB": [f"{6_608_026 * 4 * clients / 1e6:.{digits}f}" for clients, digits in ((10, 2), (89, 1))],
+        "§4 CelebA MB": [f"{31_078 * 4e-4:.2f}", f"{31_078 * 32e-4:.2f}", f"{31_078e-4 * np.log2(101):.1f}"],
+        "§4 batch-norm": [str(sum(layer.num_features for layer in mnist_cnn(10).modules() if hasattr(layer, "num_features")))],
+    }
+    for place, expected in numbers.items():
+        assert all(number in text[place] for number in expected), (place, expected)
 
 
 def test_the_pictures_are_small(tmp_path: Path) -> None:
