@@ -138,7 +138,9 @@ def test_figures_are_what_plotly_takes() -> None:
     found = re.search(r'id="figures">(.*?)</script>', page)
     assert found
     drawn = json.loads(found[1])
-    assert set(drawn) == {f"s0-{name}" for name in ["rounds", "uploaded", "downloaded", "flips-0", "flips-1", "votes-1", "split-0"]}
+    assert set(drawn) == {
+        f"s0-{name}" for name in ["rounds", "uploaded", "downloaded", "flips-0", "flips-1", "votes-1", "split-0"]
+    } | {"ml-pu"}
     for figure in drawn.values():
         graph_objects.Figure(figure)  # refuses what it does not know
         assert figure["layout"]["xaxis"]["title"]["text"]
@@ -241,7 +243,7 @@ def lines(page: Page, chart: str) -> int:
 def test_every_chart_is_drawn(browser: Browser, report: Path) -> None:
     with opened(browser, report) as page:
         charts = page.locator(".chart:not([hidden])")
-        assert charts.count() == 12
+        assert charts.count() == 13
         for number in range(charts.count()):
             box = charts.nth(number).locator(".main-svg").first.bounding_box()
             assert box

@@ -6,13 +6,14 @@ import gzip
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from bifl import cells, paper
 from bifl.errors import RunError
 from bifl.experiment import Experiment
 from bifl.report.collect import read as read_results
 from bifl.report.page import render
-from bifl.reproduce.command import _announced
+from bifl.reproduce.command import _announced, _parts, request, wanted
 from bifl.reproduce.runner import Store
 from bifl.reproduce.studies import PLACES, STUDIES
 from bifl.reproduce.studies import cells as cells_of
@@ -67,6 +68,15 @@ def test_a_damaged_cell_is_named(tmp_path: Path) -> None:
         path.write_bytes(damage)
         with pytest.raises(RunError, match=path.name):
             cells.load(tmp_path, Experiment())
+
+
+def test_everything_is_run_in_the_order_of_the_paper_and_the_first_seed_first() -> None:
+    asked = request(["all"], {"dataset": "mnist5k", "seeds": "0,1"}, (Path("a"), Path("b")), quick=False, kept=False)
+    assert asked.studies == ["table1", "table2", "alpha", "hybrid", "clients", "unbalanced", "participation", "theory"]
+    experiments = asked.store.missing(wanted(asked, _parts(asked, Console())))
+    seeds = [experiment.seed for experiment in experiments]
+    assert seeds == sorted(seeds)
+    assert [experiment.algorithm.name for experiment in experiments[:3]] == ["baseline", "fedavg", "bnn"]
 
 
 def test_only_what_is_missing_is_run(tmp_path: Path) -> None:

@@ -69,10 +69,11 @@ studies:
 keys (default):
   dataset (mnist)       mnist, mnist5k, fashion_mnist, mnist_writers, femnist, celeba; several with
                         commas: those that are not on this machine are named and left out
-  seeds (0)             several give mean ± standard deviation
+  seeds (0)             which to run; tables show all that are kept, as mean ± standard deviation
   rounds                instead of each study's own, 60 or 100
 
 Finished cells are kept in DIR/cells and never run again; a stopped command goes on where it was.
+More about it: docs/reproduce.md.
 """
 
 _TRACK = """\
@@ -91,7 +92,7 @@ keys (default) and their meaning:
   algorithms (fedavg,full,biml,up_down)
                         names from `bifl list`, parameters after plus signs: biml,up_down+beta=1;
                         my.py:mine is one from a file of your own
-  seeds (0)             several give mean ± standard deviation
+  seeds (0)             which to run; tables show all that are kept, as mean ± standard deviation
 {_KEYS}"""
 
 

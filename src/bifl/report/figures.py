@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bifl import mle
 from bifl.report.summary import Series
 from bifl.runtime.record import SURENESS_BINS, Record
 
@@ -96,6 +97,24 @@ def sureness(records: list[Record]) -> Figure | None:
     figure = _figure(traces, "|W̃|: from 0, votes split, to 1, unanimous", "weights, %")
     figure["layout"] |= {"showlegend": True, "bargap": 0.15, "bargroupgap": 0.05}
     figure["layout"]["xaxis"] |= {"range": [0, 1], "dtick": 0.2, "showgrid": False}
+    return figure
+
+
+def ml_pu(voters: int) -> Figure:
+    """ML-PU's r = μ̂/w̄ and û = μ̂/σ̂ by the votes that agree with a client (the paper's Fig. 3), and the paper's fit."""
+    agree = np.arange(1.0, voters + 1)
+    ratio = mle.ratio(agree, voters)
+    with np.errstate(divide="ignore"):  # û is infinite where all agree: a gap
+        location = ratio / np.sqrt(1 - ratio)
+    lines = {"r, exact": ratio, "r, the paper’s fit": mle.fitted_ratio(agree, voters), "û, exact": location}
+    traces = [
+        _line([float(votes) for votes in agree], [_digits(value) for value in values], name, place)
+        | {"hovertemplate": "%{y:.3f} at %{x} votes<extra>%{fullData.name}</extra>"}
+        for place, (name, values) in enumerate(lines.items())
+    ]
+    traces[1]["line"]["dash"] = "dot"
+    figure = _figure(traces, f"votes of {voters} that agree with a client’s own sign", "factor, or û")
+    figure["layout"]["showlegend"] = True
     return figure
 
 

@@ -17,6 +17,7 @@ from bifl.report import figures
 from bifl.report.remarks import remarks
 from bifl.report.summary import TARGETS, Series, Setting
 
+ML_PU = ("biml", "biml_fit", "hybrid")  # the algorithms with a maximum-likelihood update
 MANY_CLIENTS = 300  # columns of a heat map beyond which nothing can be told apart
 
 
@@ -60,6 +61,9 @@ def render(groups: list[Setting]) -> str:
         _section(f"s{number}", group, places, drawn)
         for number, (group, places) in enumerate(zip(groups, _places(groups), strict=True))
     ]
+    voters = _voters(groups)
+    if voters:
+        drawn["ml-pu"] = figures.ml_pu(voters)
     environment = Environment(
         loader=PackageLoader("bifl.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -68,6 +72,7 @@ def render(groups: list[Setting]) -> str:
         version=__version__,
         runs=sum(len(one.results) for group in groups for one in group.series),
         sections=sections,
+        voters=voters,
         targets=TARGETS,
         links=LINKS,
         figures=drawn,
@@ -75,6 +80,13 @@ def render(groups: list[Setting]) -> str:
         script=_text("script.js"),
         plotly=_plotly(),
     )
+
+
+def _voters(groups: list[Setting]) -> int:
+    """How many clients vote where ML-PU reads the votes; 0 where it does not. Of several numbers the most frequent."""
+    experiments = [one.experiment for group in groups for one in group.series]
+    numbers = [one.clients for one in experiments if one.algorithm.name in ML_PU]
+    return max(numbers, key=numbers.count, default=0)
 
 
 def _places(groups: list[Setting]) -> list[dict[str, int]]:
