@@ -87,7 +87,8 @@ class Network:
     ) -> float:  # fmt: skip
         """Without autograd, but for what `forward` makes of aux."""
         layers = len(self.layout.layers)
-        flat = forward.weights(latent._replace(scales=trained[:layers], sizes=self.layout.sizes))
+        with torch.set_grad_enabled(not forward.straight):
+            flat = forward.weights(latent._replace(scales=trained[:layers], sizes=self.layout.sizes))
         signs, real = flat.detach().numpy(), trained.detach().numpy()
         weights, for_weights, for_real = signs, np.empty_like(signs), np.zeros_like(real)
         parts = self._parts if forward.scaled else []
@@ -99,7 +100,7 @@ class Network:
         for number, part in enumerate(parts):
             for_real[number] = np.dot(for_weights[part], signs[part])
             for_weights[part] *= real[number]
-        if flat is latent.aux:
+        if forward.straight:
             latent.aux.grad = torch.from_numpy(for_weights)
         elif flat.requires_grad:
             flat.backward(torch.from_numpy(for_weights))  # type: ignore[no-untyped-call]

@@ -50,6 +50,7 @@ class Forward:
         clip: whether training keeps aux within [−1, 1].
         alphabet: what the weights of the finished model are made of.
         codes: (layer, number of layers, weight or bias) → whether that tensor is coded; the others stay real and are averaged.
+        straight: whether the gradient w.r.t. aux is that w.r.t. the weights, so that nobody need ask autograd.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Forward:
     clip: bool
     alphabet: Alphabet
     codes: Callable[[int, int, str], bool] = everything
+    straight: bool = False
 
 
 class _StraightThroughSign(torch.autograd.Function):
@@ -122,7 +124,7 @@ def trained_ternary(latent: Latent) -> Tensor:
     return weights
 
 
-binary = Forward("binary", straight_through_sign, scaled=True, clip=True, alphabet=BINARY)
-real = Forward("real", _as_they_are, scaled=False, clip=False, alphabet=FLOAT32)
+binary = Forward("binary", straight_through_sign, scaled=True, clip=True, alphabet=BINARY, straight=True)
+real = Forward("real", _as_they_are, scaled=False, clip=False, alphabet=FLOAT32, straight=True)
 ternary = Forward("ternary", trained_ternary, scaled=False, clip=False, alphabet=TERNARY, codes=inner_weights)
 FORWARDS = {forward.name: forward for forward in (binary, real, ternary)}
