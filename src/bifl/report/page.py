@@ -70,7 +70,7 @@ def render(groups: list[Setting]) -> str:
     environment.globals["key"] = figures.key
     return environment.get_template("template.html").render(
         version=__version__,
-        runs=sum(len(one.results) for group in groups for one in group.series),
+        runs=len({result.name for group in groups for one in group.series for result in one.results}),
         sections=sections,
         voters=voters,
         targets=TARGETS,
