@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -14,12 +15,15 @@ SMALL = ["clients=2", "workers=1"]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def bifl(*words: str | Path, cwd: Path | None = None, limit: int | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command. `limit` caps the size of every file it writes, in kB: a full disk, on request."""
+def bifl(
+    *words: str | Path, cwd: Path | None = None, limit: int | None = None, data: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command. `limit` caps the size of every file it writes, in kB: a full disk, on request. `data` is its BIFL_DATA."""
     command: Sequence[str | Path] = [*BIFL, *words]
     if limit is not None:
         command = ["bash", "-c", f'ulimit -f {limit}; exec "$@"', "bash", *command]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, check=False)
+    environment = os.environ | ({"BIFL_DATA": str(data)} if data else {})
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=300, check=False)
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:

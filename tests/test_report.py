@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterator
@@ -106,7 +107,21 @@ def test_the_order_of_algorithms_is_told() -> None:
         f"{every} does not quite hold here: fttq (95.00) is only 2.00 points below biml (97.00); "
         "fttq (95.00) is 6.00 points above up_down (89.00)."
     )
-    assert order(fedavg=0.99, biml=float("nan")) == "The paper’s order, fedavg > biml, cannot be told here: biml diverged."
+    assert (
+        order(fedavg=0.99, biml=float("nan"))
+        == "The paper’s order, fedavg > biml, cannot be told here: biml has rounds that nobody evaluated."
+    )
+
+
+def test_rounds_that_nobody_evaluated_are_told_as_such() -> None:
+    blind = result("seed=1")
+    blind = blind._replace(records=[record._replace(accuracy=math.nan) for record in blind.records])
+    (row,) = settings([result(), blind])[0].series
+    assert math.isnan(row.final().mean)
+    assert math.isnan(row.best().mean)
+    assert "nan" in render(settings([result(), blind]))
+    gap = result()._replace(records=[*result().records[:-1], result().records[-1]._replace(accuracy=math.nan)])
+    assert settings([gap])[0].series[0].best().mean == pytest.approx(90.0, abs=0.1)
 
 
 def test_the_order_is_one_of_algorithms_that_differ_in_nothing_else() -> None:

@@ -88,7 +88,8 @@ def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
 
 
 def shown(store: Store, study: str, rounds: int | None) -> Shown:
-    return Shown(study, "mnist5k", rounds, collect(store, cells_of(study, "mnist5k", rounds), [0]))
+    found = cells_of(study, "mnist5k", rounds)
+    return Shown(study, "mnist5k", rounds, collect(store, found, [0]), len(found))
 
 
 def test_remarks_tell_the_order_and_the_price_of_a_switch(tmp_path: Path) -> None:
@@ -120,7 +121,15 @@ def test_a_table_shows_every_seed_that_is_kept(tmp_path: Path) -> None:
     assert found.command == "bifl reproduce table1 dataset=mnist5k seeds=0,3,12 rounds=2"
     page, picture = found.write(tmp_path / "out")
     assert (page.name, picture.name) == ("table1-mnist5k-2-rounds.md", "table1-mnist5k-2-rounds.png")
-    assert "| 0.00 / 0.00 | 0.00 / 0.00 |" in page.read_text()
+    assert "- 8 of 9 rows have yet to be run." in page.read_text()
+
+
+def test_megabytes_stand_beside_the_papers_account(tmp_path: Path) -> None:
+    experiment = cells_of("table1", "mnist5k", 1)[4].experiment  # BiFL-BiML, 10 clients
+    heavy = RECORD._replace(up_bytes=500_000, down_bytes=3_200_000, up_bpp=0.5)  # of 10 clients with 800,000 parameters
+    cells.save(tmp_path, experiment, [heavy])
+    (line,) = shown(Store(tmp_path, tmp_path), "table1", 1).lines
+    assert line.wide_texts()[-2:] == ["0.50 / 3.20", "1.00 / 3.46"]
 
 
 def test_every_study_has_its_own_rounds_in_the_report(tmp_path: Path) -> None:
@@ -147,16 +156,17 @@ def test_reproduce_runs_keeps_and_shows(tmp_path: Path) -> None:
 
 
 def test_a_cell_that_fails_costs_no_table(tmp_path: Path) -> None:
-    """The folder of one cell holds another experiment, that of another cannot be written to; the third cell is kept."""
+    """The folder of one cell holds a config of another version, that of another cannot be written to; the third cell is kept."""
     command = ["reproduce", "clients", "--quick"]
     kept, foreign, broken = (cell.experiment for cell in cells_of("clients", "mnist5k", None))
     store = Store(tmp_path / "runs" / "quick" / "cells", tmp_path / "runs" / "quick" / "work")
     cells.save(store.kept, kept, records(*[0.5] * 12))
-    RunFolder.start(store.folder(foreign), kept)
+    RunFolder.start(store.folder(foreign), foreign)
+    (store.folder(foreign) / "config.toml").write_text("warp = 9\n")
     RunFolder.start(store.folder(broken), broken)
     (store.folder(broken) / "checkpoint").write_bytes(b"")
     done = bifl(*command, cwd=tmp_path)
-    assert "holds another experiment" in refused(done)
+    assert "warp" in refused(done)
     assert f"cell {cells.name(broken)}: " in done.stderr
     assert f"{cells.name(broken)}: failed" in done.stdout
     assert "M = 5" in done.stdout
@@ -164,13 +174,13 @@ def test_a_cell_that_fails_costs_no_table(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_can_be_shown_without_data(tmp_path: Path) -> None:
-    known = cells_of("unbalanced", "celeba", None)[1].experiment
+    known = cells_of("unbalanced", "mnist_writers", None)[1].experiment
     cells.save(tmp_path / "results" / "cells", known.changed({"seed": 1}), records(0.1, 0.2))
-    done = bifl("reproduce", "table1", "unbalanced", "dataset=celeba", "--kept", cwd=tmp_path)
+    done = bifl("reproduce", "table1", "unbalanced", "dataset=mnist_writers", "--kept", cwd=tmp_path, data=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "12 cells, 1 of them kept; nothing is run" in done.stdout
     assert "Table I" in done.stdout, "one of its cells is the one that is kept"
-    assert "2 × 1" in done.stdout
+    assert "2 of 100 × 1" in done.stdout
     assert not (tmp_path / "runs").exists()
 
 
@@ -181,13 +191,13 @@ def test_rounds_that_cannot_be_continued_are_announced(tmp_path: Path) -> None:
     cells.save(store.kept, first, records(0.1))
     said = _announced(store, [first, second], store.missing([first, second]), 1)
     assert "2 to run, 4 rounds" in said
-    assert "Of 1 fewer rounds are kept than asked for" in said
+    assert "1 of them, kept with fewer rounds and without a checkpoint here, will start anew" in said
 
 
 def test_datasets_that_are_not_here_are_named_and_left_out(tmp_path: Path) -> None:
-    done = bifl("reproduce", "clients", "dataset=celeba,mnist5k", "rounds=1", cwd=tmp_path)
+    done = bifl("reproduce", "clients", "dataset=mnist_writers,mnist5k", "rounds=1", cwd=tmp_path, data=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "celeba is left out: " in done.stdout
+    assert "mnist_writers is left out: " in done.stdout
     assert "(mnist5k)" in done.stdout
 
 

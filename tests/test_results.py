@@ -18,7 +18,8 @@ EXPLAINED = ("N_c = 3",)  # where the last rounds are below the paper's: docs/re
 
 
 def shown(study: str, dataset: str = "mnist") -> Shown:
-    return Shown(study, dataset, None, collect(Store(RESULTS / "cells", RESULTS), cells_of(study, dataset, None), [0]))
+    cells = cells_of(study, dataset, None)
+    return Shown(study, dataset, None, collect(Store(RESULTS / "cells", RESULTS), cells, [0]), len(cells))
 
 
 def test_every_study_has_a_page() -> None:

@@ -92,7 +92,7 @@ keys (default) and their meaning:
   algorithms (fedavg,full,biml,up_down)
                         names from `bifl list`, parameters after plus signs: biml,up_down+beta=1;
                         my.py:mine is one from a file of your own
-  seeds (0)             which to run; tables show all that are kept, as mean ± standard deviation
+  seeds (0)             several give mean ± standard deviation
 {_KEYS}"""
 
 

@@ -43,12 +43,12 @@ ORDER = (("fedavg",), ("full",), ("biml",), ("up_only", "fttq", "up_down"))
 """The paper's ordering, FA > Full > BiML ≫ UpOnly ≈ FTTQ ≈ UpDown: the best first, those that are about equal together."""
 
 _BITS: dict[str, Callable[[int], tuple[float, float]]] = {
-    "fedavg": lambda clients: (32, 32),
-    "full": lambda clients: (32, 32),
-    "biml": lambda clients: (1, log2(clients + 1)),
-    "up_only": lambda clients: (1, log2(clients + 1)),
-    "fttq": lambda clients: (log2(3), log2(3)),
-    "up_down": lambda clients: (1, 1),
+    "fedavg": lambda voters: (32, 32),
+    "full": lambda voters: (32, 32),
+    "biml": lambda voters: (1, log2(voters + 1)),
+    "up_only": lambda voters: (1, log2(voters + 1)),
+    "fttq": lambda voters: (log2(3), log2(3)),
+    "up_down": lambda voters: (1, 1),
 }
 """Table I's bits per parameter, up and down."""
 
@@ -101,17 +101,19 @@ def value(experiment: Experiment) -> Value | None:
     return None if cell is None else CELLS[cell]
 
 
-def megabytes(experiment: Experiment, parameters: int) -> tuple[float, float] | None:
-    """What a round takes up and down by the paper's account: every parameter of every client at its table's bits, nothing else.
+def megabytes(algorithm: str, parameters: int, voters: int, clients: int) -> tuple[float, float] | None:
+    """What a round takes up and down by the paper's account: every parameter at its table's bits, nothing else.
 
-    >>> [round(way, 1) for way in megabytes(Experiment.of("mnist-iid"), 82_242)]
+    >>> [round(way, 1) for way in megabytes("biml", parameters=82_242, voters=100, clients=100)]
     [1.0, 6.8]
+    >>> megabytes("biml", parameters=1_000_000, voters=3, clients=8)  # three vote, eight hear of it
+    (0.375, 2.0)
     """
-    bits = _BITS.get(FITTED.get(experiment.algorithm.name, experiment.algorithm.name))
+    bits = _BITS.get(FITTED.get(algorithm, algorithm))
     if bits is None:
         return None
-    up, down = (parameters * way / 8e6 for way in bits(experiment.clients))
-    return experiment.participation * experiment.clients * up, experiment.clients * down
+    up, down = (parameters * way / 8e6 for way in bits(voters))
+    return voters * up, clients * down
 
 
 def cell_of(experiment: Experiment) -> Cell | None:

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from bifl import __version__, census
 from bifl.errors import BiflError
-from bifl.experiment import Experiment
+from bifl.experiment import Choice, Experiment
 from bifl.files import write_atomic, writing
 from bifl.report import figures
 from bifl.report.remarks import remarks
-from bifl.report.summary import TARGETS, Series, Setting
+from bifl.report.summary import LAST, TARGETS, Series, Setting
 
 ML_PU = ("biml", "biml_fit", "hybrid")  # the algorithms with a maximum-likelihood update
 MANY_CLIENTS = 300  # columns of a heat map beyond which nothing can be told apart
@@ -57,8 +57,9 @@ def render(groups: list[Setting]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     drawn: dict[str, figures.Figure] = {}
+    absent: dict[Choice, str] = {}
     sections = [
-        _section(f"s{number}", group, places, drawn)
+        _section(f"s{number}", group, places, drawn, absent)
         for number, (group, places) in enumerate(zip(groups, _places(groups), strict=True))
     ]
     voters = _voters(groups)
@@ -74,6 +75,7 @@ def render(groups: list[Setting]) -> str:
         sections=sections,
         voters=voters,
         targets=TARGETS,
+        last=LAST,
         links=LINKS,
         figures=drawn,
         style=_text("style.css"),
@@ -84,8 +86,8 @@ def render(groups: list[Setting]) -> str:
 
 def _voters(groups: list[Setting]) -> int:
     """How many clients vote where ML-PU reads the votes; 0 where it does not. Of several numbers the most frequent."""
-    experiments = [one.experiment for group in groups for one in group.series]
-    numbers = [one.clients for one in experiments if one.algorithm.name in ML_PU]
+    series = [one for group in groups for one in group.series if one.experiment.algorithm.name in ML_PU]
+    numbers = [one.runs[0][0].clients for one in series]
     return max(numbers, key=numbers.count, default=0)
 
 
@@ -103,7 +105,9 @@ def _places(groups: list[Setting]) -> list[dict[str, int]]:
     return found
 
 
-def _section(key: str, group: Setting, places: dict[str, int], drawn: dict[str, figures.Figure]) -> dict[str, Any]:
+def _section(
+    key: str, group: Setting, places: dict[str, int], drawn: dict[str, figures.Figure], absent: dict[Choice, str]
+) -> dict[str, Any]:
     """One setting's part of the page; its figures go to `drawn`."""
     series = group.series
     drawn[f"{key}-rounds"] = figures.accuracy_by_round(series, places)
@@ -123,8 +127,7 @@ def _section(key: str, group: Setting, places: dict[str, int], drawn: dict[str, 
         "several": any(len(one.runs) > 1 for one in series),
         "sends": any(one.sends for one in series),
         "shown": voted[0] if voted else 0,
-        "voted": bool(voted),
-        "splits": [_split(f"{key}-split-{number}", one, drawn) for number, one in enumerate(_dealt(series))],
+        "splits": [_split(f"{key}-split-{number}", one, drawn, absent) for number, one in enumerate(_dealt(series))],
     }
 
 
@@ -135,11 +138,15 @@ def _dealt(series: list[Series]) -> list[Experiment]:
     return list({experiment.clients: experiment for experiment in reversed(federated)}.values())
 
 
-def _split(key: str, experiment: Experiment, drawn: dict[str, figures.Figure]) -> Split:
+def _split(key: str, experiment: Experiment, drawn: dict[str, figures.Figure], absent: dict[Choice, str]) -> Split:
+    """Datasets that could not be had go to `absent`: one attempt to download them is enough."""
+    if experiment.dataset in absent:
+        return Split(absent[experiment.dataset], None)
     try:
         dealt = census.count(experiment)
     except BiflError as error:
-        return Split(f"The split cannot be shown here: {error}.", None)
+        absent[experiment.dataset] = f"The split cannot be shown here: {error}."
+        return Split(absent[experiment.dataset], None)
     if len(dealt.counts) > MANY_CLIENTS:
         return Split(f"{census.facts(dealt)}; the first {MANY_CLIENTS} are shown.", _put(drawn, key, dealt.counts[:MANY_CLIENTS]))
     return Split(f"{census.facts(dealt)}.", _put(drawn, key, dealt.counts))

@@ -32,7 +32,7 @@ def ordering(series: list[Series]) -> str | None:
     after = f" after {lengths[0]} to {lengths[-1]} rounds" if len(lengths) > 1 else ""
     order = f"The paper’s order, {_written(tiers, {name: rows[name].label for name in finals})},"
     if lost := [rows[name].label for name, final in finals.items() if math.isnan(final)]:
-        return f"{order} cannot be told here: {', '.join(lost)} diverged."
+        return f"{order} cannot be told here: {', '.join(lost)} has rounds that nobody evaluated."
     wrong, doubtful = _complaints(tiers, finals, {name: f"{rows[name].label} ({final:.2f})" for name, final in finals.items()})
     if not wrong and not doubtful:
         return f"{order} holds here{after}."
@@ -43,8 +43,10 @@ def switches(series: list[Series]) -> list[str]:
     """What the round after the switch of every hybrid did to its accuracy."""
     said = []
     for one in series:
-        switch = one.experiment.algorithm.parameters.get("switch")
-        if switch and one.rounds > switch:
+        if one.experiment.algorithm.name != "hybrid":
+            continue
+        switch = one.experiment.algorithm.parameters["switch"]
+        if one.rounds > switch:
             before, after = (100 * mean(records[n].accuracy for records in one.runs) for n in (switch - 1, switch))
             said.append(f"{one.label}: {before:.2f} % before the switch, {after:.2f} % in the round after it.")
     return said
@@ -82,7 +84,8 @@ def _comparable(series: list[Series]) -> dict[str, Series]:
     families: dict[str, dict[str, list[Series]]] = defaultdict(lambda: defaultdict(list))
     for one in series:
         families[_but_for_the_algorithm(one.experiment)][one.experiment.algorithm.name].append(one)
-    largest = max(families.values(), key=len, default={})
+    ranked = {name for tier in paper.ORDER for name in tier}
+    largest = max(families.values(), key=lambda family: len(ranked & family.keys()), default={})
     chosen = {name: [one for one in same if len(same) == 1 or _usual(one.experiment)] for name, same in largest.items()}
     return {name: same[0] for name, same in chosen.items() if same}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from math import isfinite, nan
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
@@ -78,7 +79,7 @@ class Series(NamedTuple):
 
     def best(self) -> Spread:
         """Accuracy in % of the best round, which flatters whatever swings."""
-        return self._spread(lambda records: max(r.accuracy for r in records))
+        return self._spread(lambda records: max((r.accuracy for r in records if isfinite(r.accuracy)), default=nan))
 
     def average(self, field: str) -> float:
         """The mean over rounds and seeds of a number that records hold."""
@@ -95,8 +96,11 @@ class Series(NamedTuple):
 
     def idealised(self) -> tuple[float, float] | None:
         """The same by the paper's account."""
+        if not self.sends or self.experiment.idle != "train":  # those who sleep receive nothing
+            return None
         first = self.runs[0][0]
-        return paper.megabytes(self.experiment, round(8 * first.up_bytes / first.clients / first.up_bpp)) if self.sends else None
+        parameters = round(8 * first.up_bytes / first.clients / first.up_bpp)
+        return paper.megabytes(self.experiment.algorithm.name, parameters, first.clients, self.experiment.clients)
 
     def up_per_client(self) -> float:
         """Bytes that a client uploads in an average round."""
@@ -112,6 +116,8 @@ class Series(NamedTuple):
 
     def _spread(self, number: Callable[[list[Record]], float]) -> Spread:
         values = [100 * number(records) for records in self.runs]
+        if not all(map(isfinite, values)):  # rounds that nobody evaluated
+            return Spread(nan, None)
         return Spread(mean(values), stdev(values) if len(values) > 1 else None)
 
 

@@ -79,7 +79,10 @@ def reproduce(asked: Request, out: Console) -> None:
     failures = _run(asked, experiments, out) if experiments and not asked.kept else []
     if experiments and asked.kept:
         out.print(_counted(experiments, asked.store), soft_wrap=True)
-    found = [Shown(part.study, part.dataset, asked.rounds, collect(asked.store, part.cells, asked.seeds)) for part in parts]
+    found = [
+        Shown(part.study, part.dataset, asked.rounds, collect(asked.store, part.cells, asked.seeds), len(part.cells))
+        for part in parts
+    ]
     found = [shown for shown in found if shown.lines]
     for shown in found:
         out.print(shown.table())
@@ -157,11 +160,11 @@ def _announced(store: Store, experiments: list[Experiment], missing: list[Experi
     examples = {one.dataset.name: one for one in missing}
     cost = {name: _seconds_per_image(one) * len(load(one).labels) for name, one in examples.items()}
     seconds = sum(cost[one.dataset.name] * left[cells.name(one)] for one in missing) / jobs
-    anew = sum(len(store.known(one)) > len(store.done(one)) for one in missing)
+    anew = sum(bool(store.known(one)) and not store.done(one) for one in missing)
     return (
         f"{wanted} cells, {wanted - len(missing)} known already; {len(missing)} to run, {sum(left.values()):,} rounds: "
         f"about {duration(seconds)} with {jobs} at a time"
-        + (f". Of {anew} fewer rounds are kept than asked for, and no checkpoint lies here: they start anew" if anew else "")
+        + (f". {anew} of them, kept with fewer rounds and without a checkpoint here, will start anew" if anew else "")
     )
 
 
@@ -234,5 +237,6 @@ def _theory(asked: Request, out: Console) -> None:
     out.print(theory.statement_table(findings))
     out.print(theory.misprint_table())
     pictures = theory.draw(asked.out, seed=seed)
-    for path in [*pictures, theory.write(findings, f"`bifl reproduce theory`: {about}.", pictures, asked.out)]:
+    command = " ".join(["bifl reproduce theory", *(["--quick"] if asked.quick else []), *([f"seeds={seed}"] if seed else [])])
+    for path in [*pictures, theory.write(findings, f"`{command}`: {about}.", pictures, asked.out)]:
         out.print(f"written: {path}", soft_wrap=True)

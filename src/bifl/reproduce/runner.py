@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bifl import cells
-from bifl.errors import RunError
+from bifl.errors import BiflError, RunError
 from bifl.experiment import Experiment
 from bifl.files import writing
 from bifl.processes import KEEPS_MEMORY, tied
@@ -44,7 +44,7 @@ class Store(NamedTuple):
             path.name.removeprefix(f"{stem}-s").partition("-")[0]
             for path in self.kept.glob(f"{glob.escape(stem)}-s*{cells.SUFFIX}")
         )
-        seeds = sorted(int(seed) for seed in found if seed.isdecimal())
+        seeds = sorted({int(seed) for seed in found if seed.isdecimal()})
         return [seed for seed in seeds if self.known(experiment.changed({"seed": seed}))]
 
     def missing(self, experiments: Iterable[Experiment]) -> list[Experiment]:
@@ -107,7 +107,7 @@ def run(store: Store, experiments: list[Experiment], jobs: int, show: Progress) 
             while waiting and len(running) < jobs:
                 try:
                     running.append(_start(store, waiting.pop(0)))
-                except RunError as error:
+                except BiflError as error:
                     failures.append(str(error))
             for cell in [cell for cell in running if cell.process.poll() is not None]:
                 running.remove(cell)
@@ -139,7 +139,10 @@ def _start(store: Store, experiment: Experiment) -> Running:
 
 def _finish(store: Store, cell: Running) -> list[str]:
     """Keep what a cell has; why it failed, if it did."""
-    records = store.done(cell.experiment)
+    try:
+        records = store.done(cell.experiment)
+    except RunError as error:
+        return [str(error)]
     if cell.process.returncode == 0:
         cells.save(store.kept, cell.experiment, records)
         return []

@@ -47,7 +47,8 @@ class Line(NamedTuple):
         paper = "–" if printed is None else f"{printed.mean:.2f} ± {printed.std:.2f}"
         bits = [f"{series.average(way):.3f}" if series.sends else "–" for way in ("up_bpp", "down_bpp")]
         fewer = f" of {len(series.results)}" if len(series.runs) < len(series.results) else ""
-        counts = f"{series.rounds} × {len(series.runs)}{fewer}"
+        short = f" of {series.planned}" if series.rounds < series.planned else ""
+        counts = f"{series.rounds}{short} × {len(series.runs)}{fewer}"
         return [self.cell.row, self.cell.column, counts, _text(final), _text(series.best()), paper, difference, *bits]
 
     def wide_texts(self) -> list[str]:
@@ -63,6 +64,7 @@ class Shown(NamedTuple):
     dataset: str
     rounds: int | None  # instead of the study's own
     lines: list[Line]
+    cells: int  # that the study has; lines there are of those of which something is known
 
     @property
     def title(self) -> str:
@@ -117,6 +119,8 @@ class Shown(NamedTuple):
         headings = [*HEADINGS, *WIDE_HEADINGS]
         rows = [headings, ["---"] * 2 + ["---:"] * (len(headings) - 2), *(line.wide_texts() for line in self.lines)]
         lines = [f"# {self.title}", "", f"`{self.command}`", "", *("| " + " | ".join(row) + " |" for row in rows), ""]
+        missing = self.cells - len(self.lines)
+        lines += [f"- {missing} of {self.cells} rows have yet to be run."] if missing else []
         lines += [f"- {remark}" for remark in self.remarks()]
         return "\n".join([*lines, "", f"![accuracy against rounds and megabytes]({self.name}.png)"]) + "\n"
 

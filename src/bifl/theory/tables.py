@@ -75,7 +75,7 @@ def _stated(findings: Iterable[Finding]) -> list[list[str]]:
 
 
 def _markdown(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """With the signs that Markdown would take for its own."""
+    """A table, with signs escaped that Markdown would take for its own."""
     lines = [list(headings), ["---"] * len(list(headings)), *rows]
     cells = ([cell.replace("|", "\\|").replace("*", "\\*") for cell in line] for line in lines)
     return "\n".join("| " + " | ".join(line) + " |" for line in cells)
