@@ -17,7 +17,7 @@ from bifl.reproduce.command import _announced, _parts, request, wanted
 from bifl.reproduce.runner import Store
 from bifl.reproduce.studies import PLACES, STUDIES
 from bifl.reproduce.studies import cells as cells_of
-from bifl.reproduce.tables import Shown, collect
+from bifl.reproduce.tables import Shown
 from bifl.runtime.folder import RunFolder
 from bifl.runtime.record import Record
 from tests.commands import bifl, refused
@@ -88,8 +88,7 @@ def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
 
 
 def shown(store: Store, study: str, rounds: int | None) -> Shown:
-    found = cells_of(study, "mnist5k", rounds)
-    return Shown(study, "mnist5k", rounds, collect(store, found, [0]), len(found))
+    return Shown.of(store, study, "mnist5k", rounds, [0])
 
 
 def test_remarks_tell_the_order_and_the_price_of_a_switch(tmp_path: Path) -> None:
@@ -136,7 +135,7 @@ def test_every_study_has_its_own_rounds_in_the_report(tmp_path: Path) -> None:
     """FedAvg is in Table I with 100 rounds and in `unbalanced` with 60."""
     known = cells_of("table1", "mnist", None)[1].experiment
     cells.save(tmp_path, known, records(*[0.9] * 100))
-    lines = [collect(Store(tmp_path, tmp_path), cells_of(study, "mnist", None), [0]) for study in ("table1", "unbalanced")]
+    lines = [Shown.of(Store(tmp_path, tmp_path), study, "mnist", None, [0]).lines for study in ("table1", "unbalanced")]
     assert [line.series.rounds for (line,) in lines] == [100, 60]
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from bifl.reproduce.runner import Store
 from bifl.reproduce.studies import STUDIES
-from bifl.reproduce.studies import cells as cells_of
-from bifl.reproduce.tables import Shown, collect
+from bifl.reproduce.tables import Shown
 from bifl.theory.tables import PAGE
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -18,8 +17,7 @@ EXPLAINED = ("N_c = 3",)  # where the last rounds are below the paper's: docs/re
 
 
 def shown(study: str, dataset: str = "mnist") -> Shown:
-    cells = cells_of(study, dataset, None)
-    return Shown(study, dataset, None, collect(Store(RESULTS / "cells", RESULTS), cells, [0]), len(cells))
+    return Shown.of(Store(RESULTS / "cells", RESULTS), study, dataset, None, [0])
 
 
 def test_every_study_has_a_page() -> None:

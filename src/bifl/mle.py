@@ -73,6 +73,12 @@ def ratio(agree: npt.ArrayLike, voters: npt.ArrayLike, voted: bool = True) -> Ar
     return np.where(unanimous, 1.0, r)
 
 
+def location(ratio: Array) -> Array:
+    """û = μ̂/σ̂ of a ratio r: r = û(√(û² + 4) − û)/2, solved for û; infinite where all agree."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(ratio / np.sqrt(1 - ratio))
+
+
 def fitted_ratio(agree: npt.ArrayLike, voters: npt.ArrayLike, voted: bool = True) -> Array:
     """The paper's fit a1 + a2·ln(M_P + a3) of r, made at M = 100; other M by the share of votes that agree."""
     a, m = np.asarray(agree, np.float64), np.asarray(voters, np.float64)

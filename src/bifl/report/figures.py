@@ -104,9 +104,7 @@ def ml_pu(voters: int) -> Figure:
     """ML-PU's r = μ̂/w̄ and û = μ̂/σ̂ by the votes that agree with a client (the paper's Fig. 3), and the paper's fit."""
     agree = np.arange(1.0, voters + 1)
     ratio = mle.ratio(agree, voters)
-    with np.errstate(divide="ignore"):  # û is infinite where all agree: a gap
-        location = ratio / np.sqrt(1 - ratio)
-    lines = {"r, exact": ratio, "r, the paper’s fit": mle.fitted_ratio(agree, voters), "û, exact": location}
+    lines = {"r, exact": ratio, "r, the paper’s fit": mle.fitted_ratio(agree, voters), "û, exact": mle.location(ratio)}
     traces = [
         _line([float(votes) for votes in agree], [_digits(value) for value in values], name, place)
         | {"hovertemplate": "%{y:.3f} at %{x} votes<extra>%{fullData.name}</extra>"}

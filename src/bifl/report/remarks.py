@@ -9,7 +9,7 @@ from statistics import mean
 
 from bifl import paper
 from bifl.experiment import Experiment
-from bifl.report.summary import Series
+from bifl.report.summary import NO_NUMBERS, Series
 
 FAR = 3.0  # points: those that are ≈ lie closer together, ≫ means this far above
 _ALIKE = paper.ORDER[-1]
@@ -91,8 +91,7 @@ def _comparable(series: list[Series]) -> dict[str, Series]:
 
 
 def _but_for_the_algorithm(experiment: Experiment) -> str:
-    free = {"algorithm", "seed", "rounds", "workers", "device"}
-    return repr([getattr(experiment, item.name) for item in fields(experiment) if item.name not in free])
+    return repr([getattr(experiment, item.name) for item in fields(experiment) if item.name not in {"algorithm", *NO_NUMBERS}])
 
 
 def _usual(experiment: Experiment) -> bool:

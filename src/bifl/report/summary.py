@@ -16,9 +16,9 @@ from bifl.runtime.record import Record
 
 LAST = 10  # rounds that the final accuracy is a mean of: single rounds swing
 TARGETS = (90, 95, 97)  # %
-_NO_NUMBERS = {"seed": 0, "rounds": 1, "workers": 0, "device": "auto"}  # runs that differ in these only are repetitions
+NO_NUMBERS = {"seed": 0, "rounds": 1, "workers": 0, "device": "auto"}  # runs that differ in these only are repetitions
 _HEADING = ("dataset", "partition", "model")
-_UNLABELLED = {*_HEADING, *_NO_NUMBERS, "algorithm"}
+_UNLABELLED = {*_HEADING, *NO_NUMBERS, "algorithm"}
 _RANKS = list(dict.fromkeys(cell.row.algorithm for cell in paper.CELLS))
 
 
@@ -148,7 +148,7 @@ def _repetitions(results: Iterable[Result]) -> list[list[Result]]:
     """Runs that differ in the seed alone, together; of two with the same seed the longer."""
     seeds: dict[str, dict[int, Result]] = {}
     for result in results:
-        same = seeds.setdefault(result.experiment.changed(_NO_NUMBERS).to_toml(), {})
+        same = seeds.setdefault(result.experiment.changed(NO_NUMBERS).to_toml(), {})
         other = same.get(result.experiment.seed)
         if other is None or len(other.records) < len(result.records):
             same[result.experiment.seed] = result

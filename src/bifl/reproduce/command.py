@@ -23,7 +23,7 @@ from bifl.reproduce import runner
 from bifl.reproduce.runner import Running, Store
 from bifl.reproduce.studies import QUICK, STUDIES, Cell
 from bifl.reproduce.studies import cells as cells_of
-from bifl.reproduce.tables import Shown, collect
+from bifl.reproduce.tables import Shown
 from bifl.runtime.world import build, load, plan
 from bifl.train import Samples, train
 
@@ -79,11 +79,8 @@ def reproduce(asked: Request, out: Console) -> None:
     failures = _run(asked, experiments, out) if experiments and not asked.kept else []
     if experiments and asked.kept:
         out.print(_counted(experiments, asked.store), soft_wrap=True)
-    found = [
-        Shown(part.study, part.dataset, asked.rounds, collect(asked.store, part.cells, asked.seeds), len(part.cells))
-        for part in parts
-    ]
-    found = [shown for shown in found if shown.lines]
+    looked = [Shown.of(asked.store, part.study, part.dataset, asked.rounds, asked.seeds) for part in parts]
+    found = [shown for shown in looked if shown.lines]
     for shown in found:
         out.print(shown.table())
         for remark in shown.remarks():

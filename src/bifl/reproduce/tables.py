@@ -17,6 +17,7 @@ from bifl.report.remarks import remarks
 from bifl.report.summary import LAST, Series, Setting, Spread, about
 from bifl.reproduce.runner import Store
 from bifl.reproduce.studies import STUDIES, Cell
+from bifl.reproduce.studies import cells as cells_of
 
 HEADINGS = {
     "": "",
@@ -65,6 +66,12 @@ class Shown(NamedTuple):
     rounds: int | None  # instead of the study's own
     lines: list[Line]
     cells: int  # that the study has; lines there are of those of which something is known
+
+    @classmethod
+    def of(cls, store: Store, study: str, dataset: str, rounds: int | None, seeds: Iterable[int]) -> Shown:
+        """Of these seeds, and of all that are kept."""
+        found = cells_of(study, dataset, rounds)
+        return cls(study, dataset, rounds, _collect(store, found, seeds), len(found))
 
     @property
     def title(self) -> str:
@@ -134,7 +141,7 @@ class Shown(NamedTuple):
         return [page, picture]
 
 
-def collect(store: Store, study: list[Cell], seeds: Iterable[int]) -> list[Line]:
+def _collect(store: Store, study: list[Cell], seeds: Iterable[int]) -> list[Line]:
     """What is known of a study's cells, for these seeds and all that are kept; cells of which nothing is are left out."""
     lines = []
     for cell in study:

@@ -27,7 +27,7 @@ def ml_pu_curves(voters: int = VOTERS) -> Curves:
     """Solve, and fit r by least squares; û is no logarithm, such a fit of it runs off to a straight line (a3 → ∞)."""
     agree = np.arange(1.0, voters + 1)
     ratio = mle.ratio(agree, voters)
-    location = ratio[:-1] / np.sqrt(1 - ratio[:-1])  # r = û(√(û² + 4) − û)/2, solved for û
+    location = mle.location(ratio[:-1])
     printed = mle.fitted_ratio(agree, voters)
     return Curves(agree[:-1], ratio[:-1], location, printed[:-1], _fit(agree, ratio))
 
