@@ -91,6 +91,11 @@ def test_more_rounds_of_the_same_are_the_same_row() -> None:
     assert '1<span class="of"> of 2</span>' in page
 
 
+def test_the_same_data_in_another_place_are_the_same() -> None:
+    (setting,) = settings([result("dataset=npz", f"dataset.path=/{n}/mine.npz", f"seed={n}") for n in (0, 1)])
+    assert [len(one.runs) for one in setting.series] == [2]
+
+
 def order(**levels: float) -> str | None:
     return ordering(settings(result(f"algorithm={name}", level=level) for name, level in levels.items())[0].series)
 

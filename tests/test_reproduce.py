@@ -11,6 +11,7 @@ from rich.console import Console
 from bifl import cells, paper
 from bifl.errors import RunError
 from bifl.experiment import Experiment
+from bifl.identity import identity
 from bifl.report.collect import read as read_results
 from bifl.report.page import render
 from bifl.reproduce.command import _announced, _parts, request, wanted
@@ -35,7 +36,7 @@ def test_every_study_runs_on_every_dataset_and_no_two_cells_share_a_name() -> No
         for study in STUDIES:
             for cell in cells_of(study, dataset, rounds=5):
                 other = found.setdefault(cells.name(cell.experiment), cell.experiment)
-                assert cells.identity(other) == cells.identity(cell.experiment)
+                assert identity(other) == identity(cell.experiment)
         assert len(found) >= 30
 
 

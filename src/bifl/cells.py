@@ -21,17 +21,11 @@ from pathlib import Path
 from bifl.errors import RunError
 from bifl.experiment import REGISTRIES, Experiment
 from bifl.files import write_atomic, writing
+from bifl.identity import identity
 from bifl.registry import short
 from bifl.runtime.record import Record
 
 SUFFIX = ".jsonl.gz"
-_NO_NUMBERS = {"rounds": 1, "workers": 0, "device": "auto"}  # of the rounds that are there, these change nothing
-
-
-def identity(experiment: Experiment) -> Experiment:
-    """The same for all experiments whose first rounds are the same, wherever their files lie."""
-    same = experiment.changed(_NO_NUMBERS)
-    return same.changed({"dataset.path": ""}) if "path" in same.dataset.parameters else same
 
 
 def name(experiment: Experiment) -> str:

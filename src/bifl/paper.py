@@ -10,12 +10,12 @@ Value(mean=89.41, std=0.55)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from functools import cache
 from math import log2
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bifl.experiment import Choice, Experiment
+from bifl.identity import but_for
 
 
 class Value(NamedTuple):
@@ -91,8 +91,8 @@ CELLS: Mapping[Cell, Value] = {
 }
 """Tables I and II, keyed by the preset that runs the cell and the algorithm."""
 
-_FREE = {"algorithm", "rounds", "seed", "batchnorm", "wire", "reals", "device", "workers"}
-"""What a run of a cell may choose for itself: more or fewer rounds, and what the paper does not speak of."""
+_FREE = ("algorithm", "seed", "batchnorm", "wire", "reals")
+"""What a run of a cell may choose for itself, beside the number of rounds: what the paper does not speak of."""
 
 
 def value(experiment: Experiment) -> Value | None:
@@ -121,10 +121,9 @@ def cell_of(experiment: Experiment) -> Cell | None:
     name = FITTED.get(experiment.algorithm.name, experiment.algorithm.name)
     algorithm = Choice(name, experiment.algorithm.parameters)
     for cell in CELLS:
-        if cell.row.algorithm == name:
-            printed = experiment_of(cell)
-            if algorithm == printed.algorithm and _setting(experiment) == _setting(printed):
-                return cell
+        same = cell.row.algorithm == name and algorithm == experiment_of(cell).algorithm
+        if same and but_for(experiment, *_FREE) == _printed_setting(cell):
+            return cell
     return None
 
 
@@ -134,8 +133,6 @@ def experiment_of(cell: Cell) -> Experiment:
     return Experiment.of(cell.preset, algorithm={"name": cell.row.algorithm, **dict(cell.row.parameters)})
 
 
-def _setting(experiment: Experiment) -> dict[str, Any]:
-    """Everything that makes two experiments the same cell but the algorithm; where the data lie does not."""
-    setting = {item.name: getattr(experiment, item.name) for item in fields(experiment) if item.name not in _FREE}
-    data = experiment.dataset
-    return setting | {"dataset": (data.name, {key: given for key, given in data.parameters.items() if key != "path"})}
+@cache
+def _printed_setting(cell: Cell) -> str:
+    return but_for(experiment_of(cell), *_FREE)

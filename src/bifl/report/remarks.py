@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import fields
 from statistics import mean
 
 from bifl import paper
 from bifl.experiment import Experiment
-from bifl.report.summary import NO_NUMBERS, Series
+from bifl.identity import but_for
+from bifl.report.summary import Series
 
 FAR = 3.0  # points: those that are ≈ lie closer together, ≫ means this far above
 _ALIKE = paper.ORDER[-1]
@@ -83,15 +83,11 @@ def _comparable(series: list[Series]) -> dict[str, Series]:
     """By algorithm, those that differ in nothing else; of several such families the largest."""
     families: dict[str, dict[str, list[Series]]] = defaultdict(lambda: defaultdict(list))
     for one in series:
-        families[_but_for_the_algorithm(one.experiment)][one.experiment.algorithm.name].append(one)
+        families[but_for(one.experiment, "algorithm", "seed")][one.experiment.algorithm.name].append(one)
     ranked = {name for tier in paper.ORDER for name in tier}
     largest = max(families.values(), key=lambda family: len(ranked & family.keys()), default={})
     chosen = {name: [one for one in same if len(same) == 1 or _usual(one.experiment)] for name, same in largest.items()}
     return {name: same[0] for name, same in chosen.items() if same}
-
-
-def _but_for_the_algorithm(experiment: Experiment) -> str:
-    return repr([getattr(experiment, item.name) for item in fields(experiment) if item.name not in {"algorithm", *NO_NUMBERS}])
 
 
 def _usual(experiment: Experiment) -> bool:

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 from bifl import paper
 from bifl.experiment import Choice, Experiment
+from bifl.identity import NO_NUMBERS, but_for, identity
 from bifl.registry import short
 from bifl.report.collect import Result
 from bifl.runtime.record import Record
 
 LAST = 10  # rounds that the final accuracy is a mean of: single rounds swing
 TARGETS = (90, 95, 97)  # %
-NO_NUMBERS = {"seed": 0, "rounds": 1, "workers": 0, "device": "auto"}  # runs that differ in these only are repetitions
 _HEADING = ("dataset", "partition", "model")
-_UNLABELLED = {*_HEADING, *NO_NUMBERS, "algorithm"}
+_UNLABELLED = {*_HEADING, *NO_NUMBERS, "seed", "algorithm"}
 _RANKS = list(dict.fromkeys(cell.row.algorithm for cell in paper.CELLS))
 
 
@@ -133,7 +133,8 @@ def settings(results: Iterable[Result]) -> list[Setting]:
     """Group runs for people: by setting, then by everything but the seed, the paper's rows first."""
     groups: dict[str, list[list[Result]]] = {}
     for repetitions in _repetitions(results):
-        heading = repr([getattr(repetitions[0].experiment, name) for name in _HEADING])
+        same = identity(repetitions[0].experiment)
+        heading = repr([getattr(same, name) for name in _HEADING])
         groups.setdefault(heading, []).append(repetitions)
     return [_setting(group) for group in groups.values()]
 
@@ -148,7 +149,7 @@ def _repetitions(results: Iterable[Result]) -> list[list[Result]]:
     """Runs that differ in the seed alone, together; of two with the same seed the longer."""
     seeds: dict[str, dict[int, Result]] = {}
     for result in results:
-        same = seeds.setdefault(result.experiment.changed(NO_NUMBERS).to_toml(), {})
+        same = seeds.setdefault(but_for(result.experiment, "seed"), {})
         other = same.get(result.experiment.seed)
         if other is None or len(other.records) < len(result.records):
             same[result.experiment.seed] = result

@@ -18,6 +18,7 @@ from bifl import cells
 from bifl.errors import BiflError, RunError
 from bifl.experiment import Experiment
 from bifl.files import writing
+from bifl.identity import identity
 from bifl.processes import KEEPS_MEMORY, tied
 from bifl.runtime.folder import CONFIG, RunFolder
 from bifl.runtime.record import Record
@@ -125,7 +126,7 @@ def _start(store: Store, experiment: Experiment) -> Running:
     path = store.folder(experiment)
     if not (path / CONFIG).is_file():
         RunFolder.start(path, experiment)
-    elif cells.identity(Experiment.from_toml(path / CONFIG)) != cells.identity(experiment):
+    elif identity(Experiment.from_toml(path / CONFIG)) != identity(experiment):
         raise RunError(f"'{path}' holds another experiment, of an earlier version perhaps: delete it")
     rounds = max(experiment.rounds, len(store.done(experiment)))
     command = [sys.executable, "-P", "-m", "bifl.cli", "run", "--resume", str(path), f"rounds={rounds}", "workers=1"]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rich import box
 from rich.table import Table
 
-from bifl import cells
+from bifl import cells, markdown
 from bifl.files import write_atomic, writing
 from bifl.plot import draw
 from bifl.report.collect import Result
@@ -32,6 +32,7 @@ HEADINGS = {
 }
 """On a page, and in a terminal, where there is less room."""
 WIDE_HEADINGS = ("MB a round, up / down", "as the paper counts")  # of pages only
+_WORDS = 2  # columns before the numbers
 
 
 class Line(NamedTuple):
@@ -116,7 +117,7 @@ class Shown(NamedTuple):
         """For the terminal."""
         shown = Table(box=box.SIMPLE_HEAD, title=self.title, title_justify="left", title_style="bold", collapse_padding=True)
         for number, heading in enumerate(HEADINGS.values()):
-            shown.add_column(heading, justify="left" if number < 2 else "right", no_wrap=True)
+            shown.add_column(heading, justify="left" if number < _WORDS else "right", no_wrap=True)
         for line in self.lines:
             shown.add_row(*line.texts())
         return shown
@@ -124,8 +125,8 @@ class Shown(NamedTuple):
     def page(self) -> str:
         """In Markdown, with the picture that `write` puts beside it."""
         headings = [*HEADINGS, *WIDE_HEADINGS]
-        rows = [headings, ["---"] * 2 + ["---:"] * (len(headings) - 2), *(line.wide_texts() for line in self.lines)]
-        lines = [f"# {self.title}", "", f"`{self.command}`", "", *("| " + " | ".join(row) + " |" for row in rows), ""]
+        numbers = markdown.table(headings, (line.wide_texts() for line in self.lines), left=_WORDS)
+        lines = [f"# {self.title}", "", f"`{self.command}`", "", numbers, ""]
         missing = self.cells - len(self.lines)
         lines += [f"- {missing} of {self.cells} rows have yet to be run."] if missing else []
         lines += [f"- {remark}" for remark in self.remarks()]

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
+from bifl import markdown
 from bifl.files import write_atomic, writing
 from bifl.theory.findings import Finding
 from bifl.theory.misprints import MISPRINTS
@@ -49,10 +50,10 @@ def write(findings: list[Finding], about: str, pictures: list[Path], folder: Pat
     parts = [
         "# The paper's theory on random quadratics",
         about,
-        _markdown(_COUNTS, _counted(findings)),
-        _markdown(_STATEMENTS, _stated(findings)),
+        markdown.table(_COUNTS, _counted(findings)),
+        markdown.table(_STATEMENTS, _stated(findings)),
         "## Misprints",
-        _markdown(_MISPRINTS, MISPRINTS),
+        markdown.table(_MISPRINTS, MISPRINTS),
         "## Pictures",
         *(f"![{picture.stem}]({picture.name})" for picture in pictures),
     ]
@@ -72,10 +73,3 @@ def _stated(findings: Iterable[Finding]) -> list[list[str]]:
         rows.append([one.claim, one.statement, "as above" if one.counterexample == before != "" else one.counterexample])
         before = one.counterexample
     return rows
-
-
-def _markdown(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table, with signs escaped that Markdown would take for its own."""
-    lines = [list(headings), ["---"] * len(list(headings)), *rows]
-    cells = ([cell.replace("|", "\\|").replace("*", "\\*") for cell in line] for line in lines)
-    return "\n".join("| " + " | ".join(line) + " |" for line in cells)
