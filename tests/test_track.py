@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bifl.runtime.folder import RunFolder
-from bifl.track import KINDS, Tracker, numbers, settings
+from bifl.track import KINDS, Tracker, numbers
 from tests.commands import SMALL, Run, bifl, refused, rounds, start, wait_for_round
 
 
@@ -129,5 +129,5 @@ def test_what_is_logged_has_the_names_of_records_and_settings(finished: Path) ->
     assert (flat["accuracy"], flat["flips/linear4"]) == (record.accuracy, (record.layer_flips or {})["linear4"])
     assert "round" not in flat
     assert not any("/" in name for name in numbers(record._replace(layer_flips=None, sureness=None)))
-    assert settings(run.experiment)["algorithm"] == "biml"
-    assert settings(run.experiment)["algorithm.alpha"] == 1.25
+    assert run.experiment.flat()["algorithm"] == "biml"
+    assert run.experiment.flat()["algorithm.alpha"] == 1.25

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -24,6 +23,7 @@ from bifl.errors import ConfigError
 from bifl.nn.models import model
 from bifl.nn.optim import OPTIMIZERS
 from bifl.presets import PRESETS
+from bifl.processes import cores
 from bifl.registry import Registry, nearest
 from bifl.wire.reals import EXACT, SHORT
 
@@ -191,15 +191,19 @@ class Experiment:
 
     def processes(self) -> int:
         """How many worker processes to use."""
-        return min(self.workers or os.cpu_count() or 1, self.clients)
+        return min(self.workers or cores(), self.clients)
 
-    def words(self) -> list[str]:
-        """The whole experiment as `key=value` texts: `Experiment.of(None, words)` is the same again."""
+    def flat(self) -> dict[str, Any]:
+        """The whole experiment by the names that the command line has for its settings."""
         plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in REGISTRIES}
         for name in REGISTRIES:
             choice: Choice = getattr(self, name)
             plain |= {name: choice.name} | {f"{name}.{key}": value for key, value in choice.parameters.items()}
-        return [f"{key}={_text(value) if isinstance(value, tuple) else value}" for key, value in plain.items()]
+        return plain
+
+    def words(self) -> list[str]:
+        """The same as `key=value` texts: `Experiment.of(None, words)` is this one again."""
+        return [f"{key}={_text(value) if isinstance(value, tuple) else value}" for key, value in self.flat().items()]
 
     def to_toml(self) -> str:
         """The whole experiment, for `config.toml`."""
@@ -217,6 +221,8 @@ class Experiment:
             return cls(**tomllib.loads(path.read_text()))
         except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read '{path}': {error}") from error
+        except ConfigError as error:
+            raise ConfigError(f"'{path}': {error}") from error
         except TypeError as error:
             raise ConfigError(f"'{path}' is not a config of this program: {error}") from error
 
@@ -257,10 +263,7 @@ def _choice(kind: str, registry: Registry[Any], given: object) -> Choice:
         given = Choice(str(given.get("name", "")), {key: value for key, value in given.items() if key != "name"})
     if not isinstance(given, Choice):
         raise ConfigError(f"{kind} must be a name, not {given!r}")
-    name = given.name
-    if ":" in name:  # a user's own file: found again from any folder, and by every worker
-        file, _, own = name.rpartition(":")
-        name = f"{Path(file).resolve()}:{own}"
+    name = registry.spelled(given.name)
     known = registry.parameters(name)
     for key in given.parameters:
         if key not in known:

@@ -1,7 +1,8 @@
-"""Processes that do not outlive who started them."""
+"""Processes: how many, and such as do not outlive who started them."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +16,11 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 # For processes that train: glibc gives large blocks back as soon as they are free, and every step wants them back: page faults.
 KEEPS_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "536870912", "MALLOC_TOP_PAD_": "16777216"}
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def tied(command: Iterable[str | Path]) -> list[str]:

@@ -66,13 +66,20 @@ class Registry(Generic[T]):
         """All names, as registered."""
         return list(self._factories)
 
+    def spelled(self, name: str) -> str:
+        """A name as it is kept: fashion-mnist is fashion_mnist, and a user's file is found from any folder and by every worker."""
+        if ":" in name:
+            file, _, own = name.rpartition(":")
+            return f"{Path(file).resolve()}:{own}"
+        underscored = name.replace("-", "_")
+        return underscored if underscored in self._factories else name
+
     def factory(self, name: str) -> Callable[..., T]:
         """The factory called `name`; `path/to/file.py:name` loads a user's own file first."""
+        name = self.spelled(name)
         if ":" in name:
             self._load(name.rpartition(":")[0])
             name = short(name)
-        if name not in self._factories and name.replace("-", "_") in self._factories:
-            name = name.replace("-", "_")  # fashion-mnist is a name too
         if name not in self._factories:
             raise ConfigError(f"unknown {self.kind} '{name}'{nearest(name, self._factories)}")
         return self._factories[name]

@@ -43,23 +43,28 @@ def size(count: float) -> str:
     return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}" if count < 1000 else f"{count:.0f} {unit}"
 
 
+def bar(out: Console, *columns: TextColumn) -> Progress:
+    """Progress over rounds, on a terminal only; `columns` stand before the time that is left."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        *columns,
+        TimeRemainingColumn(),
+        TextColumn("left"),
+        console=out,
+        disable=not out.is_terminal,
+        speed_estimate_period=24 * 3600,  # rounds may take minutes
+        transient=True,
+    )
+
+
 class Meter:
     """Live progress over the rounds of one or more runs; on something that is no terminal, a line now and then."""
 
     def __init__(self, out: Console, total: int) -> None:
         self._out, self._done, self._up, self._down = out, 0, 0, 0
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}", markup=False),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-            console=out,
-            disable=not out.is_terminal,
-            speed_estimate_period=24 * 3600,  # rounds may take minutes
-            transient=True,
-        )
+        self._bar = bar(out, TextColumn("{task.fields[numbers]}", markup=False))
         self._task = self._bar.add_task("starting", total=total, numbers="")
 
     @contextmanager

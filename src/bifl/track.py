@@ -12,12 +12,10 @@ import logging
 import shutil
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from bifl.errors import ConfigError
-from bifl.experiment import Experiment
 from bifl.files import write_atomic
 from bifl.registry import nearest
 from bifl.runtime.folder import RunFolder
@@ -46,18 +44,6 @@ def numbers(record: Record) -> dict[str, float]:
     flat |= {f"flips/{layer}": share for layer, share in (record.layer_flips or {}).items()}
     flat |= {f"sureness/{place / SURENESS_BINS}": share for place, share in enumerate(record.sureness or ())}
     return {name: float(value) for name, value in flat.items()}
-
-
-def settings(experiment: Experiment) -> dict[str, Any]:
-    """An experiment's settings by the names that the command line has for them."""
-    flat: dict[str, Any] = {}
-    for key, value in tomllib.loads(experiment.to_toml()).items():
-        flat |= (
-            {key if part == "name" else f"{key}.{part}": one for part, one in value.items()}
-            if isinstance(value, dict)
-            else {key: value}
-        )
-    return flat
 
 
 class TensorBoard:
@@ -115,7 +101,7 @@ class MLflow:
         found = self._client.get_experiment_by_name(EXPERIMENT)
         home = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
         begun: str = self._client.create_run(home, run_name=run.path.resolve().name).info.run_id
-        self._client.log_batch(begun, params=[Param(key, str(value)) for key, value in settings(run.experiment).items()])
+        self._client.log_batch(begun, params=[Param(key, str(value)) for key, value in run.experiment.flat().items()])
         return begun
 
     def has(self, round: int) -> bool:
