@@ -41,6 +41,16 @@ def test_the_readme_runs(tmp_path: Path) -> None:
     "page", ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))]
 )
 def test_links_lead_somewhere(page: str) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
+    links = re.findall(r"\]\(([^)#]*)#?([^)]*)\)", (ROOT / page).read_text())
+    assert links or page == "docs/wire-format.md"
+    for target, heading in links:
         if "://" not in target:
-            assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
+            path = (ROOT / page).parent / target if target else ROOT / page
+            assert path.exists(), f"{page} links to {target}"
+            assert not heading or heading in anchors(path), f"{page} links to {target}#{heading}"
+
+
+def anchors(path: Path) -> list[str]:
+    """What GitHub calls a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]

@@ -124,7 +124,7 @@ def test_rounds_that_nobody_evaluated_are_told_as_such() -> None:
     (row,) = settings([result(), blind])[0].series
     assert math.isnan(row.final().mean)
     assert math.isnan(row.best().mean)
-    assert "nan" in render(settings([result(), blind]))
+    assert re.search(r'<td class="main">\s*nan', render(settings([result(), blind])))
     gap = result()._replace(records=[*result().records[:-1], result().records[-1]._replace(accuracy=math.nan)])
     assert settings([gap])[0].series[0].best().mean == pytest.approx(90.0, abs=0.1)
 
@@ -178,8 +178,8 @@ def test_runs_are_found_wherever_they_lie(finished: Path, tmp_path: Path, here: 
     shutil.copytree(finished, inner / "biml-s0")
     empty = shutil.copytree(finished, tmp_path / "runs" / "just-begun")
     (empty / "rounds.jsonl").write_text("")
-    assert [len(found.records) for found in read(tmp_path / "runs")] == [4]
-    assert read(inner) == read(inner / "biml-s0") == read(tmp_path / "runs")
+    assert [len(found.records) for found in read([tmp_path / "runs"]).results] == [4]
+    assert read([inner]) == read([inner / "biml-s0"]) == read([tmp_path / "runs", inner])
     out = tmp_path / "report.html"
     done = here("report", tmp_path / "runs", inner, "-o", out)
     assert done.returncode == 0, done.stderr
@@ -201,13 +201,41 @@ def test_what_cannot_be_reported_ends_in_one_sentence(finished: Path, tmp_path: 
     assert "rounds.jsonl' line 2 is not a record" in refused(here("report", broken, "-o", out))
     (broken / "config.toml").write_text("rounds = [")
     assert "cannot read" in refused(here("report", broken, "-o", out))
+    (broken / "config.toml").write_text('rounds = 1\n[algorithm]\nname = "lost.py:mine"\n')
+    assert "broken/config.toml': algorithm file" in refused(here("report", broken, "-o", out))
+    shutil.copy(finished / "config.toml", broken)
+    (broken / "rounds.jsonl").write_bytes(b"\xff\n")
+    assert "cannot read" in refused(here("report", broken, "-o", out))
     assert not out.exists()
     assert "cannot write" in refused(here("report", finished, "-o", tmp_path / "no" / "report.html"))
 
 
+def test_one_run_that_cannot_be_read_costs_no_report(finished: Path, tmp_path: Path, here: Run) -> None:
+    shutil.copytree(finished, tmp_path / "runs" / "good")
+    shutil.copytree(finished, tmp_path / "runs" / "bad")
+    (tmp_path / "runs" / "bad" / "config.toml").write_text("rounds = [")
+    (tmp_path / "runs" / "cut.jsonl.gz").write_bytes(b"")
+    done = here("report", tmp_path / "runs", "-o", tmp_path / "report.html")
+    assert done.returncode == 0
+    assert "1 run, bifl" in (tmp_path / "report.html").read_text()
+    assert [line.partition("'")[0] for line in done.stderr.splitlines()] == ["bifl: left out: cannot read ", "bifl: left out: "]
+    assert "cut.jsonl.gz' is not a kept run" in done.stderr
+
+
 def test_a_split_that_cannot_be_dealt_is_no_obstacle() -> None:
-    page = render(settings([result("dataset=npz", "dataset.path=gone.npz")]))
-    assert "The split cannot be shown here: " in page
+    page = render(settings([result("dataset=npz", "dataset.path=/far/away/gone.npz")]))
+    assert "The split cannot be shown: npz’s images are not on the machine that made this page." in page
+    assert "path = &#34;gone.npz&#34;" in page
+    assert "/far/away" not in page, "the page may be passed on"
+
+
+def test_an_algorithm_of_ones_own_is_shown_without_its_folder(tmp_path: Path) -> None:
+    file = tmp_path / "my.py"
+    imports = "from bifl.algorithm import register\nfrom bifl.algorithms.paper import up_down\n"
+    file.write_text(imports + "@register\ndef shy(): return up_down()\n")
+    page = render(settings([result(f"algorithm={file}:shy")]))
+    assert "name = &#34;shy&#34;" in page
+    assert str(tmp_path) not in page
 
 
 # ---- in a browser ----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,14 @@ from bifl.experiment import Experiment
 from bifl.identity import identity
 from bifl.report.collect import read as read_results
 from bifl.report.page import render
-from bifl.reproduce.command import _announced, _parts, request, wanted
+from bifl.reproduce.command import _announced, _parts, request, theory_seed, wanted
 from bifl.reproduce.runner import Store
 from bifl.reproduce.studies import PLACES, STUDIES
 from bifl.reproduce.studies import cells as cells_of
 from bifl.reproduce.tables import Shown
 from bifl.runtime.folder import RunFolder
 from bifl.runtime.record import Record
-from tests.commands import bifl, refused
+from tests.commands import BIFL, bifl, refused, wait_for_round
 
 RECORD = Record(1, 0.5, 1.0, 1.0, 10, 100, 200, 20, 0.5, 1.5, 0.1, 1.0)
 
@@ -55,7 +56,7 @@ def test_a_kept_cell_is_found_by_what_decides_its_numbers(tmp_path: Path) -> Non
         assert cells.load(tmp_path, other) == []
     assert cells.save(tmp_path, ran, records(0.9)) == path
     assert len(cells.load(tmp_path, ran)) == 3, "fewer rounds do not replace more"
-    assert read_results(tmp_path)[0].records == records(0.1, 0.2, 0.3), "the report reads cells"
+    assert read_results([tmp_path]).results[0].records == records(0.1, 0.2, 0.3), "the report reads cells"
 
 
 def test_the_same_run_is_the_same_file(tmp_path: Path) -> None:
@@ -184,6 +185,69 @@ def test_what_is_kept_can_be_shown_without_data(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_nothing_is_downloaded_for_what_is_kept(tmp_path: Path) -> None:
+    known = cells_of("clients", "mnist", None)[1].experiment
+    cells.save(tmp_path / "results" / "cells", known, records(0.1, 0.2))
+    done = bifl("reproduce", "clients", "--kept", cwd=tmp_path, data=tmp_path / "data")
+    assert done.returncode == 0, done.stderr
+    assert "mnist’s images are not on the machine" in (tmp_path / "results" / "report.html").read_text()
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_damaged_cell_costs_no_table_and_is_not_replaced(tmp_path: Path) -> None:
+    small, middle, large = (cell.experiment for cell in cells_of("clients", "mnist5k", 1))
+    store = Store(tmp_path / "results" / "cells", tmp_path / "runs" / "work")
+    for experiment in (small, middle):
+        cells.save(store.kept, experiment, records(0.5))
+    damaged = cells.save(store.kept, large, records(0.5))
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    RunFolder.start(store.folder(small), small)
+    (store.folder(small) / "rounds.jsonl").write_bytes(b"\xff\n")
+    for words in ([], ["--kept"]):
+        done = bifl("reproduce", "clients", "dataset=mnist5k", "rounds=1", *words, cwd=tmp_path)
+        assert f"{damaged.name}' is not a kept run" in refused(done)
+        assert "M = 5" in done.stdout
+        assert "M = 20" not in done.stdout
+
+
+def test_killed_it_goes_on_and_two_at_once_share_the_work(tmp_path: Path) -> None:
+    command = [*BIFL, "reproduce", "clients", "--quick", "rounds=3"]
+    first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    store = Store(tmp_path / "runs" / "quick" / "cells", tmp_path / "runs" / "quick" / "work")
+    experiments = [cell.experiment for cell in cells_of("clients", "mnist5k", 3)]
+    wait_for_round(store.folder(experiments[0]), 1)
+    first.kill()
+    first.wait()
+    both = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in "ab"]
+    for process in both:
+        said, wrong = process.communicate(timeout=300)
+        assert (process.returncode, wrong) == (0, "")
+        assert "failed" not in said
+        assert "M = 20" in said
+    assert store.missing(experiments) == []
+
+
+def test_more_seeds_leave_the_theory_alone() -> None:
+    alone, beside = (request(names, {"seeds": "1,2"}, (None, Path("b")), quick=True, kept=False) for names in (["theory"], ["all"]))
+    assert theory_seed(alone) == 1
+    assert theory_seed(beside) == 0
+
+
+def test_quick_results_go_where_they_are_asked_to(tmp_path: Path) -> None:
+    known = cells_of("clients", "mnist5k", None)[0].experiment
+    cells.save(tmp_path / "here" / "cells", known, records(0.5))
+    done = bifl("reproduce", "clients", "--quick", "--kept", "--out", "here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "here" / "clients-mnist5k.md").is_file()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dataset_has_one_name_however_it_is_spelled() -> None:
+    asked = request(["table1"], {"dataset": "mnist-writers,mnist_writers"}, (None, Path("b")), quick=False, kept=True)
+    assert asked.datasets == ["mnist_writers"]
+    assert Experiment(dataset="fashion-mnist") == Experiment(dataset="fashion_mnist")
+
+
 def test_rounds_that_cannot_be_continued_are_announced(tmp_path: Path) -> None:
     """They were run elsewhere: the cell came without its checkpoint."""
     first, second = (cell.experiment for cell in cells_of("table1", "mnist5k", 2)[:2])
@@ -210,9 +274,9 @@ def test_datasets_that_are_not_here_are_named_and_left_out(tmp_path: Path) -> No
         (["table1", "algorithm=biml"], "dataset=, seeds= and rounds=, not 'algorithm'"),
         (["table1", "rounds=0"], "rounds must be 1 or more"),
         (["table1", "--quick", "dataset=mnist"], "--quick means dataset=mnist5k"),
-        (["table1", "dataset=celeba"], "celeba"),
+        (["table1", "dataset=celeba"], "celeba is not in '"),
     ],
 )
 def test_what_cannot_be_reproduced_is_refused(words: list[str], said: str, tmp_path: Path) -> None:
-    assert said in refused(bifl("reproduce", *words, cwd=tmp_path))
+    assert said in refused(bifl("reproduce", *words, cwd=tmp_path, data=tmp_path / "none"))
     assert not list(tmp_path.iterdir())

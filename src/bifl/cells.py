@@ -18,7 +18,7 @@ import zlib
 from dataclasses import fields
 from pathlib import Path
 
-from bifl.errors import RunError
+from bifl.errors import ConfigError, RunError
 from bifl.experiment import REGISTRIES, Experiment
 from bifl.files import write_atomic, writing
 from bifl.identity import identity
@@ -73,5 +73,5 @@ def read(path: Path) -> tuple[Experiment, list[Record]]:
     try:
         first, *lines = gzip.decompress(path.read_bytes()).decode().splitlines()
         return Experiment(**tomllib.loads(json.loads(first)["config"])), [Record.from_json(line) for line in lines]
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, ConfigError) as error:
         raise RunError(f"'{path}' is not a kept run ({error}): delete it, and it will be run again") from error

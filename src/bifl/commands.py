@@ -193,12 +193,15 @@ def summary(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Finished runs as one HTML file."""
-    from bifl.report.collect import read_all
+    from bifl.report.collect import read
     from bifl.report.page import write
     from bifl.report.summary import settings
     from bifl.screen import console, size
 
-    write(settings(read_all(options.runs)), options.out)
+    found = read(options.runs)
+    for problem in found.unreadable:
+        print(f"bifl: left out: {problem}", file=sys.stderr)
+    write(settings(found.results), options.out)
     console().print(f"report: {options.out} ({size(options.out.stat().st_size)})", soft_wrap=True)
     return 0
 

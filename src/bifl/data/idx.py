@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import platformdirs
 
+from bifl.data import fetching
 from bifl.errors import DataError
 from bifl.files import write_atomic
 
@@ -74,6 +75,8 @@ def load(family: Family) -> list[Bytes]:
     """
     found = {name: find(family, name) for name in family.digests}
     if any(raw is None for raw in found.values()):
+        if not fetching.allowed():
+            raise DataError(f"{family.name} is not in '{data_folder()}'")
         found = dict(_fetch(family))
     return [_array(raw) for raw in found.values() if raw is not None]
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bifl.data import fetching
 from bifl.data.arrays import Array, Dataset, Images, assemble, held_out, image_array, label_array, user_array
 from bifl.data.idx import data_folder
 from bifl.errors import ConfigError, DataError
@@ -124,6 +125,8 @@ def _from_hub(source: Source, folder: Path, share: float) -> tuple[Images, Array
     """Images, labels and users from Flower's hub."""
     hub, splits, user_column, label_column = source.hub
     missing = f"{source.name} is not in '{folder}' (LEAF's all_data_*.json; or set dataset.path)"
+    if not fetching.allowed():
+        raise DataError(missing)
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     try:
         from flwr_datasets import FederatedDataset

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from bifl import cells
-from bifl.errors import RunError
+from bifl.errors import BiflError, RunError
 from bifl.experiment import Experiment
 from bifl.runtime.folder import CONFIG, read_records
 from bifl.runtime.record import Record
@@ -23,33 +23,52 @@ class Result(NamedTuple):
     records: list[Record]
 
 
-def read(path: Path) -> list[Result]:
-    """The runs in a run folder, a comparison, a kept cell, or a folder of such; those without a complete round are passed over.
+class Found(NamedTuple):
+    """What there is, and why some of it could not be read."""
+
+    results: list[Result]
+    unreadable: list[str]
+
+
+def read(paths: Iterable[Path]) -> Found:
+    """The runs in run folders, comparisons, kept cells, or folders of such, each once; those without a round are passed over.
 
     Raises:
-        RunError: there is none, or what there is cannot be read.
+        RunError: there is none that can be read in one of the places.
     """
-    if not path.exists():
-        raise RunError(f"'{path}' does not exist: give run folders, comparisons, or folders of such")
-    if results := [result for result in _found(path, DEPTH) if result.records]:
-        return results
-    raise RunError(f"'{path}' holds no run with a complete round")
-
-
-def read_all(paths: Iterable[Path]) -> list[Result]:
-    """The runs in several places, each once however often it was pointed at."""
-    found: dict[str, Result] = {}
+    known: dict[Path, Result] = {}
+    unreadable = list[str]()
     for path in paths:
-        for result in read(path):
-            found.setdefault(result.name, result)
-    return list(found.values())
+        if not path.exists():
+            raise RunError(f"'{path}' does not exist: give run folders, comparisons, or folders of such")
+        here, problems = dict[Path, Result](), list[str]()
+        for place in _places(path, DEPTH, problems):
+            try:
+                here[place.resolve()] = _result(place)
+            except BiflError as error:
+                problems.append(str(error))
+        here = {place: result for place, result in here.items() if result.records}
+        if not here:
+            raise RunError("; ".join(problems) or f"'{path}' holds no run with a complete round")
+        known |= here
+        unreadable += problems
+    return Found(list(known.values()), list(dict.fromkeys(unreadable)))
 
 
-def _found(path: Path, depth: int) -> Iterable[Result]:
-    if path.name.endswith(cells.SUFFIX):
-        yield Result(str(path.resolve()), *cells.read(path))
-    elif (path / CONFIG).is_file():
-        yield Result(str(path.resolve()), Experiment.from_toml(path / CONFIG), read_records(path))
-    elif depth and path.is_dir():
-        for child in sorted(path.iterdir()):
-            yield from _found(child, depth - 1)
+def _places(path: Path, depth: int, problems: list[str]) -> Iterator[Path]:
+    """Runs in and below a path."""
+    try:
+        is_run = path.name.endswith(cells.SUFFIX) or (path / CONFIG).is_file()
+        children = sorted(path.iterdir()) if depth and not is_run and path.is_dir() else []
+    except OSError as error:
+        problems.append(f"cannot read '{path}': {error.strerror}")
+        return
+    if is_run:
+        yield path
+    for child in children:
+        yield from _places(child, depth - 1, problems)
+
+
+def _result(path: Path) -> Result:
+    known = cells.read(path) if path.is_file() else (Experiment.from_toml(path / CONFIG), read_records(path))
+    return Result(str(path.resolve()), *known)

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bifl import __version__, census
-from bifl.errors import BiflError
-from bifl.experiment import Choice, Experiment
+from bifl.data.fetching import local_only
+from bifl.errors import BiflError, DataError
+from bifl.experiment import REGISTRIES, Choice, Experiment
 from bifl.files import write_atomic, writing
+from bifl.registry import short
 from bifl.report import figures
 from bifl.report.remarks import remarks
 from bifl.report.summary import LAST, TARGETS, Series, Setting
@@ -57,9 +59,8 @@ def render(groups: list[Setting]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     drawn: dict[str, figures.Figure] = {}
-    absent: dict[Choice, str] = {}
     sections = [
-        _section(f"s{number}", group, places, drawn, absent)
+        _section(f"s{number}", group, places, drawn)
         for number, (group, places) in enumerate(zip(groups, _places(groups), strict=True))
     ]
     voters = _voters(groups)
@@ -68,7 +69,7 @@ def render(groups: list[Setting]) -> str:
     environment = Environment(
         loader=PackageLoader("bifl.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals["key"] = figures.key
+    environment.globals |= {"key": figures.key, "portable": _portable}
     return environment.get_template("template.html").render(
         version=__version__,
         runs=len({result.name for group in groups for one in group.series for result in one.results}),
@@ -105,9 +106,7 @@ def _places(groups: list[Setting]) -> list[dict[str, int]]:
     return found
 
 
-def _section(
-    key: str, group: Setting, places: dict[str, int], drawn: dict[str, figures.Figure], absent: dict[Choice, str]
-) -> dict[str, Any]:
+def _section(key: str, group: Setting, places: dict[str, int], drawn: dict[str, figures.Figure]) -> dict[str, Any]:
     """One setting's part of the page; its figures go to `drawn`."""
     series = group.series
     drawn[f"{key}-rounds"] = figures.accuracy_by_round(series, places)
@@ -127,7 +126,7 @@ def _section(
         "several": any(len(one.runs) > 1 for one in series),
         "sends": any(one.sends for one in series),
         "shown": voted[0] if voted else 0,
-        "splits": [_split(f"{key}-split-{number}", one, drawn, absent) for number, one in enumerate(_dealt(series))],
+        "splits": [_split(f"{key}-split-{number}", one, drawn) for number, one in enumerate(_dealt(series))],
     }
 
 
@@ -138,18 +137,27 @@ def _dealt(series: list[Series]) -> list[Experiment]:
     return list({experiment.clients: experiment for experiment in reversed(federated)}.values())
 
 
-def _split(key: str, experiment: Experiment, drawn: dict[str, figures.Figure], absent: dict[Choice, str]) -> Split:
-    """Datasets that could not be had go to `absent`: one attempt to download them is enough."""
-    if experiment.dataset in absent:
-        return Split(absent[experiment.dataset], None)
+def _split(key: str, experiment: Experiment, drawn: dict[str, figures.Figure]) -> Split:
     try:
-        dealt = census.count(experiment)
+        with local_only():
+            dealt = census.count(experiment)
+    except DataError:  # its sentence has folders of this machine in it
+        name = short(experiment.dataset.name)
+        return Split(f"The split cannot be shown: {name}’s images are not on the machine that made this page.", None)
     except BiflError as error:
-        absent[experiment.dataset] = f"The split cannot be shown here: {error}."
-        return Split(absent[experiment.dataset], None)
+        return Split(f"The split cannot be shown: {error}.", None)
     if len(dealt.counts) > MANY_CLIENTS:
         return Split(f"{census.facts(dealt)}; the first {MANY_CLIENTS} are shown.", _put(drawn, key, dealt.counts[:MANY_CLIENTS]))
     return Split(f"{census.facts(dealt)}.", _put(drawn, key, dealt.counts))
+
+
+def _portable(experiment: Experiment) -> str:
+    """Its configuration without the folders of this machine."""
+    choices: dict[str, Choice] = {name: getattr(experiment, name) for name in REGISTRIES}
+    for name, choice in choices.items():
+        files = {key: Path(value).name for key, value in choice.parameters.items() if key == "path" and value}
+        choices[name] = Choice(short(choice.name), {**choice.parameters, **files})
+    return experiment.changed(choices).to_toml()
 
 
 def _put(drawn: dict[str, figures.Figure], key: str, counts: Any) -> str:

@@ -10,13 +10,11 @@ from typing import NamedTuple
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
-from bifl import cells, theory
+from bifl import cells, screen, theory
 from bifl.algorithm import Client
 from bifl.errors import BiflError, ConfigError, RunError
-from bifl.experiment import Experiment
+from bifl.experiment import REGISTRIES, Experiment
 from bifl.registry import nearest
 from bifl.report import page
 from bifl.reproduce import runner
@@ -24,6 +22,7 @@ from bifl.reproduce.runner import Running, Store
 from bifl.reproduce.studies import QUICK, STUDIES, Cell
 from bifl.reproduce.studies import cells as cells_of
 from bifl.reproduce.tables import Shown
+from bifl.runtime.folder import busy
 from bifl.runtime.world import build, load, plan
 from bifl.train import Samples, train
 
@@ -46,8 +45,8 @@ class Request(NamedTuple):
     kept: bool
 
 
-def request(names: list[str], settings: dict[str, str], folders: tuple[Path, Path], quick: bool, kept: bool) -> Request:
-    """Check it. `folders` are for kept cells and results, and for work; --quick has its own within the second."""
+def request(names: list[str], settings: dict[str, str], folders: tuple[Path | None, Path], quick: bool, kept: bool) -> Request:
+    """Check it. `folders` are for kept cells and results, and for work; --quick keeps its results within the second."""
     known = [*STUDIES, THEORY]
     for name in names:
         if name not in (*known, ALL):
@@ -60,9 +59,10 @@ def request(names: list[str], settings: dict[str, str], folders: tuple[Path, Pat
     usual = Experiment()
     seeds = list(dict.fromkeys(usual.changed({"seed": seed}).seed for seed in settings.get("seeds", "0").split(",")))
     rounds = usual.changed({"rounds": settings["rounds"]}).rounds if "rounds" in settings else None
-    datasets = [QUICK] if quick else list(dict.fromkeys(settings.get("dataset", "mnist").split(",")))
+    named = QUICK if quick else settings.get("dataset", "mnist")
+    datasets = list(dict.fromkeys(map(REGISTRIES["dataset"].spelled, named.split(","))))
     results, work = folders
-    out = work / "quick" if quick else results
+    out = results or (work / "quick" if quick else Path("results"))
     studies = known if ALL in names else list(dict.fromkeys(names))
     store = Store(out / "cells", work / ("quick" if quick else "") / "work")
     return Request(studies, datasets, seeds, rounds, store, out, quick, kept)
@@ -76,7 +76,8 @@ def reproduce(asked: Request, out: Console) -> None:
     """
     parts = _parts(asked, out)
     experiments = wanted(asked, parts)
-    failures = _run(asked, experiments, out) if experiments and not asked.kept else []
+    failures = _damaged(asked.store, experiments)
+    failures += _run(asked, experiments, out) if experiments and not asked.kept else []
     if experiments and asked.kept:
         out.print(_counted(experiments, asked.store), soft_wrap=True)
     looked = [Shown.of(asked.store, part.study, part.dataset, asked.rounds, asked.seeds) for part in parts]
@@ -144,9 +145,19 @@ def _parts(asked: Request, out: Console) -> list[Part]:
 
 
 def _counted(experiments: list[Experiment], store: Store) -> str:
-    wanted = {cells.name(one.changed({"seed": seed})) for one in experiments for seed in (one.seed, *store.seeds(one))}
-    kept = sum((store.kept / f"{name}{cells.SUFFIX}").is_file() for name in wanted)
+    wanted = _with_kept_seeds(experiments, store)
+    kept = sum(bool(store.known(one)) for one in wanted)
     return f"{len(wanted)} cells, {kept} of them kept; nothing is run"
+
+
+def _damaged(store: Store, experiments: list[Experiment]) -> list[str]:
+    return [damage for one in _with_kept_seeds(experiments, store) if (damage := store.damage(one))]
+
+
+def _with_kept_seeds(experiments: list[Experiment], store: Store) -> list[Experiment]:
+    """Everything that the tables show, each once."""
+    every = [one.changed({"seed": seed}) for one in experiments for seed in (one.seed, *store.seeds(one))]
+    return list({cells.name(one): one for one in every}.values())
 
 
 def _announced(store: Store, experiments: list[Experiment], missing: list[Experiment], jobs: int) -> str:
@@ -191,17 +202,7 @@ def _seconds_per_image(experiment: Experiment) -> float:
 def _meter(out: Console, store: Store, missing: list[Experiment]) -> Iterator[Callable[[list[Running]], None]]:
     """Progress over all cells; without a terminal a line per cell."""
     counts = {cells.name(one): len(store.done(one)) for one in missing}
-    bar = Bar(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        console=out,
-        disable=not out.is_terminal,
-        speed_estimate_period=24 * 3600,
-        transient=True,
-    )
+    bar = screen.bar(out)
     task = bar.add_task("starting", total=sum(one.rounds for one in missing), completed=sum(counts.values()))
     before: dict[str, Experiment] = {}
 
@@ -211,21 +212,30 @@ def _meter(out: Console, store: Store, missing: list[Experiment]) -> Iterator[Ca
             counts[name] = len(store.done(experiment))
         for name in before.keys() - now.keys():
             records = store.known(before[name])
-            finished = len(records) >= before[name].rounds
-            out.print(f"{name}: {records[-1].accuracy:.2%} after round {len(records)}" if finished else f"{name}: failed")
+            if len(records) >= before[name].rounds:
+                out.print(f"{name}: {records[-1].accuracy:.2%} after round {len(records)}")
+            elif not busy(store.folder(before[name])):  # otherwise another command runs it
+                out.print(f"{name}: failed")
         before.clear()
         before.update(now)
-        bar.update(task, completed=sum(counts.values()), description=f"{len(now)} cells: {', '.join(now)}")
+        description = f"{len(now)} cells: {', '.join(now)}" if now else "waiting for another command's cells"
+        bar.update(task, completed=sum(counts.values()), description=description)
 
     with bar:
         yield show
+
+
+def theory_seed(asked: Request) -> int:
+    """Of the random quadratics: other seeds of the other studies leave their page alone."""
+    return asked.seeds[0] if asked.studies == [THEORY] else 0
 
 
 def _theory(asked: Request, out: Console) -> None:
     if asked.kept:
         out.print("theory is not kept but computed, in less than a minute: bifl reproduce theory", soft_wrap=True)
         return
-    cases, seed = _QUICK_CASES if asked.quick else _CASES, asked.seeds[0]
+    cases = _QUICK_CASES if asked.quick else _CASES
+    seed = theory_seed(asked)
     about = f"{cases:,} random quadratics × {theory.STARTS} starting points, seed {seed}"
     out.print(f"theory: {about}, and three pictures: less than a minute", soft_wrap=True)
     asked.out.mkdir(parents=True, exist_ok=True)

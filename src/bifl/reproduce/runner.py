@@ -19,8 +19,8 @@ from bifl.errors import BiflError, RunError
 from bifl.experiment import Experiment
 from bifl.files import writing
 from bifl.identity import identity
-from bifl.processes import KEEPS_MEMORY, tied
-from bifl.runtime.folder import CONFIG, RunFolder
+from bifl.processes import KEEPS_MEMORY, cores, tied
+from bifl.runtime.folder import CONFIG, Busy, RunFolder, busy, read_records
 from bifl.runtime.record import Record
 
 LOG = "log.txt"
@@ -36,35 +36,51 @@ class Store(NamedTuple):
 
     def known(self, experiment: Experiment) -> list[Record]:
         """The rounds of an experiment that need not be run again."""
-        return cells.load(self.kept, experiment)
+        try:
+            return cells.load(self.kept, experiment)
+        except RunError:
+            return []
+
+    def damage(self, experiment: Experiment) -> str | None:
+        """What is wrong with what is kept of an experiment, if anything is."""
+        try:
+            cells.load(self.kept, experiment)
+        except RunError as error:
+            return str(error)
+        return None
 
     def seeds(self, experiment: Experiment) -> list[int]:
-        """Those for which rounds are kept."""
+        """Those of which something is kept."""
         stem = cells.name(experiment.changed({"seed": 0})).rpartition("-s0-")[0]
         found = (
             path.name.removeprefix(f"{stem}-s").partition("-")[0]
             for path in self.kept.glob(f"{glob.escape(stem)}-s*{cells.SUFFIX}")
         )
-        seeds = sorted({int(seed) for seed in found if seed.isdecimal()})
-        return [seed for seed in seeds if self.known(experiment.changed({"seed": seed}))]
+        return [seed for seed in sorted({int(seed) for seed in found if seed.isdecimal()}) if self._keeps(experiment, seed)]
+
+    def _keeps(self, experiment: Experiment, seed: int) -> bool:
+        one = experiment.changed({"seed": seed})
+        return bool(self.known(one) or self.damage(one))
 
     def missing(self, experiments: Iterable[Experiment]) -> list[Experiment]:
-        """Those that are not finished, each once, with the most rounds that were asked for."""
+        """Those that are to be run, each once, with the most rounds that were asked for; a damaged cell is left to its owner."""
         wanted: dict[str, Experiment] = {}
         for experiment in experiments:
             name = cells.name(experiment)
             if name not in wanted or wanted[name].rounds < experiment.rounds:
                 wanted[name] = experiment
-        return [experiment for experiment in wanted.values() if len(self.known(experiment)) < experiment.rounds]
+        return [one for one in wanted.values() if len(self.known(one)) < one.rounds and not self.damage(one)]
 
     def folder(self, experiment: Experiment) -> Path:
         """An experiment's run folder."""
         return self.work / cells.name(experiment)
 
     def done(self, experiment: Experiment) -> list[Record]:
-        """The rounds in its run folder."""
-        path = self.folder(experiment)
-        return RunFolder(path, experiment).records() if path.is_dir() else []
+        """The rounds in its run folder, as far as they can be read: whoever continues them will tell."""
+        try:
+            return read_records(self.folder(experiment))
+        except RunError:
+            return []
 
 
 class Running(NamedTuple):
@@ -84,11 +100,7 @@ def at_once(experiments: list[Experiment]) -> int:
     kinds = {(one.model, one.dataset): one for one in experiments}.values()
     weights = max(make_network(one, load(one).classes).layout.count for one in kinds)
     clients = max(experiment.clients for experiment in experiments)
-    return max(1, min(_cores(), len(experiments), int(_memory() / (_PROCESS + 4 * weights * clients))))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores(), len(experiments), int(_memory() / (_PROCESS + 4 * weights * clients))))
 
 
 def _memory() -> int:
@@ -101,18 +113,24 @@ def _memory() -> int:
 
 
 def run(store: Store, experiments: list[Experiment], jobs: int, show: Progress) -> list[str]:
-    """Run what is missing, and keep it. Returns why some cells failed, if they did."""
+    """Run what is missing, and keep it; wait for what another command is running. Returns why some cells failed, if they did."""
     waiting, running, failures = list(experiments), list[Running](), list[str]()
     try:
         while waiting or running:
-            while waiting and len(running) < jobs:
+            while len(running) < jobs and (experiment := next((one for one in waiting if not busy(store.folder(one))), None)):
+                waiting.remove(experiment)
                 try:
-                    running.append(_start(store, waiting.pop(0)))
+                    running += _start(store, experiment)
+                except Busy:
+                    waiting.append(experiment)
                 except BiflError as error:
                     failures.append(str(error))
             for cell in [cell for cell in running if cell.process.poll() is not None]:
                 running.remove(cell)
-                failures += _finish(store, cell)
+                if cell.process.returncode and busy(store.folder(cell.experiment)):  # another command was quicker
+                    waiting.append(cell.experiment)
+                else:
+                    failures += _finish(store, cell)
             show(running)
             time.sleep(_POLL)
     finally:
@@ -122,32 +140,36 @@ def run(store: Store, experiments: list[Experiment], jobs: int, show: Progress) 
     return failures
 
 
-def _start(store: Store, experiment: Experiment) -> Running:
+def _start(store: Store, experiment: Experiment) -> list[Running]:
+    """Its process; none if it is finished by now."""
+    if len(store.known(experiment)) >= experiment.rounds:
+        return []
     path = store.folder(experiment)
     if not (path / CONFIG).is_file():
         RunFolder.start(path, experiment)
-    elif identity(Experiment.from_toml(path / CONFIG)) != identity(experiment):
+    if identity(Experiment.from_toml(path / CONFIG)) != identity(experiment):
         raise RunError(f"'{path}' holds another experiment, of an earlier version perhaps: delete it")
     rounds = max(experiment.rounds, len(store.done(experiment)))
     command = [sys.executable, "-P", "-m", "bifl.cli", "run", "--resume", str(path), f"rounds={rounds}", "workers=1"]
     environment = KEEPS_MEMORY | os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    with writing(path), (path / LOG).open("wb") as log:
+    with writing(path), (path / LOG).open("ab") as log:
         process = subprocess.Popen(
             tied(command), env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
-    return Running(experiment, process)
+    return [Running(experiment, process)]
 
 
 def _finish(store: Store, cell: Running) -> list[str]:
     """Keep what a cell has; why it failed, if it did."""
-    try:
-        records = store.done(cell.experiment)
-    except RunError as error:
-        return [str(error)]
-    if cell.process.returncode == 0:
-        cells.save(store.kept, cell.experiment, records)
+    path, code = store.folder(cell.experiment), cell.process.returncode
+    if code == 0:
+        try:
+            cells.save(store.kept, cell.experiment, read_records(path))
+        except RunError as error:
+            return [str(error)]
         return []
-    said = (store.folder(cell.experiment) / LOG).read_text(errors="replace").strip().splitlines()[-1:]
-    if cell.process.returncode < 0 or not said:
-        said = [f"its process ended with code {cell.process.returncode} after round {len(records)}, the same command goes on there"]
+    said = (path / LOG).read_text(errors="replace").strip().splitlines()[-1:]
+    if code < 0 or not said:
+        done = len(store.done(cell.experiment))
+        said = [f"its process ended with code {code} after round {done}, the same command goes on there"]
     return [f"cell {cells.name(cell.experiment)}: {said[0].removeprefix('bifl: ')}"]

@@ -17,6 +17,11 @@ from bifl.runtime.record import Record
 from bifl.runtime.rounds import Rounds
 from bifl.runtime.simulate import Simulation
 
+
+class Busy(RunError):
+    """Another process is at work there."""
+
+
 CONFIG, ROUNDS, CHECKPOINT, MODEL, LOCK = "config.toml", "rounds.jsonl", "checkpoint", "model", ".lock"
 EXTENDABLE = ("rounds", "workers")  # what may change when a run is continued: neither alters a round already run
 
@@ -109,6 +114,8 @@ def read_records(path: Path) -> list[Record]:
         lines = (path / ROUNDS).read_text().splitlines(keepends=True)
     except FileNotFoundError:
         return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"cannot read '{path / ROUNDS}': {error}") from error
     records = []
     for number, line in enumerate(lines, 1):
         try:
@@ -129,5 +136,16 @@ def locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunError(f"another process is running in '{path}': wait for it, or end it") from None
+            raise Busy(f"another process is running in '{path}': wait for it, or end it") from None
         yield
+
+
+def busy(path: Path) -> bool:
+    """Whether a process is at work in a folder."""
+    try:
+        with locked(path):
+            return False
+    except Busy:
+        return True
+    except RunError:  # not there, or not to be written to: whoever tries will tell
+        return False
