@@ -19,5 +19,9 @@ class RunError(BiflError):
     """A run folder or checkpoint that cannot be read, written or continued."""
 
 
+class Busy(RunError):
+    """A run folder that another process is at work in."""
+
+
 class Diverged(BiflError):
     """Training left the range of numbers (NaN or infinite)."""

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bifl import cells
-from bifl.errors import BiflError, RunError
+from bifl.errors import BiflError, Busy, RunError
 from bifl.experiment import Experiment
 from bifl.files import writing
 from bifl.identity import identity
 from bifl.processes import KEEPS_MEMORY, cores, tied
-from bifl.runtime.folder import CONFIG, Busy, RunFolder, busy, read_records
+from bifl.runtime.folder import CONFIG, RunFolder, busy, read_records
 from bifl.runtime.record import Record
 
 LOG = "log.txt"

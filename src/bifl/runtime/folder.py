@@ -9,18 +9,13 @@ from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 
-from bifl.errors import ConfigError, RunError
+from bifl.errors import Busy, ConfigError, RunError
 from bifl.experiment import Experiment
 from bifl.files import write_atomic, writing
 from bifl.runtime.mailbox import Mailbox
 from bifl.runtime.record import Record
 from bifl.runtime.rounds import Rounds
 from bifl.runtime.simulate import Simulation
-
-
-class Busy(RunError):
-    """Another process is at work there."""
-
 
 CONFIG, ROUNDS, CHECKPOINT, MODEL, LOCK = "config.toml", "rounds.jsonl", "checkpoint", "model", ".lock"
 EXTENDABLE = ("rounds", "workers")  # what may change when a run is continued: neither alters a round already run
