@@ -114,7 +114,7 @@ def test_the_order_of_algorithms_is_told() -> None:
     )
     assert (
         order(fedavg=0.99, biml=float("nan"))
-        == "The paper’s order, fedavg > biml, cannot be told here: biml has rounds that nobody evaluated."
+        == "The paper’s order, fedavg > biml, cannot be told here: nobody evaluated some rounds of biml."
     )
 
 

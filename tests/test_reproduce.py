@@ -122,7 +122,7 @@ def test_a_table_shows_every_seed_that_is_kept(tmp_path: Path) -> None:
     assert found.command == "bifl reproduce table1 dataset=mnist5k seeds=0,3,12 rounds=2"
     page, picture = found.write(tmp_path / "out")
     assert (page.name, picture.name) == ("table1-mnist5k-2-rounds.md", "table1-mnist5k-2-rounds.png")
-    assert "- 8 of 9 rows have yet to be run." in page.read_text()
+    assert "- Yet to be run: 8 of 9 rows." in page.read_text()
 
 
 def test_megabytes_stand_beside_the_papers_account(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         "bifl",
         formatter_class=raw,
         epilog=_EXAMPLES,
-        description="Federated learning in which every client uploads about one bit per weight.",
+        description="Federated learning in which every client uploads about one bit per weight or less.",
     )
     parser.add_argument("--version", action="version", version=_version())
     verbs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")

@@ -32,7 +32,7 @@ def ordering(series: list[Series]) -> str | None:
     after = f" after {lengths[0]} to {lengths[-1]} rounds" if len(lengths) > 1 else ""
     order = f"The paper’s order, {_written(tiers, {name: rows[name].label for name in finals})},"
     if lost := [rows[name].label for name, final in finals.items() if math.isnan(final)]:
-        return f"{order} cannot be told here: {', '.join(lost)} has rounds that nobody evaluated."
+        return f"{order} cannot be told here: nobody evaluated some rounds of {', '.join(lost)}."
     wrong, doubtful = _complaints(tiers, finals, {name: f"{rows[name].label} ({final:.2f})" for name, final in finals.items()})
     if not wrong and not doubtful:
         return f"{order} holds here{after}."

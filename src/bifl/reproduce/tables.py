@@ -128,7 +128,7 @@ class Shown(NamedTuple):
         numbers = markdown.table(headings, (line.wide_texts() for line in self.lines), left=_WORDS)
         lines = [f"# {self.title}", "", f"`{self.command}`", "", numbers, ""]
         missing = self.cells - len(self.lines)
-        lines += [f"- {missing} of {self.cells} rows have yet to be run."] if missing else []
+        lines += [f"- Yet to be run: {missing} of {self.cells} rows."] if missing else []
         lines += [f"- {remark}" for remark in self.remarks()]
         return "\n".join([*lines, "", f"![accuracy against rounds and megabytes]({self.name}.png)"]) + "\n"
 
