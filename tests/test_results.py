@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from bifl.reproduce.studies import STUDIES
 from bifl.reproduce.tables import Shown
 from bifl.theory.tables import PAGE
 
-RESULTS = Path(__file__).parents[1] / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
 PAGES = sorted(path.stem for path in RESULTS.glob("*.md") if path.name != PAGE and not path.stem.endswith("-rounds"))
 EXPLAINED = ("N_c = 3",)  # where the last rounds are below the paper's: docs/results.md says why
 
@@ -29,6 +31,43 @@ def test_pages_say_what_the_cells_say(name: str) -> None:
     study, dataset = name.split("-")
     assert (RESULTS / f"{name}.md").read_text() == shown(study, dataset).page(), "bifl reproduce all --kept writes them anew"
     assert (RESULTS / f"{name}.png").is_file()
+
+
+def quoted(part: str, heading: str) -> list[str]:
+    """What tables have in columns whose headings contain some words."""
+    found = []
+    for table in re.findall(r"(?:^\|.*\n)+", part, re.MULTILINE):
+        headings, _, *rows = ([cell.strip(" *%") for cell in line.strip("|").split("|")] for line in table.splitlines())
+        columns = [number for number, name in enumerate(headings) if heading in name]
+        found += [row[number] for row in rows for number in columns]
+    return found
+
+
+SECTIONS = {
+    found[1]: part
+    for part in (ROOT / "docs" / "results.md").read_text().split("\n## ")
+    if (found := re.search(r"results/(\w+)-mnist\.md", part))
+}
+
+
+def test_every_study_is_told_of() -> None:
+    assert SECTIONS.keys() == STUDIES.keys()
+
+
+@pytest.mark.parametrize("study", SECTIONS)
+def test_what_is_told_is_what_was_measured(study: str) -> None:
+    lines = shown(study).lines
+    part = SECTIONS[study].partition("\n### ")[0]
+    for heading, place in (("mean of", 3), ("best, %", 4)):
+        told = quoted(part, heading)
+        assert told or heading == "best, %"
+        assert {*told} <= {line.texts()[place] for line in lines}
+
+
+def test_the_readme_tells_what_was_measured() -> None:
+    told = quoted((ROOT / "README.md").read_text(), "mean of the last 10 rounds")
+    assert len(told) == 6
+    assert {*told} <= {line.texts()[3] for line in shown("table1").lines}
 
 
 def test_the_papers_order_holds() -> None:
