@@ -218,7 +218,7 @@ def _meter(out: Console, store: Store, missing: list[Experiment]) -> Iterator[Ca
                 out.print(f"{name}: failed")
         before.clear()
         before.update(now)
-        description = f"{len(now)} cells: {', '.join(now)}" if now else "waiting for another command's cells"
+        description = f"{len(now)} of {len(missing)} cells running" if now else "waiting for another command"
         bar.update(task, completed=sum(counts.values()), description=description)
 
     with bar:
