@@ -130,7 +130,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=_version())
     verbs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_training(verbs)
+    _add_looking(verbs)
+    _add_deployment(verbs)
+    _add_reproduce(verbs)
+    _add_report(verbs)
+    listing = verbs.add_parser("list", help="show what there is to choose from", description="Everything a key can be set to.")
+    listing.set_defaults(command=commands.show_choices)
+    return parser
 
+
+Verbs = argparse._SubParsersAction  # there is no public name for it
+
+
+def _add_training(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    """Run and compare."""
+    raw = argparse.RawDescriptionHelpFormatter
     run = verbs.add_parser(
         "run", help="train one model", formatter_class=raw, epilog=_RUN_KEYS + _TRACK, description="Train one model federatedly."
     )
@@ -148,9 +163,11 @@ def _parser() -> argparse.ArgumentParser:
         where.add_argument(
             "--resume", type=Path, metavar="DIR", help="continue what is in this folder; rounds= and workers= may change"
         )
-
     run.add_argument("--keep-messages", action="store_true", help="keep a copy of every message in DIR/messages, for bifl inspect")
 
+
+def _add_looking(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    """What explains files, data and networks: inspect, eval, data, summary."""
     inspect = verbs.add_parser(
         "inspect", help="explain a message or a model file", description="Header, bytes of every section, bits per weight by layer."
     )
@@ -164,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="parameters of the dataset: path=mine.npz")
 
     census = verbs.add_parser(
-        "data", help="show who holds which images", formatter_class=raw, epilog=_RUN_KEYS,
+        "data", help="show who holds which images", formatter_class=argparse.RawDescriptionHelpFormatter, epilog=_RUN_KEYS,
         description="How many images of each class every client gets: a table, and a picture.",
     )  # fmt: skip
     census.set_defaults(command=commands.data)
@@ -179,17 +196,6 @@ def _parser() -> argparse.ArgumentParser:
     summary.add_argument(
         "settings", nargs="*", metavar="KEY=VALUE", help="classes (10), algorithm (biml): fttq's weights are ternary"
     )
-
-    _add_deployment(verbs)
-    _add_reproduce(verbs)
-    _add_report(verbs)
-
-    listing = verbs.add_parser("list", help="show what there is to choose from", description="Everything a key can be set to.")
-    listing.set_defaults(command=commands.show_choices)
-    return parser
-
-
-Verbs = argparse._SubParsersAction  # there is no public name for it
 
 
 def _add_deployment(verbs: Verbs[argparse.ArgumentParser]) -> None:
