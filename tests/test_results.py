@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from bifl.reproduce.runner import Store
 from bifl.reproduce.studies import STUDIES
@@ -31,6 +33,16 @@ def test_pages_say_what_the_cells_say(name: str) -> None:
     study, dataset = name.split("-")
     assert (RESULTS / f"{name}.md").read_text() == shown(study, dataset).page(), "bifl reproduce all --kept writes them anew"
     assert (RESULTS / f"{name}.png").is_file()
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_nothing_is_cut_off_on_a_narrow_terminal(study: str) -> None:
+    screen = Console(width=80, file=StringIO())
+    screen.print(shown(study).table())
+    assert isinstance(screen.file, StringIO)
+    text = screen.file.getvalue()
+    assert "last" in text
+    assert "…" not in text
 
 
 def quoted(part: str, heading: str) -> list[str]:

@@ -22,17 +22,17 @@ from bifl.reproduce.studies import cells as cells_of
 HEADINGS = {
     "": "",
     "split": "split",
-    "rounds × seeds": "rounds\n× seeds",
-    f"last {LAST} rounds, %": f"last {LAST}\nrounds, %",
-    "best round, %": "best\nround, %",
-    "paper, %": "paper, %",
-    "difference, points": "differ-\nence",
-    "bit/param up": "bit/par.\nup",
-    "bit/param down": "bit/par.\ndown",
+    "rounds × seeds": "rounds\n×seeds",
+    f"last {LAST} rounds, %": f"last\n{LAST}, %",
+    "best round, %": "best,\n%",
+    "paper, %": "paper,\n%",
+    "difference, points": "diff.",
+    "bit/param up": "bit\nup",
+    "bit/param down": "bit\ndown",
 }
 """On a page, and in a terminal, where there is less room."""
 WIDE_HEADINGS = ("MB a round, up / down", "as the paper counts")  # of pages only
-_WORDS = 2  # columns before the numbers
+_WORDS, _SPLIT = 2, 1  # columns before the numbers, and which of them is the split
 
 
 class Line(NamedTuple):
@@ -115,11 +115,19 @@ class Shown(NamedTuple):
 
     def table(self) -> Table:
         """For the terminal."""
-        shown = Table(box=box.SIMPLE_HEAD, title=self.title, title_justify="left", title_style="bold", collapse_padding=True)
+        shown = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title_style="bold", caption_style="dim")
+        shown.title, shown.caption = self.title, f"last {LAST}: mean of the last {LAST} rounds; bit: per parameter and client"
+        shown.title_justify = shown.caption_justify = "left"
+        rows = [line.texts() for line in self.lines]
+        told = [number for number in range(len(HEADINGS)) if number != _SPLIT or len(self.columns()) > 1]
         for number, heading in enumerate(HEADINGS.values()):
-            shown.add_column(heading, justify="left" if number < _WORDS else "right", no_wrap=True)
-        for line in self.lines:
-            shown.add_row(*line.texts())
+            if number in told:
+                deviates = any("±" in row[number] for row in rows)  # the deviation goes below, where there is no room for it
+                shown.add_column(
+                    heading, justify="left" if number < _WORDS else "right", no_wrap=not deviates, min_width=6 * deviates
+                )
+        for row in rows:
+            shown.add_row(*(row[number].replace("± ", "±").replace(" × ", "×") for number in told))
         return shown
 
     def page(self) -> str:
