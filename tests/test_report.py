@@ -207,7 +207,7 @@ def test_what_cannot_be_reported_ends_in_one_sentence(finished: Path, tmp_path: 
     (broken / "rounds.jsonl").write_bytes(b"\xff\n")
     assert "cannot read" in refused(here("report", broken, "-o", out))
     assert not out.exists()
-    assert "cannot write" in refused(here("report", finished, "-o", tmp_path / "no" / "report.html"))
+    assert "no/report.html': No such" in refused(here("report", finished, "-o", tmp_path / "no" / "report.html"))
 
 
 def test_one_run_that_cannot_be_read_costs_no_report(finished: Path, tmp_path: Path, here: Run) -> None:

@@ -208,6 +208,7 @@ def test_a_damaged_cell_costs_no_table_and_is_not_replaced(tmp_path: Path) -> No
         assert f"{damaged.name}' is not a kept run" in refused(done)
         assert "M = 5" in done.stdout
         assert "M = 20" not in done.stdout
+        assert not list((tmp_path / "results").glob("*.md")), "pages that were better are not replaced"
 
 
 def test_killed_it_goes_on_and_two_at_once_share_the_work(tmp_path: Path) -> None:

@@ -74,4 +74,4 @@ def read(path: Path) -> tuple[Experiment, list[Record]]:
         first, *lines = gzip.decompress(path.read_bytes()).decode().splitlines()
         return Experiment(**tomllib.loads(json.loads(first)["config"])), [Record.from_json(line) for line in lines]
     except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, ConfigError) as error:
-        raise RunError(f"'{path}' is not a kept run ({error}): delete it, and it will be run again") from error
+        raise RunError(f"'{path}' is not a kept run ({error}): restore it, or delete it and it will be run again") from error

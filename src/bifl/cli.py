@@ -273,7 +273,7 @@ def _add_reproduce(verbs: Verbs[argparse.ArgumentParser]) -> None:
     command.add_argument("--quick", action="store_true", help="5,000 embedded digits, 10 clients, 12 rounds: minutes")
     command.add_argument("--kept", action="store_true", help="run nothing, show what is kept: no dataset is needed")
     command.add_argument("--out", type=Path, metavar="DIR", help="tables, and kept cells (results; of --quick runs/quick)")
-    command.add_argument("--work", type=Path, metavar="DIR", default=Path("runs"), help="unfinished runs (runs)")
+    command.add_argument("--work", type=Path, metavar="DIR", default=Path("runs"), help="unfinished runs go to DIR/work (runs)")
 
 
 def _add_report(verbs: Verbs[argparse.ArgumentParser]) -> None:

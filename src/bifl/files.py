@@ -25,6 +25,9 @@ def write_atomic(path: Path, data: bytes | str) -> None:
         with temporary.open("wb") as file:
             file.write(raw)
         temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error  # nobody knows the temporary name
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

@@ -178,9 +178,10 @@ def explanation_tables(explanation: Explanation, name: str) -> Iterator[Table]:
 
 def choices_table(kind: str, rows: Mapping[str, tuple[Mapping[str, Any], str]]) -> Table:
     """Everything a key can be set to: name, parameters with their defaults, what it is."""
-    table = Table(box=box.SIMPLE, show_header=False, title=kind, title_justify="left", title_style="bold", padding=(0, 1))
+    table = Table(box=box.SIMPLE, show_header=False, title=kind, title_style="bold", padding=(0, 1), expand=True)
+    table.title_justify = "left"
     for heading in ("name", "parameters", "about"):
-        table.add_column(heading, no_wrap=heading != "about")
+        table.add_column(heading, no_wrap=heading == "name", overflow="fold", ratio={"about": 3, "parameters": 2}.get(heading))
     for name, (parameters, about) in rows.items():
         table.add_row(name, " ".join(f"{key}={value}" for key, value in parameters.items()), about)
     return table

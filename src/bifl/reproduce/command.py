@@ -76,8 +76,8 @@ def reproduce(asked: Request, out: Console) -> None:
     """
     parts = _parts(asked, out)
     experiments = wanted(asked, parts)
-    failures = _damaged(asked.store, experiments)
-    failures += _run(asked, experiments, out) if experiments and not asked.kept else []
+    damaged = _damaged(asked.store, experiments)
+    failures = damaged + (_run(asked, experiments, out) if experiments and not asked.kept else [])
     if experiments and asked.kept:
         out.print(_counted(experiments, asked.store), soft_wrap=True)
     looked = [Shown.of(asked.store, part.study, part.dataset, asked.rounds, asked.seeds) for part in parts]
@@ -86,9 +86,9 @@ def reproduce(asked: Request, out: Console) -> None:
         out.print(shown.table())
         for remark in shown.remarks():
             out.print(remark, soft_wrap=True)
-        for path in shown.write(asked.out):
+        for path in shown.write(asked.out) if not damaged else []:  # rows would be missing from what may be better
             out.print(f"written: {path}", soft_wrap=True)
-    if found:
+    if found and not damaged:
         path = asked.out / "report.html"
         page.write([setting for shown in found for setting in shown.settings()], path)
         out.print(f"report: {path}", soft_wrap=True)

@@ -111,12 +111,15 @@ class Shown(NamedTuple):
 
     def remarks(self) -> list[str]:
         """What the table does not show."""
-        return [f"{column}: {remark}" for column, series in self.columns().items() for remark in remarks(series)]
+        missing = self.cells - len(self.lines)
+        unknown = [f"Yet to be run: {missing} of {self.cells} rows."] if missing else []
+        return unknown + [f"{column}: {remark}" for column, series in self.columns().items() for remark in remarks(series)]
 
     def table(self) -> Table:
         """For the terminal."""
         shown = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title_style="bold", caption_style="dim")
-        shown.title, shown.caption = self.title, f"last {LAST}: mean of the last {LAST} rounds; bit: per parameter and client"
+        shown.title = self.title
+        shown.caption = f"last {LAST}: mean of the last {LAST} rounds, or of all if fewer; bit: per parameter and client"
         shown.title_justify = shown.caption_justify = "left"
         rows = [line.texts() for line in self.lines]
         told = [number for number in range(len(HEADINGS)) if number != _SPLIT or len(self.columns()) > 1]
@@ -135,8 +138,6 @@ class Shown(NamedTuple):
         headings = [*HEADINGS, *WIDE_HEADINGS]
         numbers = markdown.table(headings, (line.wide_texts() for line in self.lines), left=_WORDS)
         lines = [f"# {self.title}", "", f"`{self.command}`", "", numbers, ""]
-        missing = self.cells - len(self.lines)
-        lines += [f"- Yet to be run: {missing} of {self.cells} rows."] if missing else []
         lines += [f"- {remark}" for remark in self.remarks()]
         return "\n".join([*lines, "", f"![accuracy against rounds and megabytes]({self.name}.png)"]) + "\n"
 
