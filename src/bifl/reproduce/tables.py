@@ -119,7 +119,7 @@ class Shown(NamedTuple):
         """For the terminal."""
         shown = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title_style="bold", caption_style="dim")
         shown.title = self.title
-        shown.caption = f"last {LAST}: mean of the last {LAST} rounds, or of all if fewer; bit: per parameter and client"
+        shown.caption = f"last {LAST}: mean of the last {LAST} rounds, or of all; bit: per parameter"
         shown.title_justify = shown.caption_justify = "left"
         rows = [line.texts() for line in self.lines]
         told = [number for number in range(len(HEADINGS)) if number != _SPLIT or len(self.columns()) > 1]
