@@ -46,32 +46,37 @@ def _digest(experiment: Experiment) -> str:
     return hashlib.sha256(repr(sorted(decisive.items())).encode()).hexdigest()[:8]
 
 
+def path(folder: Path, experiment: Experiment) -> Path:
+    """Where an experiment is kept, or would be."""
+    return folder / (name(experiment) + SUFFIX)
+
+
 def load(folder: Path, experiment: Experiment) -> list[Record]:
     """The rounds that are known of an experiment, at most as many as it has."""
-    path = folder / (name(experiment) + SUFFIX)
-    if not path.is_file():
+    file = path(folder, experiment)
+    if not file.is_file():
         return []
-    kept, records = read(path)
+    kept, records = read(file)
     return records[: experiment.rounds] if identity(kept) == identity(experiment) else []
 
 
 def save(folder: Path, experiment: Experiment, records: list[Record]) -> Path:
     """Keep a run, unless more of it is kept already."""
-    path = folder / (name(experiment) + SUFFIX)
+    file = path(folder, experiment)
     if len(load(folder, experiment.changed({"rounds": len(records)}))) == len(records):
-        return path
+        return file
     config = json.dumps({"config": identity(experiment).changed({"rounds": len(records)}).to_toml()})
     text = "\n".join([config, *(record.to_json() for record in records)]) + "\n"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, gzip.compress(text.encode(), mtime=0))  # without the time: the same records, the same file
-    return path
+        write_atomic(file, gzip.compress(text.encode(), mtime=0))  # without the time: the same records, the same file
+    return file
 
 
-def read(path: Path) -> tuple[Experiment, list[Record]]:
+def read(file: Path) -> tuple[Experiment, list[Record]]:
     """What a cell holds."""
     try:
-        first, *lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+        first, *lines = gzip.decompress(file.read_bytes()).decode().splitlines()
         return Experiment(**tomllib.loads(json.loads(first)["config"])), [Record.from_json(line) for line in lines]
     except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, ConfigError) as error:
-        raise RunError(f"'{path}' is not a kept run ({error}): restore it, or delete it and it will be run again") from error
+        raise RunError(f"'{file}' is not a kept run ({error}): restore it, or delete it and it will be run again") from error

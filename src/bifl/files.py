@@ -25,11 +25,10 @@ def write_atomic(path: Path, data: bytes | str) -> None:
         with temporary.open("wb") as file:
             file.write(raw)
         temporary.replace(path)
-    except OSError as error:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from error  # nobody knows the temporary name
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from error  # nobody knows the temporary name
         raise
 
 

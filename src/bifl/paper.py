@@ -120,9 +120,9 @@ def cell_of(experiment: Experiment) -> Cell | None:
     """The cell of Table I or II that an experiment is, if any."""
     name = FITTED.get(experiment.algorithm.name, experiment.algorithm.name)
     algorithm = Choice(name, experiment.algorithm.parameters)
+    setting = but_for(experiment, *_FREE)
     for cell in CELLS:
-        same = cell.row.algorithm == name and algorithm == experiment_of(cell).algorithm
-        if same and but_for(experiment, *_FREE) == _printed_setting(cell):
+        if cell.row.algorithm == name and experiment_of(cell).algorithm == algorithm and _printed_setting(cell) == setting:
             return cell
     return None
 

@@ -36,21 +36,21 @@ def read(paths: Iterable[Path]) -> Found:
     Raises:
         RunError: there is none that can be read in one of the places.
     """
-    known: dict[Path, Result] = {}
+    known: dict[str, Result] = {}
     unreadable = list[str]()
     for path in paths:
         if not path.exists():
             raise RunError(f"'{path}' does not exist: give run folders, comparisons, or folders of such")
-        here, problems = dict[Path, Result](), list[str]()
+        here, problems = list[Result](), list[str]()
         for place in _places(path, DEPTH, problems):
             try:
-                here[place.resolve()] = _result(place)
+                here.append(_result(place))
             except BiflError as error:
                 problems.append(str(error))
-        here = {place: result for place, result in here.items() if result.records}
+        here = [result for result in here if result.records]
         if not here:
             raise RunError("; ".join(problems) or f"'{path}' holds no run with a complete round")
-        known |= here
+        known |= {result.name: result for result in here}
         unreadable += problems
     return Found(list(known.values()), list(dict.fromkeys(unreadable)))
 

@@ -36,18 +36,17 @@ class Store(NamedTuple):
 
     def known(self, experiment: Experiment) -> list[Record]:
         """The rounds of an experiment that need not be run again."""
-        try:
-            return cells.load(self.kept, experiment)
-        except RunError:
-            return []
+        return self._read(experiment)[0]
 
     def damage(self, experiment: Experiment) -> str | None:
         """What is wrong with what is kept of an experiment, if anything is."""
+        return self._read(experiment)[1]
+
+    def _read(self, experiment: Experiment) -> tuple[list[Record], str | None]:
         try:
-            cells.load(self.kept, experiment)
+            return cells.load(self.kept, experiment), None
         except RunError as error:
-            return str(error)
-        return None
+            return [], str(error)
 
     def seeds(self, experiment: Experiment) -> list[int]:
         """Those of which something is kept."""
@@ -56,11 +55,8 @@ class Store(NamedTuple):
             path.name.removeprefix(f"{stem}-s").partition("-")[0]
             for path in self.kept.glob(f"{glob.escape(stem)}-s*{cells.SUFFIX}")
         )
-        return [seed for seed in sorted({int(seed) for seed in found if seed.isdecimal()}) if self._keeps(experiment, seed)]
-
-    def _keeps(self, experiment: Experiment, seed: int) -> bool:
-        one = experiment.changed({"seed": seed})
-        return bool(self.known(one) or self.damage(one))
+        seeds = sorted({int(seed) for seed in found if seed.isdecimal()})
+        return [seed for seed in seeds if cells.path(self.kept, experiment.changed({"seed": seed})).is_file()]
 
     def missing(self, experiments: Iterable[Experiment]) -> list[Experiment]:
         """Those that are to be run, each once, with the most rounds that were asked for; a damaged cell is left to its owner."""
@@ -69,7 +65,8 @@ class Store(NamedTuple):
             name = cells.name(experiment)
             if name not in wanted or wanted[name].rounds < experiment.rounds:
                 wanted[name] = experiment
-        return [one for one in wanted.values() if len(self.known(one)) < one.rounds and not self.damage(one)]
+        looked = [(one, *self._read(one)) for one in wanted.values()]
+        return [one for one, records, damage in looked if len(records) < one.rounds and damage is None]
 
     def folder(self, experiment: Experiment) -> Path:
         """An experiment's run folder."""
