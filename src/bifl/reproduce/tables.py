@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich import box
+from rich.console import JustifyMethod
 from rich.table import Table
 
 from bifl import cells, markdown
@@ -123,12 +124,11 @@ class Shown(NamedTuple):
         shown.title_justify = shown.caption_justify = "left"
         rows = [line.texts() for line in self.lines]
         told = [number for number in range(len(HEADINGS)) if number != _SPLIT or len(self.columns()) > 1]
-        for number, heading in enumerate(HEADINGS.values()):
-            if number in told:
-                deviates = any("±" in row[number] for row in rows)  # the deviation goes below, where there is no room for it
-                shown.add_column(
-                    heading, justify="left" if number < _WORDS else "right", no_wrap=not deviates, min_width=6 * deviates
-                )
+        headings = list(HEADINGS.values())
+        for number in told:
+            side: JustifyMethod = "left" if number < _WORDS else "right"
+            deviates = any("±" in row[number] for row in rows)  # the deviation goes below, where there is no room for it
+            shown.add_column(headings[number], justify=side, no_wrap=not deviates, min_width=6 * deviates)
         for row in rows:
             shown.add_row(*(row[number].replace("± ", "±").replace(" × ", "×") for number in told))
         return shown
