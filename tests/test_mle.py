@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -93,3 +95,34 @@ def test_a_table_counts_in_units() -> None:
     table = mle.table(total=200, unit=300, weight=600, voted=True)
     assert table[150] == mle.ratio(75, 100)
     assert table[0] == table[2] == mle.ratio(1, 100)  # fewer than my own two units cannot agree with me
+
+
+@given(
+    voters=st.floats(1, 1e9), share=st.floats(0, 1), decades=st.floats(0, 12), end=st.sampled_from(["few", "all", "any"]),
+    voted=st.booleans(),
+)  # fmt: skip
+def test_interpolated_ratios_are_near_the_exact_ones(voters: float, share: float, decades: float, end: str, voted: bool) -> None:
+    least = 1.0 if voted else 0.0
+    part = {"few": 10**-decades, "all": 1 - 10**-decades, "any": share}[end]
+    agree = min(least + part * (voters - least), voters)
+    exact = mle.ratio(agree, voters, voted)
+    assert abs(mle.near_ratio(agree, voters, voted) - exact) <= 1e-6 * max(abs(float(exact)), 1)
+
+
+@pytest.mark.parametrize("ratio", [mle.ratio, mle.fitted_ratio])
+def test_many_votes_are_not_tabulated(ratio: mle.Ratio) -> None:
+    """A liar of 2³⁰ images, or an honest million without a common divisor, may not cost a client more than its own weights do."""
+    agree = np.random.default_rng(0).integers(0, 10**6, 50_000)
+    tracemalloc.start()
+    found = mle.ratios(agree, 10**6, 1, 997, True, ratio)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20e6  # bytes; a table of a million counts and its search took 453 MB
+    exact = ratio(np.maximum(agree[:500] / 997, 1), 10**6 / 997, True)
+    assert np.all(np.abs(found[:500] - exact) <= 1e-6 * np.maximum(np.abs(exact), 1))
+    assert np.all(np.isfinite(mle.ratios(np.array([0, 2**29, 2**30]), 2**30, 1, 600, False, ratio)))
+
+
+def test_few_votes_come_from_the_exact_table() -> None:
+    agree = np.array([3, 100, 1])
+    assert mle.ratios(agree, 100, 600, 600, True).tolist() == mle.ratio(agree, 100).tolist()

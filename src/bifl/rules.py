@@ -9,8 +9,6 @@ array([-1., -1.,  1.], dtype=float32)
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 
@@ -76,18 +74,15 @@ def blend_signs(client: Client, shared: Shared, news: Message, *, beta: float) -
     return client._replace(aux=np.float32(beta) * sign(shared.weights) + np.float32(1 - beta) * client.aux)
 
 
-Ratio = Callable[[npt.NDArray[np.float64], float, bool], npt.NDArray[np.float64]]
-
-
-def ml_pu(client: Client, shared: Shared, news: Message, *, alpha: float, ratio: Ratio = mle.ratio) -> Client:
+def ml_pu(client: Client, shared: Shared, news: Message, *, alpha: float, ratio: mle.Ratio = mle.ratio) -> Client:
     """aux ← clip(α·μ̂, −1, 1), where μ̂ = r·aux is the most likely mean of all clients' aux (ML-PU, paper §3).
 
-    The ratio r depends only on how many votes agree with this client's own sign, so it is a table over the vote counts.
+    The ratio r depends only on how many votes agree with this client's own sign, so it is a function of the vote counts.
     A vote is worth unit/|D_i| of this client's own: that is the paper's virtual M_i = |D|/|D_i| for unequal sizes.
     """
     if not isinstance(news.alphabet, Votes):
         raise ConfigError("the ml_pu rule needs vote counts: combine it with a broadcast of votes")
     total, unit = news.alphabet.total, news.alphabet.unit
-    table = mle.table(total, unit, client.weight, client.voted, ratio) * alpha
     agree = np.where(client.aux > 0, news.symbols, total - news.symbols)
-    return client._replace(aux=np.clip(table.astype(np.float32)[agree] * client.aux, -1, 1))
+    gain = (mle.ratios(agree, total, unit, client.weight, client.voted, ratio) * alpha).astype(np.float32)
+    return client._replace(aux=np.clip(gain * client.aux, -1, 1))
