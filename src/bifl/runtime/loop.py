@@ -18,6 +18,7 @@ from bifl.algorithm import Client, Message, Shared, absorb, client_turn, key, se
 from bifl.experiment import Experiment
 from bifl.nn.flat import Network
 from bifl.runtime import calibration
+from bifl.runtime.bounds import Bounds
 from bifl.runtime.world import World, build, context, judge, plan, sampled
 from bifl.train import Samples, train
 
@@ -25,7 +26,7 @@ from bifl.train import Samples, train
 def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tuple[Message, Shared]]:
     """Each round's broadcast and the public state after it; with `kind=PlainNetwork` in PyTorch's own layers throughout."""
     world = build(experiment, kind)
-    shared = world.shared
+    shared, bounds = world.shared, Bounds(world)
     clients = [Client(shared.weights, shared.weights, shared.real, len(part), 0) for part in world.parts]
     counted: list[int] = []
     for round in range(1, experiment.rounds + 1):
@@ -37,24 +38,24 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
             clients[number], upload = client_turn(world.algorithm, client, shared, local)
             if number in voters:
                 uploads.append(wire.encode(upload._replace(sender=number), known))
-        ballots = (wire.decode(upload, known) for upload in uploads)
+        ballots = (bounds.ballot(wire.decode(upload, known), shared) for upload in uploads)
         said = server_turn(world.algorithm, shared, ballots, judge(world, round))
         said = said._replace(real=calibration.discreet(said.real, shared, experiment, world.algorithm))
         news = wire.decode(wire.encode(said, known), known)
         shared = absorb(world.algorithm, shared, news)
         if calibration.wanted(experiment, world.algorithm, shared):
-            shared = _recalibrated(shared, world, voters)
+            shared = _recalibrated(shared, world, voters, bounds)
         counted = voters
         yield news, shared
 
 
-def _recalibrated(shared: Shared, world: World, voters: list[int]) -> Shared:
+def _recalibrated(shared: Shared, world: World, voters: list[int], bounds: Bounds) -> Shared:
     samples, known = Samples.of(world.data.images, world.data.labels, world.data), calibration.context(world.experiment, shared)
     said = []
     for number in voters:
         part = torch.from_numpy(world.parts[number])
         message = calibration.measured(shared, world.algorithm, world.network, samples, part, number, world.experiment.batch)
-        said.append(wire.decode(wire.encode(message, known), known))
+        said.append(bounds.statistics(wire.decode(wire.encode(message, known), known), shared))
     return calibration.settled(shared, wire.decode(wire.encode(calibration.pooled(said, shared.round), known), known))
 
 

@@ -16,6 +16,7 @@ from bifl.errors import RunError
 from bifl.experiment import Experiment
 from bifl.model import Model
 from bifl.runtime import calibration, checkpoint
+from bifl.runtime.bounds import Bounds
 from bifl.runtime.mailbox import BROADCAST, STATISTICS, Mailbox
 from bifl.runtime.record import Record, Traffic, flips, layer_flips, spread, sureness
 from bifl.runtime.turns import Evaluation, Task, Troubles, Turn
@@ -70,6 +71,7 @@ class Rounds:
         self._trained: dict[int, int] = {}  # client → the last round in which it trained
         self._counted: frozenset[int] = frozenset()  # the clients whose ballots are in the last broadcast
         self._begun = False
+        self._bounds = Bounds(world)
         if folder is not None and (state := checkpoint.load_server(folder, self.shared)):
             self.shared, self.last, self._trained, self._counted = state
 
@@ -101,7 +103,8 @@ class Rounds:
         known = context(self.experiment, before)
         booth = Booth(clients, known, self._keep)
         tasks = [Task(n, n in self._counted, n in voters) for n in (sorted(voters) if sleeping else range(count))]
-        news = server_turn(self.world.algorithm, before, booth.ballots(clients.turns(tasks)), judge(self.world, round))
+        ballots = (self._bounds.ballot(ballot, before) for ballot in booth.ballots(clients.turns(tasks)))
+        news = server_turn(self.world.algorithm, before, ballots, judge(self.world, round))
         news = news._replace(real=calibration.discreet(news.real, before, self.experiment, self.world.algorithm))
         data = wire.encode(news, known)
         self._keep(BROADCAST, data)
@@ -149,7 +152,7 @@ class Rounds:
                 if message is not None:
                     sizes.append(len(upload))
                     self._keep(f"statistics-{number:05d}", upload)
-                    yield message
+                    yield self._bounds.statistics(message, shared)
 
         said = opened()
         first = next(said, None)

@@ -1,0 +1,123 @@
+"""What one client may do to numbers that are averaged: little, whatever it says."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bifl.algorithm import BINARY, Algorithm, Client, Message, Shared, key, register
+from bifl.algorithms.paper import biml
+from bifl.experiment import Experiment
+from bifl.layout import Layout
+from bifl.layout import Tensor as Spec
+from bifl.message import Floats
+from bifl.nn.flat import Network
+from bifl.runtime import bounds, calibration
+from bifl.runtime.bounds import Bounds, within, within_square
+from bifl.runtime.simulate import simulate
+from bifl.runtime.world import build
+
+LAYOUT = Layout((), (), (), (Spec("wide", (3,)), Spec("narrow", (2,))))
+KNOWN = np.array([0, 1, -2, 50, 0, 1, 2, 5, 2600, 1e-9], np.float32)  # means, then squares; variances 1, 1, 1, 100, 1e-9
+ANYTHING = st.lists(st.floats(-(2.0**31), 2.0**31, width=32), min_size=10, max_size=10)
+
+
+def central(moments: Floats) -> tuple[np.ndarray, np.ndarray]:
+    first, second = moments.astype(np.float64).reshape(2, -1)
+    return first, second - first**2
+
+
+@given(ANYTHING, st.one_of(st.none(), ANYTHING))
+def test_moments_stay_near_the_public_ones(said: list[float], before: list[float] | None) -> None:
+    earlier = None if before is None else np.array(before, np.float32)
+    mean, variance = central(within(np.array(said, np.float32), KNOWN, earlier, LAYOUT))
+    known, level = central(KNOWN)[0], np.array([1, 1, 1, 100, 5.0])  # the last is quiet: a tenth of its layer's mean, 50
+    assert np.all(np.abs(mean - known) <= bounds.LARGEST_SHIFT * np.sqrt(level) * 1.0001)
+    assert np.all(variance <= bounds.GROWTH * level * 1.001 + 1e-3)  # E[x²] = 2600 has float32's 7 digits
+    assert np.all(variance >= -1e-3)
+
+
+def test_what_lies_within_stays_as_it_is() -> None:
+    said = np.array([0.01, 1.02, -2.03, 50.4, 0.1, 1.001, 1.5, 5.0, 2600.5, 3], np.float32)
+    assert within(said, KNOWN, KNOWN, LAYOUT).tobytes() == said.tobytes()
+
+
+def test_a_layer_that_moves_may_move_on_and_one_that_rests_may_not() -> None:
+    """Liars of the next round have no more room than the last round's movement leaves them."""
+    said = KNOWN.copy()
+    said[:3] += 0.4
+    said[5:8] = 1 + said[:3] ** 2
+    moving = KNOWN.copy()
+    moving[:3] -= 0.3
+    assert within(said, KNOWN, moving, LAYOUT)[:3] == pytest.approx(said[:3])
+    assert within(said, KNOWN, KNOWN, LAYOUT)[:3] == pytest.approx(KNOWN[:3] + bounds.LEAST_SHIFT)
+
+
+@given(ANYTHING)
+def test_the_first_moments_have_a_limit_too(said: list[float]) -> None:
+    mean, variance = central(within_square(np.array(said, np.float32), np.array([4, 4, 4, 9, 16], np.float32)))
+    assert np.all(np.abs(mean) <= [2, 2, 2, 3, 4])
+    assert np.all((variance >= -1e-3) & (variance <= np.array([4, 4, 4, 9, 16]) * 1.001))
+
+
+@pytest.fixture(scope="module")
+def world() -> tuple[Bounds, Shared]:
+    made = build(Experiment(clients=4, algorithm="biml"))
+    return Bounds(made), made.shared
+
+
+@given(lie=st.floats(-(2.0**31), 2.0**31, width=32), weight=st.integers(1, 6400))
+def test_trained_numbers_stay_within_reach_of_the_learning_rate(world: tuple[Bounds, Shared], lie: float, weight: int) -> None:
+    bound, shared = world
+    said = Message(np.zeros(0, np.uint8), BINARY, np.full(shared.layout.reals, lie, np.float32), weight=weight)
+    moved = np.abs(bound.ballot(said, shared).real - shared.real)[: shared.layout.trained]
+    assert moved.max() <= bounds.REACH * 0.005 * -(-weight // 64) + 2**-6 * 1.001
+
+
+def test_a_network_may_start_with_any_statistics_that_images_give(world: tuple[Bounds, Shared]) -> None:
+    """Constant images, black-and-white ones and gradients: none of them is taken for a lie."""
+    bound, shared = world
+    network: Network = bound._world.network
+    for images in (
+        np.eye(28)[None, None],
+        np.tri(28)[None, None] * 2.8 - 0.4,
+        np.linspace(-0.4, 2.8, 28 * 28).reshape(1, 1, 28, 28),
+    ):
+        network.show(shared.weights, shared.real, biml().forward)
+        network.train_norms()
+        batch = np.concatenate([images, images[:, :, ::-1], images[..., ::-1] * 0.5]).astype(np.float32)
+        with torch.no_grad():
+            found = network.input_moments(torch.from_numpy(batch).to(memory_format=torch.channels_last))
+        said = Message(np.zeros(0, np.uint8), BINARY, found)
+        assert bound.statistics(said, shared._replace(round=1)).real.tobytes() == found.tobytes()
+
+
+def poisoned(client: Client, shared: Shared, liar: int, honest: Algorithm) -> Message:
+    said = honest.upload(client, shared)
+    lies = client.key == key(shared.seed, shared.round + 1, liar)
+    return said._replace(real=np.full_like(said.real, 2.0**30)) if lies else said
+
+
+@pytest.mark.parametrize("batchnorm", ["average", "recalibrate"])
+def test_one_client_of_four_cannot_end_a_run_or_ruin_its_model(batchnorm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three rounds teach more than half of the digits with bounds; without them nothing, and 2³⁰ ended the run."""
+    measured = calibration.measured
+
+    def lying(shared: Shared, algorithms: Algorithm, *rest: object) -> Message:
+        said = measured(shared, algorithms, *rest)  # type: ignore[arg-type]
+        return said._replace(real=np.full_like(said.real, 2.0**30)) if said.sender == 2 else said
+
+    @register
+    def biml_with_a_liar() -> Algorithm:
+        """BiML in which client 2 reports huge real numbers."""
+        honest = biml()
+        return Algorithm(partial(poisoned, liar=2, honest=honest), honest.broadcast, honest.update, keeps=("aux",))
+
+    monkeypatch.setattr(calibration, "measured", lying)
+    experiment = Experiment(algorithm="biml_with_a_liar", clients=4, rounds=6, workers=1, batchnorm=batchnorm)
+    assert [record.accuracy for record in simulate(experiment)][-1] > 0.5
