@@ -1,35 +1,57 @@
-"""Writing files so that a reader sees the old one or the new one, never half of one; and what damaged ones raise."""
+"""Writing files so that a reader sees the old one or the new one, never half of one, also after a power cut; unpacking."""
 
 from __future__ import annotations
 
+import gzip
+import io
+import json
 import os
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from bifl.errors import RunError
 
-DAMAGED_NPZ = (
-    OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error, NotImplementedError,
-)  # fmt: skip
-"""What numpy.load and its zip file raise, depending on where the damage is."""
-
 
 def write_atomic(path: Path, data: bytes | str) -> None:
-    """Write to a temporary name beside `path`, then rename."""
+    """Write to a temporary name beside `path`, then rename. What returns survives a power cut."""
+    write_unlisted(path, data)
+    sync_folder(path.parent)
+
+
+def write_unlisted(path: Path, data: bytes | str) -> None:
+    """The same without the folder's entry: for many files in one folder, after which one `sync_folder` is enough."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     raw = data.encode() if isinstance(data, str) else data
     try:
         with temporary.open("wb") as file:
             file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())  # before the rename: the new name must not outlive a power cut without its contents
         temporary.replace(path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, str(path)) from error  # nobody knows the temporary name
         raise
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file. What returns survives a power cut, if the file was there before."""
+    with path.open("a") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -39,3 +61,29 @@ def writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunError(f"cannot write '{error.filename or folder}': {error.strerror or error}") from error
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What a JSON text says.
+
+    Raises:
+        ValueError: it is no JSON, or nested so deeply that Python's parser gives up.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def gunzip(packed: bytes, most: int) -> bytes:
+    """The contents of a gzip file.
+
+    Raises:
+        ValueError: they are longer than `most` bytes.
+        OSError, EOFError, zlib.error: the file is damaged.
+    """
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+        raw = file.read(most + 1)
+    if len(raw) > most:
+        raise ValueError(f"it unpacks to more than {most:,} bytes")
+    return raw

@@ -1,4 +1,4 @@
-"""Processes: how many, and such as do not outlive who started them."""
+"""Processes: how many, how much memory they may take, and such as do not outlive who started them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,15 @@ KEEPS_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": 
 def cores() -> int:
     """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_memory() -> int:
+    """Bytes that can be had, as far as the system says."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def tied(command: Iterable[str | Path]) -> list[str]:

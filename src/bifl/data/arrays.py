@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bifl import npz
 from bifl.errors import ConfigError, DataError
-from bifl.files import DAMAGED_NPZ
 
 Array = npt.NDArray[Any]
 Images = npt.NDArray[np.uint8]
 Index = npt.NDArray[np.int64]
+MOST_CLASSES = 100_000  # a network has outputs for all of them
+PLAUSIBLE_CLASSES = 1000  # that a file may have without as many images
 _BLOCK = 1000  # images at a time where a whole dataset would be copied otherwise
 
 
@@ -85,6 +87,8 @@ def held_out(groups: Index, share: float) -> npt.NDArray[np.bool_]:
     """(n,) whether an image is held out for testing: a random share of every group, the same in every run."""
     if not 0 <= share < 1:
         raise ConfigError(f"dataset.test_share must be at least 0 and below 1, not {share}")
+    if not share:
+        return np.zeros(len(groups), np.bool_)
     shuffled = np.random.default_rng(0).permutation(len(groups))  # files are often sorted by class: every tenth would be one class
     order = shuffled[np.argsort(groups[shuffled], kind="stable")]
     _, starts, counts = np.unique(groups[order], return_index=True, return_counts=True)
@@ -107,9 +111,10 @@ def assemble(images: Images, labels: Index, users: Index | None, classes: int, t
     """A dataset from images of which some are for testing, normalised by what is measured on the others."""
     if test.all():
         raise DataError(f"{source} holds no training images")
-    mean, std = normaliser(images[~test])
+    train = ~test if test.any() else slice(None)  # a copy of all images only where some are left out
+    mean, std = normaliser(images[train])
     return Dataset(
-        images[~test], labels[~test], images[test], labels[test], classes, mean, std, None if users is None else users[~test]
+        images[train], labels[train], images[test], labels[test], classes, mean, std, None if users is None else users[train]
     )
 
 
@@ -120,14 +125,25 @@ def read_npz(path: Path) -> dict[str, Array]:
         DataError: it is missing or damaged.
     """
     try:
-        with np.load(path, allow_pickle=False) as found:
-            if isinstance(found, np.ndarray):
-                raise DataError(f"'{path}' is not an .npz file with named arrays: write it with numpy.savez")
-            return {name: found[name] for name in found.files}
+        return npz.read(path)
     except FileNotFoundError:
         raise DataError(f"'{path}' does not exist") from None
-    except DAMAGED_NPZ as error:
+    except (OSError, npz.Damaged) as error:
         raise DataError(f"'{path}' cannot be read as .npz, it is damaged or something else ({error})") from error
+
+
+def _counted_classes(arrays: dict[str, Array], path: Path) -> int:
+    """As many as the file says. A network has outputs for all of them: a single label must not make it any size."""
+    numbers = arrays["labels"]
+    largest = int(numbers.max()) if numbers.size and numbers.dtype.kind in "iu" else 0
+    classes = len(arrays["classes"]) if "classes" in arrays and arrays["classes"].ndim == 1 else largest + 1
+    if classes > MOST_CLASSES:
+        raise DataError(f"'{path}' has {classes:,} classes: at most {MOST_CLASSES:,} can be told apart")
+    if classes > max(PLAUSIBLE_CLASSES, numbers.size):
+        raise DataError(
+            f"'{path}' has {classes:,} classes for {numbers.size:,} images: if that is right, set dataset.classes={classes}"
+        )
+    return classes
 
 
 def from_npz(path: Path, classes: int = 0, test_share: float = 0.0) -> Dataset:
@@ -141,15 +157,14 @@ def from_npz(path: Path, classes: int = 0, test_share: float = 0.0) -> Dataset:
     Raises:
         DataError: the file is damaged, or its arrays do not fit together.
     """
+    if not 0 <= classes <= MOST_CLASSES:
+        raise ConfigError(f"dataset.classes must be from 0 to {MOST_CLASSES:,}, not {classes:.3g}")
     arrays = read_npz(path)
     for name in ("images", "labels"):
         if name not in arrays:
             raise DataError(f"'{path}' has no array '{name}', only {', '.join(arrays) or 'nothing'}")
     images = image_array(arrays["images"], f"images in '{path}'")
-    if not classes:
-        numbers = arrays["labels"]
-        largest = int(numbers.max()) if numbers.size and numbers.dtype.kind in "iu" else 0
-        classes = len(arrays["classes"]) if "classes" in arrays and arrays["classes"].ndim == 1 else largest + 1
+    classes = classes or _counted_classes(arrays, path)
     labels = label_array(arrays["labels"], len(images), classes, f"labels in '{path}'")
     names = next((name for name in ("users", "writers") if name in arrays), None)
     users = user_array(arrays[names], len(images), f"{names} in '{path}'") if names else None

@@ -16,12 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from bifl.data import idx, leaf
-from bifl.data.arrays import Dataset, from_npz
+from bifl.data.arrays import MOST_CLASSES, Dataset, from_npz
 from bifl.errors import ConfigError, DataError
 from bifl.registry import Registry
 
 __all__ = ["Dataset", "dataset", "mapped", "save"]
 
+MOST_PIXELS = 2**24  # of an image: a network is tried out with one
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 FASHION_MEAN, FASHION_STD = 0.2860, 0.3530
 _MNIST5K_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"  # of the uncompressed table
@@ -122,5 +123,7 @@ def remote(
     """No images here: in a deployment the clients bring their own. What they look like, and how everyone normalises them."""
     if min(classes, channels, height, width) < 1 or not 0 < std < float("inf"):
         raise ConfigError("dataset=remote needs classes, channels, height and width of 1 or more, and a std above 0")
+    if classes > MOST_CLASSES or channels * height * width > MOST_PIXELS:
+        raise ConfigError(f"dataset=remote takes at most {MOST_CLASSES:,} classes, and {MOST_PIXELS:,} pixels times channels")
     none, nobody = np.zeros((0, channels, height, width), np.uint8), np.zeros(0, np.int64)
     return Dataset(none, nobody, none, nobody, classes, mean, std)

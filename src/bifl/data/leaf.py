@@ -6,7 +6,6 @@ FEMNIST's x are 784 pixels from 0 to 1, CelebA's are names of image files.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -19,7 +18,10 @@ from bifl.data import fetching
 from bifl.data.arrays import Array, Dataset, Images, assemble, held_out, image_array, label_array, user_array
 from bifl.data.idx import data_folder
 from bifl.errors import ConfigError, DataError
+from bifl.files import parse_json
+from bifl.processes import available_memory
 
+_EXPANSION = 10  # bytes of Python objects for a byte of JSON
 INSTALL = "pip install 'bifl[datasets]'"
 
 
@@ -78,7 +80,8 @@ def load(source: Source, path: str, share: float, test_share: float) -> Dataset:
         raise DataError(f"LEAF's files in '{folder}' hold no images")
     images = source.pixels(folder, np.concatenate([person.images for person in people]))
     labels = np.concatenate([person.labels for person in people])
-    users = np.repeat([person.name for person in people], [len(person.labels) for person in people])
+    number = {name: place for place, name in enumerate(sorted({person.name for person in people}))}
+    users = np.repeat([number[person.name] for person in people], [len(person.labels) for person in people])
     return _finish(source, images, labels, users, test_share, f"'{folder}'")
 
 
@@ -103,7 +106,9 @@ def _chosen(names: list[str], share: float) -> set[str]:
 def _people(file: Path, source: Source) -> Iterator[Person]:
     """The users in one of LEAF's files, each checked."""
     try:
-        content = json.loads(file.read_bytes())
+        if _EXPANSION * file.stat().st_size > (free := available_memory()):
+            raise DataError(f"'{file}' is too large to be read in the {free:,} bytes of memory that are free")
+        content = parse_json(file.read_bytes())
         users, counts, data = content["users"], content["num_samples"], content["user_data"]
         if len(users) != len(counts):
             raise DataError(f"'{file}' names {len(users)} users but {len(counts)} num_samples")
@@ -116,7 +121,7 @@ def _people(file: Path, source: Source) -> Iterator[Person]:
                 yield Person(str(user), source.parse(x), labels)
     except OSError as error:
         raise DataError(f"cannot read '{file}': {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         what = f"has no {error}" if isinstance(error, KeyError) else str(error)
         raise DataError(f"'{file}' is not one of LEAF's files, or damaged: {what}") from error
 
@@ -193,6 +198,8 @@ def _read_pictures(folder: Path, names: Array) -> Images:
     place = next((place for place in places if place.is_dir()), None)
     if place is None:
         raise DataError(f"CelebA's pictures are not in '{places[1]}': put the folder img_align_celeba there")
+    if len(set(names)) < len(names):
+        raise DataError(f"LEAF's files in '{folder}' name a picture twice")
     pictures = np.empty((len(names), 3, CELEBA_SIZE, CELEBA_SIZE), np.uint8)
     for number, name in enumerate(names):
         try:
@@ -200,7 +207,7 @@ def _read_pictures(folder: Path, names: Array) -> Images:
                 pictures[number] = np.moveaxis(_square(picture, "RGB"), 2, 0)
         except FileNotFoundError:
             raise DataError(f"'{place / name}' does not exist, though LEAF's files name it") from None
-        except (OSError, SyntaxError, ValueError) as error:
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise DataError(f"'{place / name}' is not a picture, or damaged ({error})") from error
     return pictures
 

@@ -19,7 +19,7 @@ from bifl.errors import BiflError, Busy, RunError
 from bifl.experiment import Experiment
 from bifl.files import writing
 from bifl.identity import identity
-from bifl.processes import KEEPS_MEMORY, cores, tied
+from bifl.processes import KEEPS_MEMORY, available_memory, cores, tied
 from bifl.runtime.folder import CONFIG, RunFolder, busy, read_records
 from bifl.runtime.record import Record
 
@@ -97,16 +97,7 @@ def at_once(experiments: list[Experiment]) -> int:
     kinds = {(one.model, one.dataset): one for one in experiments}.values()
     weights = max(make_network(one, load(one).classes).layout.count for one in kinds)
     clients = max(experiment.clients for experiment in experiments)
-    return max(1, min(cores(), len(experiments), int(_memory() / (_PROCESS + 4 * weights * clients))))
-
-
-def _memory() -> int:
-    """Bytes that can be had, as far as the system says."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(cores(), len(experiments), int(available_memory() / (_PROCESS + 4 * weights * clients))))
 
 
 def run(store: Store, experiments: list[Experiment], jobs: int, show: Progress) -> list[str]:

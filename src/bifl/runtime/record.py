@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from types import NoneType
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 
 from bifl.algorithm import Message, Shared, Votes
+from bifl.files import parse_json
 
 SURENESS_BINS = 10
+LARGEST = 2**63  # of whole numbers: larger ones are not what a round counts
 
 
 class Record(NamedTuple):
@@ -45,8 +48,27 @@ class Record(NamedTuple):
     @classmethod
     def from_json(cls, line: str) -> Record:
         """Read such a line; keys of later versions are passed over."""
-        values: dict[str, Any] = json.loads(line)
-        return cls(**{name: values[name] for name in cls._fields if name in values or name not in cls._field_defaults})
+        values: dict[str, Any] = parse_json(line)
+        known = {name: values[name] for name in cls._fields if name in values or name not in cls._field_defaults}
+        for name, value in known.items():
+            if not _fits(value, _KINDS[name]):
+                raise ValueError(f"{name} is {value!r:.40}")
+        return cls(**known)
+
+
+_KINDS = get_type_hints(Record)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value from JSON is of the kind that a field of `Record` is annotated with."""
+    if value is None:
+        return NoneType in get_args(kind)
+    if isinstance(value, dict):
+        return kind == dict[str, float] | None and all(_fits(number, float) for number in value.values())
+    if isinstance(value, list):
+        return kind == list[float] | None and all(_fits(number, float) for number in value)
+    whole = type(value) is int and abs(value) < LARGEST
+    return whole if kind is int else (whole or type(value) is float) and kind in (float, float | None)
 
 
 class Traffic(NamedTuple):
