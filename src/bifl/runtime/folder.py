@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from bifl.errors import Busy, ConfigError, RunError
 from bifl.experiment import Experiment
-from bifl.files import write_atomic, writing
+from bifl.files import append_line, sync_folder, write_atomic, writing
 from bifl.runtime.mailbox import Mailbox
 from bifl.runtime.record import Record
 from bifl.runtime.rounds import Rounds
@@ -58,6 +58,7 @@ class RunFolder:
             if (path / CONFIG).exists():
                 raise RunError(f"'{path}' holds a run already: continue it with bifl run --resume {path}, or choose another --out")
             write_atomic(path / CONFIG, experiment.to_toml())
+            sync_folder(path.parent)
         return cls(path, experiment)
 
     @classmethod
@@ -90,8 +91,8 @@ class RunFolder:
                 (self.path / CHECKPOINT).mkdir(exist_ok=True)
                 self._mend_records(rounds.last)
             for record in rounds:
-                with writing(self.path), (self.path / ROUNDS).open("a") as lines:
-                    lines.write(record.to_json() + "\n")
+                with writing(self.path):
+                    append_line(self.path / ROUNDS, record.to_json())
                 yield record
             rounds.model().save(self.path / MODEL)
 

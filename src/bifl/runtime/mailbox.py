@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bifl.files import write_atomic, writing
+from bifl.files import write_unlisted, writing
 
 FOLDER = "messages"
 BROADCAST, STATISTICS = "broadcast", "statistics"
@@ -28,4 +28,4 @@ class Mailbox:
         path = self.path(round, name)
         with writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, data)
+            write_unlisted(path, data)
