@@ -108,13 +108,14 @@ def test_the_judge_holds_out_training_images_only_where_it_is_needed() -> None:
 
 
 @pytest.mark.parametrize("tolerance", [1.0, 0.0])
-def test_it_learns_and_its_model_file_scores_the_same(tolerance: float) -> None:
+def test_it_learns_and_its_model_file_scores_the_same(tolerance: float, tmp_path: Path) -> None:
     experiment = Experiment(algorithm={"name": "fttq", "tolerance": tolerance}, clients=4, rounds=2, workers=1)
     simulation = simulate(experiment)
     records = list(simulation)
     assert records[-1].accuracy > 0.6
     model = simulation.model()
-    again = Model._parse(model.to_bytes())
+    model.save(tmp_path / "model")
+    again = Model.read(tmp_path / "model")
     accuracy, loss = again.score(simulation.world.data)
     assert accuracy == pytest.approx(records[-1].accuracy)
     assert loss == pytest.approx(records[-1].loss, rel=1e-4)

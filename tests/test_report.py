@@ -201,8 +201,8 @@ def test_what_cannot_be_reported_ends_in_one_sentence(finished: Path, tmp_path: 
     assert "rounds.jsonl' line 2 is not a record" in refused(here("report", broken, "-o", out))
     (broken / "config.toml").write_text("rounds = [")
     assert "cannot read" in refused(here("report", broken, "-o", out))
-    (broken / "config.toml").write_text('rounds = 1\n[algorithm]\nname = "lost.py:mine"\n')
-    assert "broken/config.toml': algorithm file" in refused(here("report", broken, "-o", out))
+    (broken / "config.toml").write_text('rounds = 1\n[algorithm]\nname = "lost"\n')
+    assert "broken/config.toml': unknown algorithm 'lost'" in refused(here("report", broken, "-o", out))
     shutil.copy(finished / "config.toml", broken)
     (broken / "rounds.jsonl").write_bytes(b"\xff\n")
     assert "cannot read" in refused(here("report", broken, "-o", out))
@@ -234,7 +234,7 @@ def test_an_algorithm_of_ones_own_is_shown_without_its_folder(tmp_path: Path) ->
     imports = "from bifl.algorithm import register\nfrom bifl.algorithms.paper import up_down\n"
     file.write_text(imports + "@register\ndef shy(): return up_down()\n")
     page = render(settings([result(f"algorithm={file}:shy")]))
-    assert "name = &#34;shy&#34;" in page
+    assert "name = &#34;my.py:shy&#34;" in page
     assert str(tmp_path) not in page
 
 

@@ -13,19 +13,22 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import tomllib
 import zlib
 from dataclasses import fields
 from pathlib import Path
 
 from bifl.errors import ConfigError, RunError
 from bifl.experiment import REGISTRIES, Experiment
-from bifl.files import write_atomic, writing
+from bifl.files import gunzip, parse_json, write_atomic, writing
 from bifl.identity import identity
 from bifl.registry import short
 from bifl.runtime.record import Record
 
 SUFFIX = ".jsonl.gz"
+_DAMAGE = (
+    OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, ConfigError,
+)  # fmt: skip
+LARGEST = 2**26  # bytes of an unpacked cell: of 100,000 rounds
 
 
 def name(experiment: Experiment) -> str:
@@ -74,9 +77,9 @@ def save(folder: Path, experiment: Experiment, records: list[Record]) -> Path:
 
 
 def read(file: Path) -> tuple[Experiment, list[Record]]:
-    """What a cell holds."""
+    """What a cell holds; Python files that its configuration names are not run."""
     try:
-        first, *lines = gzip.decompress(file.read_bytes()).decode().splitlines()
-        return Experiment(**tomllib.loads(json.loads(first)["config"])), [Record.from_json(line) for line in lines]
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, ConfigError) as error:
+        first, *lines = gunzip(file.read_bytes(), LARGEST).decode().splitlines()
+        return Experiment.parsed(parse_json(first)["config"]), [Record.from_json(line) for line in lines]
+    except _DAMAGE as error:
         raise RunError(f"'{file}' is not a kept run ({error}): restore it, or delete it and it will be run again") from error

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bifl import commands, deployment
-from bifl.errors import BiflError
+from bifl.errors import BiflError, printable
 
 _EXAMPLES = """\
 examples:
@@ -98,6 +98,10 @@ keys (default) and their meaning:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the process's exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if any("\0" in word for word in arguments):
+        print("bifl: an argument holds a NUL character, which no path and no value can have", file=sys.stderr)
+        return 2
     parser = _parser()
     options, more = parser.parse_known_args(arguments)
     if more and hasattr(options, "settings") and not any(word.startswith("-") for word in more):
@@ -109,7 +113,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BiflError as error:
-        print(f"bifl: {error}", file=sys.stderr)
+        print(f"bifl: {printable(error)}", file=sys.stderr)
+        return 2
+    except MemoryError:
+        print("bifl: there is not enough memory for this", file=sys.stderr)
         return 2
     except OSError as error:  # of standard output; everything else has a sentence of its own
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -158,6 +165,7 @@ def _add_training(verbs: Verbs[argparse.ArgumentParser]) -> None:
     compare.set_defaults(command=commands.compare)
     for command in (run, compare):
         command.add_argument("settings", nargs="*", metavar="PRESET | KEY=VALUE", help="a preset first, if any, then keys")
+        _add_trust(command, "run the Python files that the configuration in --resume's folder names")
         where = command.add_mutually_exclusive_group()
         where.add_argument("--out", type=Path, metavar="DIR", help="write into exactly this folder (default: runs/<name>)")
         where.add_argument(
@@ -172,10 +180,12 @@ def _add_looking(verbs: Verbs[argparse.ArgumentParser]) -> None:
         "inspect", help="explain a message or a model file", description="Header, bytes of every section, bits per weight by layer."
     )
     inspect.set_defaults(command=commands.inspect)
+    _add_trust(inspect, "run the Python file that the model, or its run's configuration, names")
     inspect.add_argument("file", type=Path, metavar="FILE", help="runs/<name>/model, or a message: see bifl run --keep-messages")
 
     evaluate = verbs.add_parser("eval", help="test a trained model", description="Accuracy and size of a trained model.")
     evaluate.set_defaults(command=commands.evaluate)
+    _add_trust(evaluate, "run the Python file that the model names")
     evaluate.add_argument("model", type=Path, metavar="MODEL", help="a model file: runs/<name>/model")
     evaluate.add_argument("data", metavar="DATA", help="a dataset from `bifl list`: its test images are used")
     evaluate.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="parameters of the dataset: path=mine.npz")
@@ -251,10 +261,15 @@ def _add_rules(command: argparse.ArgumentParser) -> None:
     where = command.add_mutually_exclusive_group()
     where.add_argument("--out", type=Path, metavar="DIR", help="write into exactly this folder (default: runs/<name>)")
     where.add_argument("--resume", type=Path, metavar="DIR", help="continue what is in this folder, as it was started")
+    _add_trust(command, "run the Python files that the configuration in --resume's folder names")
     command.add_argument("settings", nargs="*", metavar="PRESET | KEY=VALUE", help="a preset first, if any, then keys")
     command.add_argument("--min-clients", type=int, metavar="K", help="ballots that a round needs (default: half of the clients)")
     command.add_argument("--deadline", type=float, metavar="S", help="seconds until a round goes on without the rest (600)")
     command.add_argument("--keep-messages", action="store_true", help="keep a copy of every message in DIR/messages")
+
+
+def _add_trust(command: argparse.ArgumentParser, what: str) -> None:
+    command.add_argument("--trust", action="store_true", help=f"{what}; without it they are refused")
 
 
 def _count(text: str) -> int:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bifl.errors import ConfigError
+from bifl.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from bifl.experiment import Experiment
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
 
     track = _track(options)
     if options.resume:
-        run = RunFolder.resume(options.resume, pairs(options.settings))
+        run = RunFolder.resume(options.resume, pairs(options.settings), options.trust)
     else:
         preset, overrides = preset_of(options.settings)
         experiment = Experiment.of(preset, overrides)
@@ -56,7 +56,7 @@ def compare(options: argparse.Namespace) -> int:
 
     track = _track(options)
     if options.resume:
-        comparison = Comparison.resume(options.resume, pairs(options.settings))
+        comparison = Comparison.resume(options.resume, pairs(options.settings), options.trust)
     else:
         preset, overrides = preset_of(options.settings)
         settings = pairs(overrides)
@@ -103,6 +103,7 @@ def _track(options: argparse.Namespace) -> str | None:
 
 
 def _stopped(run: RunFolder, command: str, track: str | None) -> int:
+    command += " --trust" if run.experiment.python_files() else ""
     command += f" track={track}" if track else ""
     print(f"bifl: stopped after round {len(run.records())} of {run.experiment.rounds}; continue with: {command}", file=sys.stderr)
     return 130
@@ -124,15 +125,17 @@ def evaluate(options: argparse.Namespace) -> int:
     from bifl.data.datasets import dataset
     from bifl.experiment import Experiment, pairs
     from bifl.model import Model
+    from bifl.registry import without_folder
     from bifl.screen import console, size
 
-    model = Model.read(options.model)
+    model = Model.read(options.model, options.trust)
     choice = Experiment(dataset={"name": options.data, **pairs(options.settings)}).dataset
     accuracy, loss = model.score(dataset.make(choice.name, choice.parameters))
     weights, reals = len(model.message.symbols), len(model.message.real)
     out = console()
     out.print(
-        f"{options.model}: {model.network.name}, {model.forward.name} weights, trained for {model.message.round} rounds",
+        f"{options.model}: {without_folder(model.network.name)}, {model.forward.name} weights, "
+        f"trained for {model.message.round} rounds",
         soft_wrap=True,
     )
     out.print(f"accuracy {accuracy:.2%}, loss {loss:.4f} on {options.data}'s test images")
@@ -148,7 +151,7 @@ def inspect(options: argparse.Namespace) -> int:
     from bifl.screen import console, explanation_tables
 
     out = console()
-    for table in explanation_tables(explain(options.file), options.file.name):
+    for table in explanation_tables(explain(options.file, options.trust), options.file.name):
         out.print(table)
     return 0
 
@@ -200,7 +203,7 @@ def report(options: argparse.Namespace) -> int:
 
     found = read(options.runs)
     for problem in found.unreadable:
-        print(f"bifl: left out: {problem}", file=sys.stderr)
+        print(f"bifl: left out: {printable(problem)}", file=sys.stderr)
     write(settings(found.results), options.out)
     console().print(f"report: {options.out} ({size(options.out.stat().st_size)})", soft_wrap=True)
     return 0

@@ -62,15 +62,10 @@ class Comparison:
         return cls(path, [Cell(label, RunFolder.start(path / name, experiment)) for name, label, experiment in rows])
 
     @classmethod
-    def resume(cls, path: Path, changes: Mapping[str, str]) -> Comparison:
-        """Open an old comparison; runs that are complete stay as they are."""
-        try:
-            plan = tomllib.loads((path / PLAN).read_text())["run"]
-            return cls(path, [Cell(row["label"], RunFolder.resume(path / row["folder"], changes)) for row in plan])
-        except FileNotFoundError:
-            raise RunError(f"'{path}' holds no comparison: there is no {PLAN} in it") from None
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-            raise RunError(f"'{path / PLAN}' cannot be read: {error}") from error
+    def resume(cls, path: Path, changes: Mapping[str, str], trust: bool = False) -> Comparison:
+        """Open an old comparison; runs that are complete stay as they are. `trust` as for a single run."""
+        rows = _planned(path)
+        return cls(path, [Cell(label, RunFolder.resume(path / name, changes, trust)) for label, name in rows])
 
     def results(self) -> dict[str, list[list[Record]]]:
         """For each label, the records of each seed."""
@@ -109,6 +104,20 @@ def summarise(label: str, seeds: list[list[Record]]) -> Summary:
         down_bpp=mean(mean(r.down_bpp for r in records) for records in seeds),
         seconds=mean(sum(r.seconds for r in records) for records in seeds),
     )
+
+
+def _planned(path: Path) -> list[tuple[str, str]]:
+    """Label and folder of each run of a comparison."""
+    try:
+        rows = [(row["label"], row["folder"]) for row in tomllib.loads((path / PLAN).read_text())["run"]]
+    except FileNotFoundError:
+        raise RunError(f"'{path}' holds no comparison: there is no {PLAN} in it") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RunError(f"'{path / PLAN}' cannot be read: {error}") from error
+    for label, name in rows:
+        if not isinstance(label, str) or not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name:
+            raise RunError(f"'{path / PLAN}' names {name!r:.80}, which is none of the comparison's folders")
+    return rows
 
 
 def _listed(key: str, text: str) -> list[str]:

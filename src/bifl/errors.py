@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 
+def printable(text: object) -> str:
+    r"""One line without control characters: messages quote files and names that others chose.
+
+    >>> print(printable("a\nb"))
+    a\nb
+    """
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in str(text))
+
+
 class BiflError(Exception):
     """Base of everything that the command line reports as one sentence."""
 
 
 class ConfigError(BiflError):
     """A key, value or combination of them that cannot be run."""
+
+
+class Untrusted(BiflError):
+    """A file that names Python code, which nobody has allowed to run."""
 
 
 class DataError(BiflError):

@@ -10,16 +10,18 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bifl.algorithms  # noqa: F401  (registers the algorithms)
 from bifl.algorithm import Algorithm, Schedule, register
+from bifl.choices import Choice, Unloaded, chosen, from_mapping, typed
 from bifl.data.datasets import dataset
 from bifl.data.partition import partition
-from bifl.errors import ConfigError
+from bifl.errors import ConfigError, Untrusted
 from bifl.nn.models import model
 from bifl.nn.optim import OPTIMIZERS
 from bifl.presets import PRESETS
@@ -27,17 +29,14 @@ from bifl.processes import cores
 from bifl.registry import Registry, nearest
 from bifl.wire.reals import EXACT, SHORT
 
-
-@dataclass(frozen=True)
-class Choice:
-    """A registered thing by name, with all of its parameters."""
-
-    name: str
-    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
+__all__ = ["Choice", "Experiment", "Given", "of_words", "pairs", "preset_of"]
 
 Given = Choice | str | Mapping[str, Any]
 REGISTRIES: dict[str, Registry[Any]] = {"algorithm": register, "dataset": dataset, "partition": partition, "model": model}
+RANGES = {  # the upper ends keep a config from asking for any amount of memory
+    "rounds": (1, 10**9), "clients": (1, 10**6), "seed": (0, 2**63 - 1),
+    "batch": (2, 10**9), "local_epochs": (1, 10**9), "workers": (0, 4096),
+}  # fmt: skip
 IDLE = ("train", "sleep")
 BATCHNORM = ("recalibrate", "average")
 DEVICES = ("auto", "cpu", "cuda")
@@ -106,19 +105,18 @@ class Experiment:
 
     def __post_init__(self) -> None:
         for name, registry in REGISTRIES.items():
-            object.__setattr__(self, name, _choice(name, registry, getattr(self, name)))
+            object.__setattr__(self, name, chosen(name, registry, getattr(self, name)))
         for item in fields(self):
             if item.name not in REGISTRIES:
-                object.__setattr__(self, item.name, _value(item.name, getattr(self, item.name), item.default))
+                object.__setattr__(self, item.name, typed(item.name, getattr(self, item.name), item.default))
         self._check()
 
     def _check(self) -> None:
-        least = {"rounds": 1, "clients": 1, "seed": 0, "batch": 2, "local_epochs": 1, "workers": 0}
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise ConfigError(f"{name} must be {bound} or more, not {getattr(self, name)}")
-        if self.seed >= 2**63:
-            raise ConfigError(f"seed must be less than 2^63, not {self.seed}")
+        for name, (least, most) in RANGES.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} must be {least} or more, not {getattr(self, name)}")
+            if getattr(self, name) > most:
+                raise ConfigError(f"{name} must be at most {most:,}, not {getattr(self, name):.3g}")
         if not 0 < self.participation <= 1:
             raise ConfigError(f"participation must be greater than 0 and at most 1, not {self.participation}")
         if not 0 <= self.holdout < 1:
@@ -142,7 +140,8 @@ class Experiment:
             )
         if list(self.lr_steps) != sorted(set(self.lr_steps)) or min(self.lr_steps, default=1) < 1:
             raise ConfigError(f"lr_steps must be rising round numbers, not {_text(self.lr_steps)}")
-        self.build()  # an algorithm refuses its parameters here, before anything was loaded
+        if not isinstance(self.algorithm, Unloaded):
+            self.build()  # an algorithm refuses its parameters here, before anything was loaded
 
     @classmethod
     def of(cls, preset: str | None = None, overrides: Iterable[str] = (), **settings: Any) -> Experiment:
@@ -167,7 +166,7 @@ class Experiment:
             if head not in known or (parameter and head not in REGISTRIES):
                 owners = [f"{kind}.{key}" for kind in REGISTRIES if key in getattr(self, kind).parameters]
                 raise ConfigError(f"unknown key '{key}'" + (f": did you mean '{owners[0]}'?" if owners else nearest(key, known)))
-            if head not in REGISTRIES:
+            if head not in REGISTRIES or isinstance(value, Unloaded):
                 plain[key] = value
             elif isinstance(value, Choice):
                 choices.setdefault(head, {}).update(value.parameters, name=value.name)
@@ -177,8 +176,8 @@ class Experiment:
                 choices.setdefault(head, {})[parameter or "name"] = value
         for head, changes in choices.items():
             old: Choice = getattr(self, head)
-            same = changes.setdefault("name", old.name) == old.name
-            plain[head] = ({**old.parameters} if same else {}) | changes
+            name = str(changes.pop("name", old.name))
+            plain[head] = replace(old, parameters={**old.parameters, **changes}) if name == old.name else Choice(name, changes)
         return replace(self, **plain)
 
     def build(self) -> Algorithm | Schedule:
@@ -214,17 +213,62 @@ class Experiment:
             plain += [f"{key} = {_toml(value)}" for key, value in choice.parameters.items()]
         return "\n".join(plain) + "\n"
 
+    def python_files(self) -> list[str]:
+        """The users' Python files that its choices come from."""
+        names = [getattr(self, kind).name for kind in REGISTRIES]
+        return list(dict.fromkeys(name.rpartition(":")[0] for name in names if ":" in name))
+
     @classmethod
-    def from_toml(cls, path: Path) -> Experiment:
-        """Read what `to_toml` wrote."""
-        try:
+    def from_toml(cls, path: Path, trust: bool = False) -> Experiment:
+        """Read what `to_toml` wrote.
+
+        Args:
+            path: of the file.
+            trust: whether to run the Python files that it names.
+
+        Raises:
+            Untrusted: it names some, and they are not trusted.
+        """
+        shown = cls.shown(path)
+        if not shown.python_files():
+            return shown
+        if not trust:
+            files = " and ".join(f"'{file}'" for file in shown.python_files())
+            raise Untrusted(f"'{path}' would run the Python code in {files}: if you trust it, allow that with --trust")
+        with _reading(path):
             return cls(**tomllib.loads(path.read_text()))
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read '{path}': {error}") from error
-        except ConfigError as error:
-            raise ConfigError(f"'{path}': {error}") from error
-        except TypeError as error:
-            raise ConfigError(f"'{path}' is not a config of this program: {error}") from error
+
+    @classmethod
+    def shown(cls, path: Path) -> Experiment:
+        """Read what `to_toml` wrote, to be looked at: choices from Python files are `Unloaded`, no file is run."""
+        with _reading(path):
+            return cls.parsed(path.read_text())
+
+    @classmethod
+    def parsed(cls, toml: str) -> Experiment:
+        """The same from a text."""
+        settings = tomllib.loads(toml)
+        for kind in REGISTRIES:
+            given = settings.get(kind)
+            choice = Choice(given) if isinstance(given, str) else from_mapping(given) if isinstance(given, Mapping) else None
+            if choice is not None and ":" in choice.name:
+                settings[kind] = Unloaded(choice.name, choice.parameters)
+        return cls(**settings)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what an unreadable config raises into one sentence."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"'{path}': {error}") from error
+    except TypeError as error:
+        raise ConfigError(f"'{path}' is not a config of this program: {error}") from error
+    except RecursionError:
+        raise ConfigError(f"cannot read '{path}': it is nested too deeply") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read '{path}': {error}") from error
 
 
 def of_words(words: Iterable[str]) -> Experiment:
@@ -253,45 +297,6 @@ def pairs(overrides: Iterable[str]) -> dict[str, str]:
             raise ConfigError(f"key '{key}' is given twice")
         pairs[key] = value
     return pairs
-
-
-def _choice(kind: str, registry: Registry[Any], given: object) -> Choice:
-    """A name, mapping or Choice with every parameter known, typed and present."""
-    if isinstance(given, str):
-        given = Choice(given)
-    elif isinstance(given, Mapping):
-        given = Choice(str(given.get("name", "")), {key: value for key, value in given.items() if key != "name"})
-    if not isinstance(given, Choice):
-        raise ConfigError(f"{kind} must be a name, not {given!r}")
-    name = registry.spelled(given.name)
-    known = registry.parameters(name)
-    for key in given.parameters:
-        if key not in known:
-            allowed = nearest(key, known) if known else f": {kind} '{given.name}' has no parameters"
-            raise ConfigError(f"unknown key '{kind}.{key}'{allowed}")
-    return Choice(
-        name, {key: _value(f"{kind}.{key}", given.parameters.get(key, default), default) for key, default in known.items()}
-    )
-
-
-def _value(key: str, given: Any, default: Any) -> Any:
-    """The value as the type of its default, from a text or a Python value."""
-    if isinstance(default, tuple):
-        parts = given.split(",") if isinstance(given, str) else given if isinstance(given, (list, tuple)) else (given,)
-        return tuple(_value(key, part, default[0]) for part in parts if part != "")
-    kind = type(default)
-    if isinstance(given, str) and kind is not str:
-        try:
-            return _BOOLEANS[given.lower()] if kind is bool else kind(given)
-        except (ValueError, KeyError):
-            pass
-    elif type(given) is kind or (type(given) is int and kind is float):
-        return kind(given)
-    raise ConfigError(f"{key} must be {_KINDS[kind]}, not {given!r}")
-
-
-_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
 
 
 def _text(values: Iterable[object]) -> str:

@@ -11,6 +11,7 @@ from bifl.errors import DataError
 from bifl.experiment import Experiment
 from bifl.message import Message
 from bifl.model import MAGIC, Model, embedded
+from bifl.registry import without_folder
 from bifl.runtime import calibration
 from bifl.runtime.folder import CONFIG
 from bifl.runtime.mailbox import BROADCAST, FOLDER, STATISTICS, Mailbox
@@ -35,20 +36,21 @@ class Explanation(NamedTuple):
     parameters: int  # what "bits per parameter" divides by; 0 where the network is not known
 
 
-def explain(path: Path) -> Explanation:
+def explain(path: Path, trust: bool = False) -> Explanation:
     """Read a message or a model file.
 
-    A message that lies in the folder of its run is decoded in its context, which the run's earlier broadcasts give.
+    A message that lies in the folder of its run is decoded in its context, which the run's earlier broadcasts give. `trust` allows
+    to run the Python files that the model or the run's configuration names.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise DataError(f"cannot read '{path}': {error.strerror}") from error
     if data.startswith(MAGIC):
-        return _model(path, data)
+        return _model(path, data, trust)
     header = wire.read_header(data)
     run = _run_of(path)
-    known = None if run is None else _context(run, header)
+    known = None if run is None else _context(run, header, trust)
     facts = _facts(header, known)
     if header.context == bytes(8) or (known is not None and known.digest == header.context):
         message = wire.decode(data, known)
@@ -56,10 +58,13 @@ def explain(path: Path) -> Explanation:
     return Explanation(facts, header.sections(), [], known.layout.parameters if known else 0)
 
 
-def _model(path: Path, data: bytes) -> Explanation:
-    model, message = Model.read(path), embedded(data)
+def _model(path: Path, data: bytes, trust: bool) -> Explanation:
+    model, message = Model.read(path, trust), embedded(data)
     header, layout = wire.read_header(message), model.layout()
-    facts = {"network": f"{model.network.name}, {model.classes} classes", "forward": f"{model.forward.name} weights"}
+    facts = {
+        "network": f"{without_folder(model.network.name)}, {model.classes} classes",
+        "forward": f"{model.forward.name} weights",
+    }
     facts["pixels"] = f"/255, mean {model.mean}, deviation {model.std}"
     sections = {"model header": len(data) - len(message) - 4, **header.sections(), "file checksum": 4}
     plain = wire.Context(layout, header.round)
@@ -105,16 +110,16 @@ def _run_of(path: Path) -> Path | None:
     return None
 
 
-def _context(run: Path, header: wire.Header) -> wire.Context | None:
+def _context(run: Path, header: wire.Header, trust: bool) -> wire.Context | None:
     """What both ends knew when a message of this run was sent; None where the run's earlier messages were not kept."""
     try:
-        return _replayed(run, header)
+        return _replayed(run, header, trust)
     except FileNotFoundError:
         return None
 
 
-def _replayed(run: Path, header: wire.Header) -> wire.Context:
-    experiment = Experiment.from_toml(run / CONFIG)
+def _replayed(run: Path, header: wire.Header, trust: bool) -> wire.Context:
+    experiment = Experiment.from_toml(run / CONFIG, trust)
     world = build(experiment)
     shared, mailbox = world.shared, Mailbox(run)
     statistics = header.model.hex() == shared.layout.statistics.fingerprint

@@ -1,7 +1,8 @@
 """The trained model as a product: one packed file, one bit per binary weight, the reals beside it.
 
 File: magic "BIFLMODL", a JSON header (its length before it as 4 bytes, little-endian), one message of the wire with the
-weights, and the CRC-32 of all that.
+weights, and the CRC-32 of all that. A network from a user's own file is named `file.py:name`, without its folder; reading such a
+model runs that file, if the caller trusts it, from the folder of the model or from the current one.
 
 >>> import bifl
 >>> network = bifl.load("runs/first/model")  # doctest: +SKIP
@@ -12,24 +13,30 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from bifl import wire
 from bifl.algorithm import BINARY, FLOAT32, TERNARY, Message, Shared
+from bifl.choices import Choice, from_mapping
 from bifl.data.datasets import Dataset
-from bifl.errors import BiflError, DataError
-from bifl.experiment import Choice
-from bifl.files import write_atomic, writing
+from bifl.errors import BiflError, DataError, Untrusted
+from bifl.files import parse_json, write_atomic, writing
 from bifl.layout import Layout
 from bifl.nn.flat import Network
 from bifl.nn.forward import FORWARDS, Forward, real
 from bifl.nn.models import model
+from bifl.registry import short, without_folder
 from bifl.train import Samples, evaluate_all
+from bifl.wire.message import PACKED
 
 MAGIC = b"BIFLMODL"
 _NUMBER = struct.Struct("<I")
@@ -73,7 +80,7 @@ class Model:
     def to_bytes(self) -> bytes:
         """The file's contents."""
         facts = {
-            "model": {"name": self.network.name, **self.network.parameters},
+            "model": {"name": without_folder(self.network.name), **self.network.parameters},
             "classes": self.classes, "forward": self.forward.name, "mean": self.mean, "std": self.std,
         }  # fmt: skip
         header = json.dumps(facts).encode()
@@ -89,36 +96,45 @@ class Model:
         return len(data)
 
     @classmethod
-    def read(cls, path: str | Path) -> Model:
+    def read(cls, path: str | Path, trust: bool = False) -> Model:
         """Read a model file.
 
+        Args:
+            path: of the file.
+            trust: whether to run the Python file that it names, if it does.
+
         Raises:
-            DataError: it is not one, or damaged.
+            DataError: it is not a model file, or damaged.
+            Untrusted: it names a Python file, which is not trusted.
         """
         try:
-            return cls._parse(Path(path).read_bytes())
+            data = Path(path).read_bytes()
         except OSError as error:
             raise DataError(f"cannot read model '{path}': {error.strerror}") from error
-        except BiflError as error:
-            raise DataError(f"'{path}' is not a model file of this program: {error}") from error
-        except (ValueError, LookupError, TypeError, AttributeError, struct.error) as error:
-            raise DataError(f"'{path}' is not a model file of this program: its header is damaged ({error})") from error
+        with _reading(path):
+            facts, message = _parts(data)
+            choice = from_mapping(facts["model"])
+        if ":" in choice.name:
+            choice = _vouched(choice, Path(path), trust)
+        with _reading(path):
+            return cls._of_facts(choice, facts, message)
 
     @classmethod
-    def _parse(cls, data: bytes) -> Model:
-        if not data.startswith(MAGIC):
-            raise DataError(f"it does not start with {MAGIC.decode()}")
-        body = data[: -_NUMBER.size]
-        if zlib.crc32(body) != _NUMBER.unpack_from(data, len(body))[0]:
-            raise DataError("its checksum does not fit, it was damaged or cut short")
-        start, end = _header(data)
-        facts: dict[str, Any] = json.loads(body[start:end])
-        choice = dict(facts["model"])
-        network = Choice(str(choice.pop("name")), choice)
-        forward, classes = FORWARDS[facts["forward"]], int(facts["classes"])
-        layout = _make(network, classes, forward).layout
-        message = wire.decode(body[end:], wire.Context(layout, wire.read_header(body[end:]).round))
-        return cls(network, classes, forward, float(facts["mean"]), float(facts["std"]), message)
+    def _of_facts(cls, choice: Choice, facts: dict[str, Any], message: bytes) -> Model:
+        """Every number is checked against the length of the message before a network of that size is built."""
+        forward, header = FORWARDS[facts["forward"]], wire.read_header(message)
+        classes, mean, std = facts["classes"], float(facts["mean"]), float(facts["std"])
+        if type(classes) is not int or not 1 <= classes <= header.symbols + header.reals:
+            raise DataError(f"{header.symbols + header.reals:,} weights cannot tell {classes} classes apart")
+        if not (isfinite(mean) and isfinite(std) and std > 0):
+            raise DataError(f"its pixels have mean {mean} and deviation {std}")
+        layout = _blueprint(choice, classes, forward, header)
+        if (layout.count, layout.reals) != (header.symbols, header.reals):
+            raise DataError(
+                f"{choice.name} of {classes} classes has {layout.count:,} coded and {layout.reals:,} real numbers, "
+                f"the file holds {header.symbols:,} and {header.reals:,}"
+            )
+        return cls(choice, classes, forward, mean, std, wire.decode(message, wire.Context(layout, header.round)))
 
     def layout(self) -> Layout:
         """How the weights lie in the message."""
@@ -142,6 +158,10 @@ class Model:
         network = self._network()
         if not len(data.test_labels):
             raise DataError("the dataset has no test images")
+        if data.test_labels.max() >= self.classes:
+            raise DataError(
+                f"the dataset has a label {data.test_labels.max()}, the model tells {self.classes} classes apart, from 0 on"
+            )
         if reason := network.misfit(data.test_images.shape[1:], self.classes):
             raise DataError(f"{self.network.name} does not take the dataset's images: {reason}")
         network = self._network()
@@ -155,6 +175,59 @@ def _make(choice: Choice, classes: int, forward: Forward) -> Network:
     return Network(model.make(choice.name, choice.parameters, classes), forward)
 
 
+def _blueprint(choice: Choice, classes: int, forward: Forward, header: wire.Header) -> Layout:
+    """The layout of a network, which takes no memory for its weights."""
+    if header.coder != PACKED or header.precision:  # then the file's length says nothing of how many there are
+        raise DataError("its numbers are coded, in a model file they are spelled out")
+    try:
+        with torch.device("meta"):
+            return _make(choice, classes, forward).layout
+    except Exception as error:
+        numbers = [number for number in choice.parameters.values() if isinstance(number, (int, float))]
+        if ":" not in choice.name or max(numbers, default=0) > header.symbols + header.reals:
+            raise DataError(f"{choice.name} cannot be built ({type(error).__name__}: {error})") from error
+    return _make(choice, classes, forward).layout  # a user's network that computes while it is built
+
+
+def _vouched(choice: Choice, path: Path, trust: bool) -> Choice:
+    """A network from a Python file, which is looked for beside the model and in the current folder, and run if it is trusted."""
+    name, places = without_folder(choice.name), list(dict.fromkeys([path.resolve().parent, Path.cwd()]))
+    file = name.rpartition(":")[0]
+    found = next((place / file for place in places if (place / file).is_file()), None)
+    if not trust:
+        raise Untrusted(
+            f"'{path}' is a network from a Python file and would run the code in '{found or file}': "
+            "if you trust it, allow that with --trust (in Python: trust=True)"
+        )
+    if found is None:
+        looked = " and in ".join(f"'{place}'" for place in places)
+        raise DataError(f"'{path}' needs the Python file '{file}', which was looked for in {looked}: put it there")
+    model.load(f"{found}:{short(name)}")
+    return Choice(model.spelled(f"{found}:{short(name)}"), choice.parameters)
+
+
+@contextmanager
+def _reading(path: str | Path) -> Iterator[None]:
+    """Turn what damaged contents raise into one sentence."""
+    try:
+        yield
+    except BiflError as error:
+        raise DataError(f"'{path}' is not a model file of this program: {error}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, struct.error) as error:
+        raise DataError(f"'{path}' is not a model file of this program: its header is damaged ({error})") from error
+
+
+def _parts(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """The facts of a model file's header, and its message."""
+    if not data.startswith(MAGIC):
+        raise DataError(f"it does not start with {MAGIC.decode()}")
+    body = data[: -_NUMBER.size]
+    if zlib.crc32(body) != _NUMBER.unpack_from(data, len(body))[0]:
+        raise DataError("its checksum does not fit, it was damaged or cut short")
+    start, end = _header(data)
+    return parse_json(body[start:end]), body[end:]
+
+
 def _header(data: bytes) -> tuple[int, int]:
     """Begin and end of a file's JSON header; the message follows."""
     start = len(MAGIC) + _NUMBER.size
@@ -166,6 +239,9 @@ def embedded(data: bytes) -> bytes:
     return data[_header(data)[1] : -_NUMBER.size]
 
 
-def load(path: str | Path) -> nn.Module:
-    """A trained model as an ordinary nn.Module in evaluation mode, its weights what the network computes with."""
-    return Model.read(path).module()
+def load(path: str | Path, trust: bool = False) -> nn.Module:
+    """A trained model as an ordinary nn.Module in evaluation mode, its weights what the network computes with.
+
+    `trust` allows to run the Python file of a network that somebody wrote; without it such models are refused.
+    """
+    return Model.read(path, trust).module()

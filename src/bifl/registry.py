@@ -1,5 +1,8 @@
 """Names for things a config can choose: a factory's keyword arguments *are* its config schema.
 
+A name like `path/to/file.py:mine` is one from a user's own file. Looking a name up never runs that file: `Registry.load` does,
+and is called only with names that the user typed or vouched for.
+
 >>> shapes: Registry[str] = Registry("shape")
 >>> @shapes
 ... def square(side: int = 2) -> str:
@@ -19,6 +22,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import inspect
+import os
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -43,6 +47,17 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def short(name: str) -> str:
     """What tables and folders call a choice: `path/to/file.py:mine` is `mine`."""
     return name.rpartition(":")[2]
+
+
+def without_folder(name: str) -> str:
+    """What a choice is called elsewhere, where folders mean nothing: `path/to/file.py:mine` is `file.py:mine`."""
+    file, colon, own = name.rpartition(":")
+    return f"{os.path.basename(file)}{colon}{own}"
+
+
+def _module_name(file: Path) -> str:
+    """Under which name a user's file, whose path is resolved, is kept among Python's modules."""
+    return f"bifl_user_{zlib.crc32(bytes(file)):08x}_{file.stem}"
 
 
 class Registry(Generic[T]):
@@ -70,15 +85,16 @@ class Registry(Generic[T]):
         """A name as it is kept: fashion-mnist is fashion_mnist, and a user's file is found from any folder and by every worker."""
         if ":" in name:
             file, _, own = name.rpartition(":")
-            return f"{Path(file).resolve()}:{own}"
+            return f"{os.path.realpath(file)}:{own}"
         underscored = name.replace("-", "_")
         return underscored if underscored in self._factories else name
 
     def factory(self, name: str) -> Callable[..., T]:
-        """The factory called `name`; `path/to/file.py:name` loads a user's own file first."""
+        """The factory called `name`; one of a user's own file must have been loaded."""
         name = self.spelled(name)
         if ":" in name:
-            self._load(name.rpartition(":")[0])
+            if _module_name(Path(name.rpartition(":")[0])) not in sys.modules:
+                raise ConfigError(f"{self.kind} '{name}' is in a Python file that was not loaded")
             name = short(name)
         if name not in self._factories:
             raise ConfigError(f"unknown {self.kind} '{name}'{nearest(name, self._factories)}")
@@ -108,11 +124,15 @@ class Registry(Generic[T]):
         """Build the thing called `name` from the config's parameters, and from what is `given` besides."""
         return self.factory(name)(*given, **parameters)
 
-    def _load(self, path: str) -> None:
-        file = Path(path).resolve()
-        if not file.is_file():
+    def load(self, name: str) -> None:
+        """Run the Python file that a name like `path/to/file.py:mine` stands for; other names need nothing."""
+        if ":" not in name:
+            return
+        path = self.spelled(name).rpartition(":")[0]
+        file = Path(path)
+        if not os.path.isfile(file):  # unlike Path's, it raises nothing
             raise ConfigError(f"{self.kind} file '{path}' does not exist")
-        name = f"bifl_user_{zlib.crc32(bytes(file)):08x}_{file.stem}"
+        name = _module_name(file)
         if name in sys.modules:
             return
         spec = importlib.util.spec_from_file_location(name, file)

@@ -78,7 +78,7 @@ def _write(run: RunFolder, settings: Settings) -> None:
 
 
 def _quoted(run: RunFolder) -> str:
-    return shlex.quote(str(run.path))
+    return shlex.quote(str(run.path)) + (" --trust" if run.experiment.python_files() else "")
 
 
 def _serve(run: RunFolder, settings: Settings, again: str) -> int:
@@ -132,7 +132,7 @@ def _remembered(options: argparse.Namespace, fixed: tuple[str, ...]) -> Settings
         if getattr(options, name):
             flag = "--" + name.replace("_", "-")
             raise ConfigError(f"{flag} cannot change when a run is continued, only --min-clients, --deadline and rounds= can")
-    experiment, path = RunFolder.resume(options.resume, {}).experiment, options.resume / SETTINGS
+    experiment, path = RunFolder.resume(options.resume, {}, options.trust).experiment, options.resume / SETTINGS
     try:
         old = Settings(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError) as error:
@@ -146,7 +146,7 @@ def _remembered(options: argparse.Namespace, fixed: tuple[str, ...]) -> Settings
 def _resumed(options: argparse.Namespace, settings: Settings) -> RunFolder:
     """The run, which from now on is served so."""
     refuse_blanks()
-    run = RunFolder.resume(options.resume, pairs(options.settings))
+    run = RunFolder.resume(options.resume, pairs(options.settings), options.trust)
     _write(run, settings)
     return run
 

@@ -92,7 +92,7 @@ def run_name(folder: Path) -> str:
 def open_folder(experiment: str, folder: str) -> RunFolder:
     """The run to begin, or to continue if the folder holds one."""
     if folder and (Path(folder) / CONFIG).is_file():
-        return RunFolder.resume(Path(folder))
+        return RunFolder.resume(Path(folder), trust=True)  # who starts the server was asked before it wrote or resumed this folder
     chosen = of_words(shlex.split(experiment))
     serve(chosen)  # refuses what cannot be run, before anything is written
     name = f"{short(chosen.dataset.name)}-{short(chosen.algorithm.name)}-s{chosen.seed}"

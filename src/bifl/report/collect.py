@@ -70,5 +70,5 @@ def _places(path: Path, depth: int, problems: list[str]) -> Iterator[Path]:
 
 
 def _result(path: Path) -> Result:
-    known = cells.read(path) if path.is_file() else (Experiment.from_toml(path / CONFIG), read_records(path))
+    known = cells.read(path) if path.is_file() else (Experiment.shown(path / CONFIG), read_records(path))
     return Result(str(path.resolve()), *known)

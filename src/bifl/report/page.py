@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bifl import __version__, census
+from bifl.choices import Choice, Unloaded
 from bifl.data.fetching import local_only
 from bifl.errors import BiflError, DataError
-from bifl.experiment import REGISTRIES, Choice, Experiment
+from bifl.experiment import REGISTRIES, Experiment
 from bifl.files import write_atomic, writing
-from bifl.registry import short
+from bifl.registry import short, without_folder
 from bifl.report import figures
 from bifl.report.remarks import remarks
 from bifl.report.summary import LAST, TARGETS, Series, Setting
@@ -132,12 +133,18 @@ def _section(key: str, group: Setting, places: dict[str, int], drawn: dict[str, 
 
 def _dealt(series: list[Series]) -> list[Experiment]:
     """An experiment for every number of clients, such as deal out all training images if possible."""
-    federated = [one.experiment for one in series if not one.experiment.build().at(1).central]
+    known = [one.experiment for one in series if not isinstance(one.experiment.algorithm, Unloaded)]
+    federated = [experiment for experiment in known if not experiment.build().at(1).central]
     federated.sort(key=lambda experiment: experiment.build().validation)
     return list({experiment.clients: experiment for experiment in reversed(federated)}.values())
 
 
 def _split(key: str, experiment: Experiment, drawn: dict[str, figures.Figure]) -> Split:
+    for kind in ("dataset", "partition"):
+        if isinstance(choice := getattr(experiment, kind), Unloaded):
+            return Split(
+                f"The split cannot be shown: {without_folder(choice.name)} is Python code, which a report does not run.", None
+            )
     try:
         with local_only():
             dealt = census.count(experiment)
@@ -155,8 +162,8 @@ def _portable(experiment: Experiment) -> str:
     """Its configuration without the folders of this machine."""
     choices: dict[str, Choice] = {name: getattr(experiment, name) for name in REGISTRIES}
     for name, choice in choices.items():
-        files = {key: Path(value).name for key, value in choice.parameters.items() if key == "path" and value}
-        choices[name] = Choice(short(choice.name), {**choice.parameters, **files})
+        files = {key: Path(str(value)).name for key, value in choice.parameters.items() if key == "path" and value}
+        choices[name] = Unloaded(without_folder(choice.name), {**choice.parameters, **files})
     return experiment.changed(choices).to_toml()
 
 

@@ -9,7 +9,8 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from bifl import paper
-from bifl.experiment import Choice, Experiment
+from bifl.choices import Choice, Unloaded
+from bifl.experiment import Experiment
 from bifl.identity import NO_NUMBERS, but_for, identity
 from bifl.registry import short
 from bifl.report.collect import Result
@@ -99,6 +100,8 @@ class Series(NamedTuple):
         if not self.sends or self.experiment.idle != "train":  # those who sleep receive nothing
             return None
         first = self.runs[0][0]
+        if not first.clients or not first.up_bpp:  # in a file that somebody edited
+            return None
         parameters = round(8 * first.up_bytes / first.clients / first.up_bpp)
         return paper.megabytes(self.experiment.algorithm.name, parameters, first.clients, self.experiment.clients)
 
@@ -191,12 +194,12 @@ def _place(series: Series) -> tuple[Any, ...]:
 def _label(experiment: Experiment, others: list[Experiment]) -> str:
     """The algorithm, and what sets this experiment apart from the others and from the defaults."""
     algorithm = experiment.algorithm
-    usual = Experiment(algorithm=algorithm.name).algorithm.parameters
+    usual = {} if isinstance(algorithm, Unloaded) else Experiment(algorithm=algorithm.name).algorithm.parameters
     kin = [one.algorithm.parameters for one in others if one.algorithm.name == algorithm.name]
     parameters = [
         f"{key}={_number(value)}"
         for key, value in algorithm.parameters.items()
-        if value != usual[key] or any(one[key] != value for one in kin)
+        if value != usual.get(key) or any(one.get(key) != value for one in kin)
     ]
     settings = [f"{name}={_text(experiment, name)}" for name in _varying(others) if name == "clients" or _chosen(experiment, name)]
     return " ".join([short(algorithm.name), *parameters, *settings])

@@ -62,14 +62,23 @@ class RunFolder:
         return cls(path, experiment)
 
     @classmethod
-    def resume(cls, path: Path, changes: Mapping[str, str] = MappingProxyType({})) -> RunFolder:
-        """An old run, to be continued after its last complete round; more `rounds` or other `workers` may be asked for."""
+    def resume(cls, path: Path, changes: Mapping[str, str] = MappingProxyType({}), trust: bool = False) -> RunFolder:
+        """An old run, to be continued after its last complete round.
+
+        Args:
+            path: its folder.
+            changes: more `rounds` or other `workers`.
+            trust: whether to run the Python files that its configuration names.
+
+        Raises:
+            Untrusted: it names some, and they are not trusted.
+        """
         if not (path / CONFIG).is_file():
             raise RunError(f"'{path}' holds no run: there is no {CONFIG} in it")
         for key in changes:
             if key not in EXTENDABLE:
                 raise ConfigError(f"'{key}' cannot change when a run is continued, only {' and '.join(EXTENDABLE)} can")
-        experiment = Experiment.from_toml(path / CONFIG).changed(changes)
+        experiment = Experiment.from_toml(path / CONFIG, trust).changed(changes)
         if changes:
             with locked(path), writing(path):
                 done = len(read_records(path))

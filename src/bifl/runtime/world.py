@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,8 +128,8 @@ def judge(world: World, round: int) -> Judge | None:
 def load(experiment: Experiment) -> Dataset:
     """The experiment's images, read once for several runs in a row."""
     choice = experiment.dataset
-    file = Path(choice.parameters.get("path") or os.devnull)  # a user's file may be another one the next time
-    return _load(choice.name, tuple(choice.parameters.items()), file.stat().st_mtime_ns if file.exists() else 0)
+    file = str(choice.parameters.get("path") or os.devnull)  # a user's file may be another one the next time
+    return _load(choice.name, tuple(choice.parameters.items()), os.stat(file).st_mtime_ns if os.path.exists(file) else 0)
 
 
 @lru_cache(maxsize=1)
