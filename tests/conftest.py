@@ -41,5 +41,5 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--fuzz: how many mutated messages to try."""
-    parser.addoption("--fuzz", default=5_000, type=int, help="number of mutated messages")
+    """--fuzz: how many mutated messages to try, and mutated files of each kind."""
+    parser.addoption("--fuzz", default=None, type=int, help="number of mutated messages, and of mutated files of each kind")

@@ -173,7 +173,7 @@ def test_the_command_that_continues_a_run_says_trust(tmp_path: Path) -> None:
 
 def test_a_comparison_runs_no_python_unless_trusted(tmp_path: Path, here: Run) -> None:
     file = user_file(tmp_path, "other")
-    words = [*SMALL, "rounds=1", f"algorithms=biml,{file}:other_rule", "--out", tmp_path / "compare"]
+    words: list[str | Path] = [*SMALL, "rounds=1", f"algorithms=biml,{file}:other_rule", "--out", tmp_path / "compare"]
     assert process("compare", *words).returncode == 0
     (tmp_path / "other.ran").unlink()
     assert f"would run the Python code in '{file}'" in refused(here("compare", "--resume", tmp_path / "compare"))

@@ -203,7 +203,7 @@ def test_mutated_messages_are_messages_or_refused(pytestconfig: pytest.Config) -
     """`pytest tests/test_wire.py -k mutated --fuzz 200000` for the long one."""
     generator = np.random.default_rng(0)
     taken = 0
-    for _ in range(int(pytestconfig.getoption("--fuzz"))):
+    for _ in range(pytestconfig.getoption("--fuzz") or 5_000):
         context, data = CODED[generator.integers(len(CODED))]
         body = bytearray(data[:-CHECKSUM])
         for _ in range(generator.integers(1, 5)):
