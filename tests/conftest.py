@@ -5,11 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
 from bifl import cli
+from bifl.data.datasets import dataset
 from tests.commands import SMALL, Run, bifl
 
 collect_ignore = ["hostile"]  # looking for doctests would import it, and spoil every message
@@ -38,6 +41,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = bifl("run", *SMALL, "rounds=4", "--out", folder)
     assert done.returncode == 0, done.stderr
     return folder
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tenth of the digits, for tests in which accuracy does not matter."""
+    digits = dataset.make("mnist5k", {})
+    path = tmp_path_factory.mktemp("digits") / "small.npz"
+    arrays: dict[str, Any] = {"images": digits.images[::10], "labels": digits.labels[::10]}
+    np.savez(path, **arrays, test_images=digits.test_images[::20], test_labels=digits.test_labels[::20])
+    return path
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

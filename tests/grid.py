@@ -19,6 +19,19 @@ from bifl.flower.client import app
 Handler = Callable[[Message, Context], Message | None]  # None: no answer ever comes
 
 
+class Clock:
+    """Time that passes only while the server sleeps: no deadline depends on how fast this machine is."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 class Node:
     """A SuperNode of its own: what it is configured with, and what it answers."""
 

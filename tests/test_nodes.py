@@ -27,39 +27,16 @@ from bifl.flower.server import EVENTS, federate, open_folder, rules, run_rounds
 from bifl.runtime.folder import RunFolder
 from bifl.runtime.record import Record
 from tests.commands import rounds
-from tests.grid import Handler, LocalGrid, Node
+from tests.grid import Clock, Handler, LocalGrid, Node
 from tests.test_docs import python_blocks
 
 QUICK: dict[str, Any] = {"clients": 3, "rounds": 3, "workers": 1, "dataset": "mnist5k"}
-
-
-class Clock:
-    """Time that passes only while the server sleeps: no deadline depends on how fast this machine is."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 @pytest.fixture(autouse=True)
 def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "time", Clock())
     monkeypatch.setattr(nodes, "LOOK", 0.0)
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tenth of the digits, for tests in which accuracy does not matter."""
-    digits = dataset.make("mnist5k", {})
-    path = tmp_path_factory.mktemp("digits") / "small.npz"
-    arrays: dict[str, Any] = {"images": digits.images[::10], "labels": digits.labels[::10]}
-    np.savez(path, **arrays, test_images=digits.test_images[::20], test_labels=digits.test_labels[::20])
-    return path
 
 
 def quick(small: Path, **settings: Any) -> Experiment:
@@ -316,6 +293,7 @@ def test_too_few_ballots_end_the_run_with_a_reason(tmp_path: Path, small: Path) 
     assert "no electricity" in (tmp_path / "run" / EVENTS).read_text()
 
 
+@pytest.mark.floats
 def test_images_of_the_clients_own(tmp_path: Path) -> None:
     """A server without any image: the clients bring files, and evaluate."""
     digits = dataset.make("mnist5k", {})
@@ -324,7 +302,7 @@ def test_images_of_the_clients_own(tmp_path: Path) -> None:
     grid = LocalGrid({5 + n: Node(n, tmp_path / f"state-{n}", data=str(tmp_path / f"{n}.npz")) for n in range(2)})
     experiment = Experiment(dataset="remote", clients=2, rounds=4, batch=16)
     records = list(federate(grid, experiment))
-    assert records[-1].accuracy > 0.4
+    assert records[-1].accuracy > 0.4  # 77 to 85 % of 80 images with four seeds
     last = records[-1]
     assert last.clients_worst is not None
     assert last.clients_mean is not None
@@ -349,6 +327,7 @@ def test_nobody_serves_what_has_no_clients(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.floats
 def test_the_documented_apps_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Our algorithms in somebody's own app, and only our compression in another."""
     digits = dataset.make("mnist5k", {})

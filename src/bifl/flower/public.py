@@ -3,6 +3,9 @@
 Every broadcast and every exchange of statistics leads from one public state to the next. A digest names each. The server keeps the
 last few steps: a client that knows where one of them begins gets the steps since. For anyone else there is the whole state in
 messages that can be read without a context.
+
+The state before the first round is computed from the seed by everyone, but PyTorch rounds random numbers differently on different
+processors. The digest shows it, and such a client is sent the server's.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ class Update(NamedTuple):
 
     target: str  # digest of the state that the client is to have then
     steps: tuple[Step, ...] = ()
-    whole: Mapping[str, bytes] | None = None  # empty for the state before the first round, which everyone can compute
+    whole: Mapping[str, bytes] | None = None
 
     def size(self) -> int:
         """In bytes."""
@@ -108,24 +111,24 @@ def whole(
 
     The last broadcast as it was `sent` will do, if that was without context.
     """
+    model = Message(shared.weights, FLOAT32, shared.real, shared.scales, round=shared.round)
+    all_of_it = {_MODEL: wire.encode(model, wire.Context(shared.layout, shared.round))}
     if shared.news is None:
-        return {}
+        return all_of_it
     if not sent or wire.read_header(sent).context != NO_DIGEST:
         sent = wire.encode(shared.news, wire.Context(shared.layout, shared.round))
     said = {_NEWS: sent}
     if shared.before is not None and experiment.in_context():  # both together are the context of the next messages
         said[_BEFORE] = wire.encode(shared.before, wire.Context(shared.layout, shared.before.round))
     moments = Message(_NO_SYMBOLS, BINARY, shared.real[shared.layout.trained :], round=shared.round)
-    model = Message(shared.weights, FLOAT32, shared.real, shared.scales, round=shared.round)
-    rest = {
-        _STATISTICS: wire.encode(moments, wire.Context(shared.layout.statistics, shared.round)),
-        _MODEL: wire.encode(model, wire.Context(shared.layout, shared.round)),
-    }
+    statistics = {_STATISTICS: wire.encode(moments, wire.Context(shared.layout.statistics, shared.round))}
     target = digest(shared, experiment)
-    for more in ({}, {_STATISTICS: rest[_STATISTICS]}):
-        if digest(restored(said | more, algorithm, fresh), experiment) == target:
+    # the reader's own initial weights may be rounded differently: the messages must do without them
+    blank = fresh._replace(weights=np.zeros_like(fresh.weights), real=np.zeros_like(fresh.real))
+    for more in ({}, statistics):
+        if digest(restored(said | more, algorithm, blank), experiment) == target:
             return said | more
-    return said | {_MODEL: rest[_MODEL]}  # an algorithm whose model is more than its last broadcast
+    return said | all_of_it  # an algorithm whose model is more than its last broadcast
 
 
 def restored(said: Mapping[str, bytes], algorithm: Algorithm | Schedule, fresh: Shared) -> Shared:
@@ -134,15 +137,15 @@ def restored(said: Mapping[str, bytes], algorithm: Algorithm | Schedule, fresh: 
     Args:
         said: the messages.
         algorithm: of the experiment.
-        fresh: the public state before the first round.
+        fresh: the public state before the first round, as computed here.
 
     Raises:
         WireError: a message is not one, or for another model.
     """
-    if _NEWS not in said:
-        return fresh
     read = {name: _read(name, data, fresh.layout) for name, data in said.items()}
-    shared = absorb(algorithm, fresh._replace(news=read.get(_BEFORE)), read[_NEWS])
+    shared = fresh
+    if _NEWS in read:
+        shared = absorb(algorithm, fresh._replace(news=read.get(_BEFORE)), read[_NEWS])
     if _STATISTICS in read:
         shared = calibration.settled(shared, read[_STATISTICS])
     if _MODEL in read:

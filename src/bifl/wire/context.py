@@ -4,12 +4,14 @@ Every weight has a class: its vote count in the last broadcast, or what else tha
 class, with probabilities that both ends count from the broadcasts they share: how the weights of a class voted a round ago is the
 best guess of how they will vote now. Where that is not known well enough, the first symbols of a message teach the later ones.
 
-All arithmetic is on integers, so that both ends agree on every machine. The digest names the context in a few bytes.
+All arithmetic is on integers, or single operations that IEEE 754 defines to the last bit, so that both ends agree on every machine.
+The digest names the context in a few bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -175,7 +177,7 @@ def _levels(weights: Floats, layout: Layout) -> npt.NDArray[np.uint8]:
         largest = np.frexp(max(np.max(part, initial=0.0), -np.min(part, initial=0.0)))[1]
         for start in range(0, part.size, _BLOCK):
             steps = part[start : start + _BLOCK].astype(np.float64)
-            steps *= 2.0 ** (5 - int(largest))  # exact, and so nearly is the sum
+            steps *= math.ldexp(1.0, 5 - int(largest))  # exact; the sum is rounded as IEEE 754 says, everywhere the same
             steps += _FLOAT_LEVELS // 2
             np.clip(np.floor(steps, out=steps), 0, _FLOAT_LEVELS - 1, out=steps)
             levels[done : done + len(steps)] = steps
