@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import cloudpickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from bifl.nn.chain import First, chain
 from bifl.nn.flat import Network, PlainNetwork
-from bifl.nn.forward import Forward, Latent, binary, real, ternary
+from bifl.nn.forward import Forward, binary, real, ternary
 from bifl.nn.models import celeba_cnn, femnist_cnn, mnist_cnn
+from tests.twins import FAR, Kinks, Step, apart, difference, step, twin
 
 
 def network(
@@ -35,20 +39,13 @@ def network(
     return nn.Sequential(*layers)
 
 
-def learnt(kind: type[Network], module: nn.Module, forward: Forward, images: Tensor, labels: Tensor) -> list[Tensor]:
-    """Loss, gradients w.r.t. both vectors, running statistics."""
-    net = kind(cloudpickle.loads(cloudpickle.dumps(module)), forward)
-    net.module.train()
-    aux, trained = (torch.from_numpy(vector).to(images.dtype).requires_grad_() for vector in net.initial())
-    trained = trained[: net.layout.trained].detach().requires_grad_()
-    if images.dtype == torch.float64:
-        net.module.double()
-    loss = net.learn(Latent(aux, aux.detach(), 0.0, 1), trained, forward, images, labels)
-    assert aux.grad is not None
-    assert trained.grad is not None
-    return [torch.tensor(loss), aux.grad, trained.grad, *net.module.buffers()]
+def once(module: nn.Module, images: Tensor) -> Step:
+    """A step of the fast network from its own start."""
+    net = twin(Network, module, real)
+    return step(net, net.initial()[0], real, images, torch.arange(len(images)))
 
 
+@pytest.mark.floats
 @settings(max_examples=30)
 @given(
     st.integers(0, 999), st.integers(2, 6), st.sampled_from([1, 2]), st.integers(1, 19), st.sampled_from([3, 5]),
@@ -64,23 +61,37 @@ def test_a_chain_equals_autograd(
     assert found is not None
     assert isinstance(found.links[0], First) == (inputs == 1 and kernel == 3)
     images, labels = torch.randn(count, inputs, 4 * height, 4 * width), torch.randint(0, 4, (count,))
-    ours = learnt(Network, module, real, images, labels)
-    theirs = learnt(PlainNetwork, module, real, images.double(), labels)
-    for fast, exact in zip(ours, theirs, strict=True):
-        scale = max(0.05, float(exact.abs().max()))
-        assert float((fast.double() - exact.double()).abs().max()) < 2e-3 * scale
+    fast, plain = (twin(kind, module, real) for kind in (Network, PlainNetwork))
+    kinks, (aux, _) = Kinks(plain.module), fast.initial()
+    exact = step(plain, aux, real, images.double(), labels)
+    assume(kinks.distance > FAR)
+    ours = step(fast, aux, real, images, labels)
+    # Batch-norm of a few pixels that are nearly equal magnifies rounding up to 1/√ε ≈ 300 times.
+    # Largest of 1,200 random networks on two processors: 7.8e-4
+    assert difference(ours, exact, least=0.05) < 1e-2
 
 
+@pytest.mark.floats
 @pytest.mark.parametrize("forward", [real, binary, ternary])
-@pytest.mark.parametrize("make", [mnist_cnn, femnist_cnn])
-def test_the_papers_networks_take_this_way(make: type[nn.Module], forward: Forward) -> None:
-    torch.manual_seed(0)
-    module = make(10)
-    images, labels = torch.randn(8, 1, 28, 28).to(memory_format=torch.channels_last), torch.arange(8)
+@pytest.mark.parametrize(("make", "count"), [(mnist_cnn, 8), (femnist_cnn, 6)])
+def test_the_papers_networks_take_this_way(make: Callable[[int], nn.Module], count: int, forward: Forward) -> None:
+    """Every gradient and statistic of one step, against double precision.
+
+    Largest difference of 19 starts on two processors: 5e-6 (mnist_cnn) and 2.6e-5 (femnist_cnn).
+    """
+    for seed in range(20):
+        torch.manual_seed(seed)
+        module = make(10)
+        images, labels = torch.randn(count, 1, 28, 28), torch.arange(count)
+        fast, plain = (twin(kind, module, forward) for kind in (Network, PlainNetwork))
+        kinks, aux = Kinks(plain.module), apart(fast.layout.count, seed)
+        exact = step(plain, aux, forward, images.double(), labels)
+        if kinks.distance > FAR:
+            break
+    assert kinks.distance > FAR
     assert chain(module) is not None
-    for ours, theirs in zip(*(learnt(kind, module, forward, images, labels) for kind in (Network, PlainNetwork)), strict=True):
-        near = (ours.double() - theirs.double()).abs() <= 1e-3 * theirs.double().abs().max()
-        assert near.double().mean() > 0.999  # which of two nearly equal pixels is on top may differ
+    ours = step(fast, aux, forward, images.to(memory_format=torch.channels_last), labels)
+    assert difference(ours, exact) < 3e-4
 
 
 def test_of_equal_pixels_the_first_gets_the_gradient() -> None:
@@ -89,10 +100,9 @@ def test_of_equal_pixels_the_first_gets_the_gradient() -> None:
     module = network(1, 3, 3, 2, 2, nn.Tanh, pool_first=True, hidden=False)
     images = torch.zeros(2, 1, 8, 8)
     images[:, :, 3, 4] = 1
-    for ours, theirs in zip(
-        *(learnt(kind, module, real, images, torch.arange(2)) for kind in (Network, PlainNetwork)), strict=True
-    ):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+    nets = [twin(kind, module, real) for kind in (Network, PlainNetwork)]
+    ours, theirs = (step(net, net.initial()[0], real, images, torch.arange(2)) for net in nets)
+    assert difference(ours, theirs, least=0.05) < 1e-2  # as above; the gradient of another pixel would be wholly different
 
 
 def test_other_networks_and_odd_sides_take_autograds_way() -> None:
@@ -116,14 +126,14 @@ def test_one_image_is_no_batch_to_normalise_by() -> None:
     """As PyTorch says."""
     module = network(1, 2, 3, 1, 1, nn.ReLU, pool_first=True, hidden=False)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
-        learnt(Network, module, real, torch.randn(1, 1, 4, 4), torch.zeros(1, dtype=torch.int64))
+        once(module, torch.randn(1, 1, 4, 4))
 
 
 def test_a_diverged_batch_stays_visible() -> None:
     images = torch.randn(2, 1, 8, 8)
     images[0, 0, 1, 1] = torch.nan
     module = network(1, 2, 3, 2, 2, nn.ReLU, pool_first=True, hidden=True)
-    assert learnt(Network, module, real, images, torch.arange(2))[0].isnan()
+    assert math.isnan(once(module, images).loss)
 
 
 @pytest.mark.parametrize("make", [mnist_cnn, femnist_cnn])

@@ -107,17 +107,19 @@ def test_the_judge_holds_out_training_images_only_where_it_is_needed() -> None:
     assert judge(build(Experiment(algorithm={"name": "fttq", "validation": 0.0}, clients=4)), 1) is None
 
 
+@pytest.mark.floats
 @pytest.mark.parametrize("tolerance", [1.0, 0.0])
 def test_it_learns_and_its_model_file_scores_the_same(tolerance: float, tmp_path: Path) -> None:
     experiment = Experiment(algorithm={"name": "fttq", "tolerance": tolerance}, clients=4, rounds=2, workers=1)
     simulation = simulate(experiment)
     records = list(simulation)
-    assert records[-1].accuracy > 0.6
+    assert records[-1].accuracy > 0.8  # 89.7 to 90.6 % with three seeds, on two processors
     model = simulation.model()
     model.save(tmp_path / "model")
     again = Model.read(tmp_path / "model")
     accuracy, loss = again.score(simulation.world.data)
-    assert accuracy == pytest.approx(records[-1].accuracy)
+    # ϑ times a layer and a layer with its weights times ϑ are rounded differently: of 1,000 images the odd one may change sides
+    assert accuracy == pytest.approx(records[-1].accuracy, abs=0.003)
     assert loss == pytest.approx(records[-1].loss, rel=1e-4)
     assert (again.message.alphabet == TERNARY) or tolerance == 0.0
 

@@ -8,19 +8,22 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from bifl.algorithm import Client
 from bifl.experiment import Experiment
+from bifl.nn.binarize import binarize
 from bifl.nn.flat import Network, PlainNetwork
 from bifl.nn.forward import Forward, binary, real
 from bifl.nn.fused import NormPoolActivate, stages
 from bifl.nn.models import femnist_cnn, mnist_cnn
 from bifl.nn.optim import Adam
 from bifl.runtime.loop import loop
+from bifl.runtime.world import build
 from bifl.train import Plan, Samples, train
+from tests.twins import FAR, Kinks, apart
 
 
 def block(inputs: int, channels: int, activation: nn.Module, pool_first: bool) -> nn.Sequential:
@@ -44,6 +47,7 @@ def run(module: nn.Module, images: Tensor, upper: Tensor, *, fast: bool) -> Iter
     yield from module.buffers()
 
 
+@pytest.mark.floats
 @settings(max_examples=25)
 @given(
     st.integers(0, 999), st.integers(2, 5), st.integers(1, 3), st.integers(1, 19), st.integers(1, 5), st.integers(1, 5),
@@ -58,8 +62,12 @@ def test_the_joined_stage_equals_the_layers(
     x = torch.randn(images, inputs, 2 * height, 2 * width)
     upper = torch.randn(images, channels, height, width)
     assert any(isinstance(stage, NormPoolActivate) for stage in stages(fast))
-    for ours, theirs in zip(run(fast, x, upper, fast=True), run(exact, x.double(), upper.double(), fast=False), strict=True):
-        torch.testing.assert_close(ours.double(), theirs.double(), rtol=2e-4, atol=2e-4)
+    kinks = Kinks(exact)
+    right = list(run(exact, x.double(), upper.double(), fast=False))
+    assume(kinks.distance > FAR)
+    for ours, theirs in zip(run(fast, x, upper, fast=True), right, strict=True):
+        # largest of 600 random blocks on two processors: 1.5e-5
+        assert float((ours.detach().double() - theirs.detach()).abs().max()) < 3e-4 * max(1.0, float(theirs.detach().abs().max()))
 
 
 def test_of_equal_pixels_the_first_gets_the_gradient() -> None:
@@ -100,40 +108,52 @@ def test_the_paper_s_femnist_network() -> None:
     assert layout.parameters - len(layout.layers) == 6_608_026
 
 
-def digits() -> Samples:
-    generator = torch.Generator().manual_seed(3)
-    images = torch.randint(0, 256, (540, 1, 28, 28), generator=generator, dtype=torch.uint8)
-    return Samples(images, torch.arange(540) % 10, 0.1307, 0.3081)
+def noise(seed: int) -> Samples:
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 256, (25, 1, 28, 28), generator=generator, dtype=torch.uint8)
+    return Samples(images, torch.arange(25) % 10, 0.1307, 0.3081)
 
 
-def local_epoch(kind: type[Network], forward: Forward) -> Client:
-    torch.manual_seed(0)
-    network = kind(mnist_cnn(10))
-    aux, trained = network.initial()
-    start = Client(aux, aux, trained, 540, key=7)
-    return train(start, network, forward, digits(), torch.arange(540), Plan("adam", 0.001, 64, 1))[0]
+def first_layer_real(kind: type[Network], forward: Forward, seed: int) -> Network:
+    """Pixels are integers, so that sums of them with weights of ±1 are often equal: a kink in every batch."""
+    torch.manual_seed(seed)
+    return kind(binarize(mnist_cnn(10), keep=("conv1",)), forward)
 
 
+def local_epoch(network: Network, forward: Forward, seed: int) -> Client:
+    """Three steps, of 8, 8 and 9 images, that are too short to change a sign."""
+    aux, (_, real) = apart(network.layout.count, seed), network.initial()
+    return train(Client(aux, aux, real, 25, key=7), network, forward, noise(seed), torch.arange(25), Plan("sgd", 0.01, 8, 1))[0]
+
+
+@pytest.mark.floats
 @pytest.mark.parametrize("forward", [real, binary])
 def test_a_local_epoch_equals_plain_pytorchs(forward: Forward) -> None:
-    """Rounding differs, and Adam blows it up where a gradient is nearly zero: nearly all weights agree, none is far off.
+    """Far from every kink, and with an optimiser that does not magnify what is nearly zero: Adam is compared below.
 
-    Plain PyTorch in its other memory layout differs from itself by as much. A handful of signs flip, and each moves the
-    statistics of a channel: hence the 5 % for those.
+    Largest difference of ten epochs on two processors, in parts of what the epoch changed: 4e-5.
     """
-    fast, plain = local_epoch(Network, forward), local_epoch(PlainNetwork, forward)
-    difference = np.abs(fast.aux - plain.aux)
-    moved = np.abs(plain.aux - fast.start).mean()
-    assert np.quantile(difference, 0.95) < 1e-4
-    assert difference.mean() < 0.02 * moved
-    trained = Network(mnist_cnn(10)).layout.trained
-    np.testing.assert_allclose(fast.real[:trained], plain.real[:trained], atol=1e-3)
-    np.testing.assert_allclose(fast.real[trained:], plain.real[trained:], rtol=0.05, atol=0.01)
-    assert np.sum((fast.aux > 0) != (plain.aux > 0)) < 1e-3 * len(fast.aux)
+    for seed in range(40):
+        fast, plain = (first_layer_real(kind, forward, seed) for kind in (Network, PlainNetwork))
+        kinks, start = Kinks(plain.module), fast.initial()[1]
+        theirs = local_epoch(plain, forward, seed)
+        if kinks.distance > FAR:
+            break
+    assert kinks.distance > FAR
+    ours = local_epoch(fast, forward, seed)
+    assert np.array_equal(ours.aux > 0, ours.start > 0)
+    trained = fast.layout.trained
+    real_parts = [(ours.real[part], theirs.real[part], start[part]) for part in (slice(trained), slice(trained, None))]
+    for one, other, before in [(ours.aux, theirs.aux, theirs.start), *real_parts]:
+        assert np.linalg.norm(one - other) < 1e-3 * np.linalg.norm(other - before)
 
 
+@pytest.mark.floats
 def test_adam_in_one_pass_equals_adam_in_several() -> None:
-    """Double precision takes PyTorch's own way; floors may differ from weight to weight, limits clip."""
+    """Double precision takes PyTorch's own way; floors may differ from weight to weight, limits clip.
+
+    20 steps round a weight of at most 1 by 20·2⁻²⁵ = 6e-7, and of each step, of at most 10·lr, a few units of 2⁻²⁴: 6e-7 in all.
+    """
     generator = torch.Generator().manual_seed(0)
     start, floors = torch.randn(1000, generator=generator), torch.full((1000,), 1e-8)
     floors[:100] = 1e-4
@@ -145,10 +165,13 @@ def test_adam_in_one_pass_equals_adam_in_several() -> None:
         for optimizer in optimizers:
             optimizer.step()
     assert one.abs().max() == 1
-    torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-5)
 
 
 def test_the_readable_loop_can_run_the_plain_twin() -> None:
-    experiment = Experiment(clients=4, rounds=1, algorithm="fedavg", workers=1)
+    """Of thousands of pools a few have two pixels that rounding puts in either order: measured 0.8 and 1.4 % of the change."""
+    experiment = Experiment(clients=4, rounds=1, algorithm="fedavg", optimizer="sgd", lr=0.01, workers=1)
     (_, fast), (_, plain) = (next(loop(experiment, kind)) for kind in (Network, PlainNetwork))
-    assert np.quantile(np.abs(fast.weights - plain.weights), 0.95) < 1e-3
+    assert fast.weights.tobytes() != plain.weights.tobytes(), "these are two ways to compute"
+    start = build(experiment).shared.weights
+    assert np.linalg.norm(fast.weights - plain.weights) < 0.2 * np.linalg.norm(plain.weights - start)

@@ -118,8 +118,12 @@ def test_training_reads_nothing_but_its_arguments() -> None:
     assert client.aux.tobytes() == network.initial()[0].tobytes()
 
 
+@pytest.mark.floats
 def test_rounding_noise_does_not_move_theta() -> None:
-    """Batch-norm follows every layer of mnist_cnn, so that ϑ has no effect; with the usual ε it walked to 0 and beyond."""
+    """Batch-norm follows every layer of mnist_cnn, so that ϑ has no effect; with the usual ε it walked to 0 and beyond.
+
+    Measured with six seeds on two processors: 0.00006 to 0.0005.
+    """
     network = Network(mnist_cnn(10))
     client = client_of(network)
     digits = Samples(torch.randint(0, 256, (320, 1, 28, 28), dtype=torch.uint8), torch.arange(320) % 10, 0.1307, 0.3081)
@@ -127,10 +131,11 @@ def test_rounding_noise_does_not_move_theta() -> None:
     assert np.abs(trained.real[:4] - 1).max() < 0.02
 
 
+@pytest.mark.floats
 def test_theta_is_trained_where_it_matters() -> None:
     network = Network(plain_network())
     trained, _ = train(client_of(network), network, binary, samples(), torch.arange(12), Plan("adam", 0.005, 12, 10))
-    assert np.abs(trained.real[:2] - 1).min() > 0.02
+    assert np.abs(trained.real[:2] - 1).min() > 0.02  # measured 0.047: ten steps of at most 0.005, all in one direction
 
 
 @pytest.mark.parametrize(

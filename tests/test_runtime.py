@@ -131,12 +131,13 @@ def test_sampling_takes_the_ceiling_without_rounding_noise() -> None:
     assert sampled(Experiment(participation=0.5), 100, 1) != sampled(Experiment(participation=0.5), 100, 2)
 
 
+@pytest.mark.floats
 @pytest.mark.parametrize("algorithm", ["baseline", "bnn"])
 def test_centralised_training_sends_nothing(algorithm: str) -> None:
     simulation, (record,) = simulated(Experiment(algorithm=algorithm, rounds=1))
     assert len(simulation.world.parts) == 1
     assert (record.up_bytes, record.down_bytes, record.broadcast_bytes, record.up_bpp) == (0, 0, 0, 0)
-    assert record.accuracy > 0.7
+    assert record.accuracy > 0.85  # 93.0 to 95.2 % with three seeds, on two processors
 
 
 def test_biml_learns_and_beats_up_down() -> None:
@@ -153,6 +154,7 @@ def test_biml_learns_and_beats_up_down() -> None:
         assert mean(getattr(record, f"{direction}_bpp") for record in biml) < 1.02 * ideal
 
 
+@pytest.mark.floats
 def test_a_saved_model_computes_what_the_trained_one_did(tmp_path: Path) -> None:
     simulation, records = simulated(Experiment(clients=4, rounds=2, workers=1))
     size = simulation.model().save(tmp_path / "model")
