@@ -1,12 +1,13 @@
 # make run   sets everything up and compares four algorithms on the embedded digits
 # make test  sets everything up and runs all tests, linters and types
+# make processors runs the tests that depend on rounding as on other processors: without AVX, and without AVX-512
 # make ready only sets everything up
 # make bench measures memory, speed beside Flower and a plain loop, and growth, in an environment of its own
 PYTHON ?= python3
 BIN = .venv/bin
 READY = .venv/.ready
 
-.PHONY: ready run test bench clean
+.PHONY: ready run test processors bench clean
 
 run: $(READY)
 	$(BIN)/bifl compare algorithms=fedavg,full,biml,up_down
@@ -16,6 +17,10 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+processors: $(READY)
+	$(BIN)/python -m tests.processors old $(BIN)/pytest -m floats
+	$(BIN)/python -m tests.processors avx2 $(BIN)/pytest -m floats
 
 ready: $(READY)
 

@@ -19,6 +19,8 @@ from bifl.nn.forward import Forward, binary, real, ternary
 from bifl.nn.models import celeba_cnn, femnist_cnn, mnist_cnn
 from tests.twins import FAR, Kinks, Step, apart, difference, step, twin
 
+pytestmark = pytest.mark.floats
+
 
 def network(
     inputs: int, channels: int, kernel: int, height: int, width: int, activation: type[nn.Module], pool_first: bool, hidden: bool
@@ -45,7 +47,6 @@ def once(module: nn.Module, images: Tensor) -> Step:
     return step(net, net.initial()[0], real, images, torch.arange(len(images)))
 
 
-@pytest.mark.floats
 @settings(max_examples=30)
 @given(
     st.integers(0, 999), st.integers(2, 6), st.sampled_from([1, 2]), st.integers(1, 19), st.sampled_from([3, 5]),
@@ -71,13 +72,12 @@ def test_a_chain_equals_autograd(
     assert difference(ours, exact, least=0.05) < 1e-2
 
 
-@pytest.mark.floats
 @pytest.mark.parametrize("forward", [real, binary, ternary])
 @pytest.mark.parametrize(("make", "count"), [(mnist_cnn, 8), (femnist_cnn, 6)])
 def test_the_papers_networks_take_this_way(make: Callable[[int], nn.Module], count: int, forward: Forward) -> None:
     """Every gradient and statistic of one step, against double precision.
 
-    Largest difference of 19 starts on two processors: 5e-6 (mnist_cnn) and 2.6e-5 (femnist_cnn).
+    Largest difference of 16 starts far from kinks: 5e-6 (mnist_cnn) and 5e-5 (femnist_cnn).
     """
     for seed in range(20):
         torch.manual_seed(seed)
@@ -91,7 +91,7 @@ def test_the_papers_networks_take_this_way(make: Callable[[int], nn.Module], cou
     assert kinks.distance > FAR
     assert chain(module) is not None
     ours = step(fast, aux, forward, images.to(memory_format=torch.channels_last), labels)
-    assert difference(ours, exact) < 3e-4
+    assert difference(ours, exact) < 1e-3
 
 
 def test_of_equal_pixels_the_first_gets_the_gradient() -> None:

@@ -107,7 +107,7 @@ def test_compare_runs_tabulates_draws_and_continues(tmp_path: Path) -> None:
         "fedavg-s0", "fedavg-s1", "up_down+beta=1-s0", "up_down+beta=1-s1",
     ]  # fmt: skip
     up_bytes = [rounds(tmp_path / "both" / name)[0]["up_bytes"] for name in ("fedavg-s0", "up_down+beta=1-s0")]
-    assert up_bytes[0] > 26 * up_bytes[1]
+    assert up_bytes[0] > 26 * up_bytes[1]  # 31.9 bit per parameter against at most one packed bit, and 0.05 for batch-norm
     assert "holds a comparison already" in refused(bifl(*words, cwd=tmp_path))
     more = bifl("compare", "--resume", "both", "rounds=3", cwd=tmp_path)
     assert more.returncode == 0, more.stderr

@@ -25,6 +25,8 @@ from bifl.runtime.world import build
 from bifl.train import Plan, Samples, train
 from tests.twins import FAR, Kinks, apart
 
+pytestmark = pytest.mark.floats
+
 
 def block(inputs: int, channels: int, activation: nn.Module, pool_first: bool) -> nn.Sequential:
     """A block whose γ have both signs."""
@@ -47,7 +49,6 @@ def run(module: nn.Module, images: Tensor, upper: Tensor, *, fast: bool) -> Iter
     yield from module.buffers()
 
 
-@pytest.mark.floats
 @settings(max_examples=25)
 @given(
     st.integers(0, 999), st.integers(2, 5), st.integers(1, 3), st.integers(1, 19), st.integers(1, 5), st.integers(1, 5),
@@ -126,7 +127,6 @@ def local_epoch(network: Network, forward: Forward, seed: int) -> Client:
     return train(Client(aux, aux, real, 25, key=7), network, forward, noise(seed), torch.arange(25), Plan("sgd", 0.01, 8, 1))[0]
 
 
-@pytest.mark.floats
 @pytest.mark.parametrize("forward", [real, binary])
 def test_a_local_epoch_equals_plain_pytorchs(forward: Forward) -> None:
     """Far from every kink, and with an optimiser that does not magnify what is nearly zero: Adam is compared below.
@@ -148,7 +148,6 @@ def test_a_local_epoch_equals_plain_pytorchs(forward: Forward) -> None:
         assert np.linalg.norm(one - other) < 1e-3 * np.linalg.norm(other - before)
 
 
-@pytest.mark.floats
 def test_adam_in_one_pass_equals_adam_in_several() -> None:
     """Double precision takes PyTorch's own way; floors may differ from weight to weight, limits clip.
 

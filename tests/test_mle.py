@@ -13,6 +13,8 @@ from scipy.stats import norm
 
 from bifl import mle
 
+pytestmark = pytest.mark.floats
+
 PRINTED = {1: -6.253, 2: -5.039, 5: -3.474, 10: -2.337, 20: -1.263, 30: -0.676, 70: 0.4074, 90: 0.7035, 95: 0.7797, 99: 0.8669}
 
 

@@ -20,6 +20,8 @@ from bifl.nn.models import celeba_cnn, femnist_cnn, mnist_cnn
 from bifl.nn.optim import Adam, Sgd
 from bifl.train import Plan, Samples, batches, schedule, train
 
+pytestmark = pytest.mark.floats
+
 
 def latent(aux: torch.Tensor) -> Latent:
     return Latent(aux, aux.detach(), progress=0, key=0)
@@ -118,7 +120,6 @@ def test_training_reads_nothing_but_its_arguments() -> None:
     assert client.aux.tobytes() == network.initial()[0].tobytes()
 
 
-@pytest.mark.floats
 def test_rounding_noise_does_not_move_theta() -> None:
     """Batch-norm follows every layer of mnist_cnn, so that ϑ has no effect; with the usual ε it walked to 0 and beyond.
 
@@ -131,7 +132,6 @@ def test_rounding_noise_does_not_move_theta() -> None:
     assert np.abs(trained.real[:4] - 1).max() < 0.02
 
 
-@pytest.mark.floats
 def test_theta_is_trained_where_it_matters() -> None:
     network = Network(plain_network())
     trained, _ = train(client_of(network), network, binary, samples(), torch.arange(12), Plan("adam", 0.005, 12, 10))

@@ -22,6 +22,7 @@ from bifl.flower.public import digest, restored, whole
 from bifl.message import FLOAT32, NOTHING
 from bifl.runtime.world import serve
 from tests.processors import EMULATED, environment
+from tests.test_docs import python_blocks
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = [
@@ -40,8 +41,10 @@ EXPERIMENTS = [
 @pytest.mark.parametrize(("server", "clients"), [("old", "own"), ("own", "old")])
 def test_an_old_and_a_new_processor_make_a_federation(tmp_path: Path, small: Path, server: str, clients: str) -> None:
     """Three rounds each: nothing is refused or said twice, every message is read as its sender meant it, all states are equal."""
+    (tmp_path / "own.py").write_text(python_blocks("docs/adding-an-algorithm.md")[0])  # its states add up
+    experiments = [*EXPERIMENTS, f"algorithm={tmp_path}/own.py:sign_majority"]
     common = f"dataset=npz dataset.path={small} clients=2 rounds=3 batch=32 "
-    command = [sys.executable, "-m", "tests.federation", clients, tmp_path, *(common + words for words in EXPERIMENTS)]
+    command = [sys.executable, "-m", "tests.federation", clients, tmp_path, *(common + words for words in experiments)]
     done = subprocess.run(command, env=environment(server), cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     found = json.loads(done.stdout)
     different = found["server"]["processor"] != found["clients"]["processor"]  # unless this machine is an old one itself

@@ -14,6 +14,8 @@ from bifl.layout import Layout, Tensor
 from bifl.wire import SHORT, Context, decode, encode
 from bifl.wire.reals import from_grid, on_grid, read_rice, rice, to_grid
 
+pytestmark = pytest.mark.floats
+
 values = arrays.arrays(np.float64, st.integers(0, 100), elements=st.floats(-(2.0**61), 2.0**61, width=64))
 LAYOUT = Layout(
     ("a", "b"),

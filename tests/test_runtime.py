@@ -140,15 +140,20 @@ def test_centralised_training_sends_nothing(algorithm: str) -> None:
     assert record.accuracy > 0.85  # 93.0 to 95.2 % with three seeds, on two processors
 
 
+@pytest.mark.floats
 def test_biml_learns_and_beats_up_down() -> None:
-    """10 clients, 15 rounds, seed 0, mean of the last 5. Measured: biml 95.6 %, up_down 85.4 % (make run)."""
+    """10 clients, 15 rounds, mean of the last 5.
+
+    Measured with seeds 0, 1, 2 on two processors: biml 95.3 to 96.1 %, 0.548 to 0.565 bit up, 1.87 to 1.91 down, all of it
+    0.4 % above the ideal; up_down 85.1 % (make run).
+    """
     biml = simulated(Experiment(algorithm="biml"))[1]
     up_down = simulated(Experiment(algorithm="up_down"))[1]
     level = mean(record.accuracy for record in biml[-5:])
-    assert level >= 0.956 - 0.02
+    assert level > 0.93
     assert level > mean(record.accuracy for record in up_down[-5:])
-    assert mean(record.up_bpp for record in biml) < 0.56  # all included; measured 0.547
-    assert mean(record.down_bpp for record in biml) < 2.0  # measured 1.9
+    assert mean(record.up_bpp for record in biml) < 0.6  # all included
+    assert mean(record.down_bpp for record in biml) < 2.1
     for direction in ("up", "down"):
         ideal = mean(getattr(record, f"{direction}_ideal_bpp") for record in biml)
         assert mean(getattr(record, f"{direction}_bpp") for record in biml) < 1.02 * ideal

@@ -13,6 +13,8 @@ from bifl.errors import DataError, Diverged
 from bifl.message import BINARY, FLOAT32, NOTHING, Message
 from bifl.tally import ExactSum, mean
 
+pytestmark = pytest.mark.floats
+
 weights = st.lists(st.integers(1, 60_000), min_size=1, max_size=8)
 floats = hnp.arrays(np.float32, (8, 5), elements=st.floats(-1e6, 1e6, width=32))
 

@@ -132,6 +132,7 @@ def test_packed_bits_per_symbol(alphabet: Alphabet, bits: float) -> None:
     assert packed_size(4000, alphabet) * 8 / 4000 == bits
 
 
+@pytest.mark.floats
 def test_golden_bytes() -> None:
     """Format version 1. A change here is a new version."""
     layout = Layout(("l",), (Tensor("l.weight", (9,), 0),), (), ())
@@ -147,6 +148,7 @@ def test_golden_bytes() -> None:
     )
 
 
+@pytest.mark.floats
 @pytest.mark.parametrize(
     ("sender", "alphabet", "golden"),
     [(4, BINARY, "7649e9204bc3e09e"), (None, Votes(5), "046e941567bc0b0a"), (4, TERNARY, "f2657968e16714bc")],
