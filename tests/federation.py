@@ -80,7 +80,8 @@ def serve(processor: str, folder: Path, experiments: list[str]) -> dict[str, Any
     process = subprocess.Popen(command, env=environment(processor), pass_fds=[theirs.fileno()])
     theirs.close()
     notes = note_meanings()
-    nodes.time, nodes.LOOK = Patience(), 0.0  # type: ignore[assignment]
+    setattr(nodes, "time", Patience())  # noqa: B010
+    nodes.LOOK = 0.0
     try:
         rounds = {
             words: _rounds(ours, folder / str(number), of_words(shlex.split(words))) for number, words in enumerate(experiments)

@@ -45,4 +45,6 @@ def environment(processor: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    if not EMULATED:
+        sys.exit(print("this is no x86-64 processor, it cannot compute as an older one: skipped"))
     sys.exit(subprocess.run(sys.argv[2:], env=environment(sys.argv[1]), check=False).returncode)

@@ -44,7 +44,7 @@ def test_an_old_and_a_new_processor_make_a_federation(tmp_path: Path, small: Pat
     (tmp_path / "own.py").write_text(python_blocks("docs/adding-an-algorithm.md")[0])  # its states add up
     experiments = [*EXPERIMENTS, f"algorithm={tmp_path}/own.py:sign_majority"]
     common = f"dataset=npz dataset.path={small} clients=2 rounds=3 batch=32 "
-    command = [sys.executable, "-m", "tests.federation", clients, tmp_path, *(common + words for words in experiments)]
+    command = [sys.executable, "-m", "tests.federation", clients, str(tmp_path), *(common + words for words in experiments)]
     done = subprocess.run(command, env=environment(server), cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     found = json.loads(done.stdout)
     different = found["server"]["processor"] != found["clients"]["processor"]  # unless this machine is an old one itself
@@ -71,7 +71,7 @@ def adding(shared: Shared, news: Message) -> Shared:
 def test_the_whole_state_does_without_the_readers_initial_weights(rounds: int, react: Callable[[Shared, Message], Shared]) -> None:
     experiment = Experiment(algorithm="fedavg", clients=2)
     world = serve(experiment)
-    algorithm, fresh = replace(experiment.build(), absorb=react), world.shared
+    algorithm, fresh = replace(experiment.build().at(1), absorb=react), world.shared
     shared, generator = fresh, np.random.default_rng(0)
     for round in range(1, rounds + 1):
         symbols = generator.normal(size=fresh.layout.count).astype(np.float32)

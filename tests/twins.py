@@ -33,7 +33,8 @@ def apart(count: int, seed: int) -> Floats:
     generator = np.random.default_rng(seed)
     small, large = generator.uniform(0.05, 0.1, count), generator.uniform(0.4, 0.5, count)
     magnitude = np.where(generator.random(count) < 0.5, small, large)
-    return (magnitude * generator.choice([-1, 1], count)).astype(np.float32)
+    weights: Floats = (magnitude * generator.choice([-1, 1], count)).astype(np.float32)
+    return weights
 
 
 class Step(NamedTuple):

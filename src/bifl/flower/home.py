@@ -96,7 +96,7 @@ class Home:
             write_atomic(self.folder / TERMS, text)  # the last file: where it is, the others are whole
 
     def open(self, round: int) -> tuple[Worker, Shared] | None:
-        """The client as it was after the given round, ready to work, and the public state before the first round.
+        """The client as it was after the given round, ready to work, and the public state before the first round as computed here.
 
         None where there is nothing of this run.
         """
