@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import ssl
@@ -20,23 +21,30 @@ from typing import Any
 from bifl.errors import RunError
 from bifl.files import writing
 from bifl.flower import keys
+from bifl.flower.bundle import APP
+from bifl.flower.launcher import ENVIRONMENT, launched
 from bifl.processes import tied
 
-APP = Path(__file__).parent / "app"
 LINK = "bifl"  # what Flower's configuration calls our server
 READY = 180.0  # seconds that one of Flower's programs may take to start, on a busy machine
 
 
-def environment(home: Path) -> dict[str, str]:
-    """For Flower's programs: they call each other by name, keep things in `home` and talk to nobody else."""
-    tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+def new_token() -> str:
+    """What the processes of one server, or of one client, know each other by."""
+    return secrets.token_hex(32)
+
+
+def environment(home: Path, token: str) -> dict[str, str]:
+    """For Flower's programs: they keep things in `home` and talk to nobody else. Only this user can read it while they run."""
     here = {name: _with_here(os.environ.get(name, "")) for name in ("no_proxy", "NO_PROXY")}
     return dict(os.environ) | here | {
-        "PATH": tools,
+        ENVIRONMENT: token,
         "FLWR_HOME": str(home.resolve()),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_INTERNAL_GRPC_CONTROL_API": "0",  # ports that the gate does not guard
+        "FLWR_INTERNAL_GRPC_FLEET_API": "0",
         "OMP_NUM_THREADS": "1",  # training uses one thread whatever is there: results must not depend on it
     }  # fmt: skip
 
@@ -53,12 +61,12 @@ def free_port() -> int:
         return port
 
 
-def start(command: list[str | Path], home: Path, log: Path) -> subprocess.Popen[bytes]:
+def start(command: list[str | Path], home: Path, token: str, log: Path) -> subprocess.Popen[bytes]:
     """Start one of Flower's programs; what it says goes to `log`."""
     with writing(log), log.open("ab") as output:
         return subprocess.Popen(
-            tied(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            env=environment(home), start_new_session=True,  # Ctrl-C is for us
+            tied(launched(command)), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            env=environment(home, token), start_new_session=True,  # Ctrl-C is for us
         )  # fmt: skip
 
 
@@ -82,6 +90,8 @@ def refuse_blanks(environment: str = sys.prefix) -> None:
 class Link:
     """A SuperLink with TLS and node authentication; a context, so that it does not outlive us.
 
+    Only its own processes and we can start or stop runs: they have a token that is made anew with every start, and kept nowhere.
+
     Args:
         folder: for its database, its log and Flower's configuration.
         certificates: see `keys`.
@@ -93,6 +103,7 @@ class Link:
         self._folder, self._certificates, self._host, self._port = folder.resolve(), certificates.resolve(), host, port
         self._process: subprocess.Popen[bytes] | None = None
         self._registered: set[Path] = set()
+        self._token = new_token()
 
     @property
     def log(self) -> Path:
@@ -115,7 +126,7 @@ class Link:
             ["flower-superlink", "--host", self._host, "--port", str(self._port), "--ssl-ca-certfile", keys.authority(here),
              "--ssl-certfile", here / "server.pem", "--ssl-keyfile", here / "server.key", "--enable-supernode-auth",
              "--database", self._folder / "link.db"],
-            self._folder, self.log,
+            self._folder, self._token, self.log,
         )  # fmt: skip
         try:
             self._wait()
@@ -155,8 +166,7 @@ class Link:
         """Let clients with these keys take part; those that are new to us."""
         new = sorted(set(public) - self._registered)
         if new:
-            program = "from bifl.flower.register import main; main()"
-            self._insist([sys.executable, "-P", "-c", program, self._address, keys.authority(self._certificates), *new])
+            self._insist(["register", self._address, keys.authority(self._certificates), *new])
             self._registered |= set(new)
         return new
 
@@ -187,13 +197,14 @@ class Link:
         return self._call(command)
 
     def _call(self, command: list[str | Path]) -> str:
-        words = [str(word) for word in command]
+        asked = " ".join(map(str, command[:2]))
+        own = environment(self._folder, self._token)
         try:
-            done = subprocess.run(words, env=environment(self._folder), capture_output=True, text=True, check=False, timeout=120)
+            done = subprocess.run(launched(command), env=own, capture_output=True, text=True, check=False, timeout=120)
         except subprocess.TimeoutExpired:
-            raise RunError(f"Flower did not answer '{' '.join(words[:2])}' for two minutes") from None
+            raise RunError(f"Flower did not answer '{asked}' for two minutes") from None
         if done.returncode:
-            raise RunError(f"Flower refused '{' '.join(words[:2])}': {(done.stderr or done.stdout).strip()}")
+            raise RunError(f"Flower refused '{asked}': {(done.stderr or done.stdout).strip()}")
         return done.stdout
 
 
@@ -210,7 +221,7 @@ def supernode(
     return start(
         ["flower-supernode", "--superlink", server, "--root-certificates", authority, "--auth-supernode-private-key", key,
          "--host", "127.0.0.1", "--port", str(free_port()), "--node-config", words],
-        home, log,
+        home, new_token(), log,
     )  # fmt: skip
 
 

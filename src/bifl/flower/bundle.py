@@ -1,0 +1,72 @@
+"""The one app bundle that a client or a server of bifl runs: that of the installed package, known by its content hash.
+
+Flower hands a bundle of Python code from whoever starts a run to the server and to every client. Nothing of a bundle is ever run
+here: the code is the installed package's, and a run whose bundle has another hash than ours is refused by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+from bifl.errors import RunError
+
+APP = Path(__file__).parent / "app"
+_LONGEST = 80  # characters of a stranger's name that are repeated
+
+
+class ForeignBundleError(RunError):
+    """A run wants to execute another bundle than the installed one."""
+
+
+class Bundle(NamedTuple):
+    """What Flower knows a bundle by; `app` is publisher/name, `digest` the SHA-256 of its bytes."""
+
+    app: str
+    version: str
+    digest: str
+
+    def __str__(self) -> str:
+        name, version = (ascii(text[:_LONGEST])[1:-1] for text in (self.app, self.version))  # no control characters in a log
+        return f"'{name}' {version} (SHA-256 {ascii(self.digest[:64])[1:-1]})"
+
+
+@functools.cache
+def content() -> bytes:
+    """The bundle of the installed app, as `flwr run` builds it."""
+    from flwr.cli.build import build_fab_from_disk
+
+    built: bytes = build_fab_from_disk(APP)
+    return built
+
+
+@functools.cache
+def own() -> Bundle:
+    """The name of the installed app's bundle."""
+    return named(content())
+
+
+def named(data: bytes) -> Bundle:
+    """What a bundle calls itself, and its hash."""
+    from flwr.cli.config_utils import get_fab_metadata
+
+    try:
+        app, version = get_fab_metadata(data)
+    except Exception:  # a stranger's zip may be wrong in any way, and the hash names it too
+        app, version = "?", "?"
+    return Bundle(str(app), str(version), hashlib.sha256(data).hexdigest())
+
+
+def refuse_foreign(bundle: Bundle) -> None:
+    """Do nothing if a bundle is the installed one.
+
+    Raises:
+        ForeignBundleError: it is another, whatever it calls itself.
+    """
+    if bundle != own():
+        raise ForeignBundleError(
+            f"refused to run the app bundle {bundle}: only the installed {own()} is run here; "
+            "if that is the server's bifl, install the same version on both"
+        )
