@@ -40,7 +40,8 @@ class Town:
 
     def start(self, name: str, *words: str | Path, path: Path | None = None) -> subprocess.Popen[bytes]:
         """A command in the background, with a PATH on which the environment's own programs are not."""
-        environment = dict(os.environ) | {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(path or "")}
+        code = os.pathsep.join(filter(None, [str(path or ""), os.environ.get("PYTHONPATH", "")]))
+        environment = dict(os.environ) | {"PATH": "/usr/bin:/bin", "PYTHONPATH": code}
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 tied([*BIFL, *words]), cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
