@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from bifl.errors import ConfigError
+from bifl import __version__
+from bifl.errors import ConfigError, RunError
 from bifl.experiment import Choice, Experiment
 from bifl.presets import PRESETS
+from bifl.runtime.folder import RunFolder
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -18,6 +20,24 @@ def test_presets_survive_toml(preset: str, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(experiment.to_toml())
     assert Experiment.from_toml(path) == experiment
+
+
+def test_a_run_is_continued_by_the_version_that_began_it(tmp_path: Path) -> None:
+    """What says nothing of a version is older than this rule, and continued; the version is no setting."""
+    experiment = Experiment(rounds=3)
+    config = RunFolder.start(tmp_path / "run", experiment).path / "config.toml"
+    assert config.read_text().startswith(f'version = "{__version__}"\n')
+    assert Experiment.from_toml(config) == experiment
+    assert not any("version" in word for word in experiment.words())
+    RunFolder.resume(tmp_path / "run", {"rounds": "5"})
+    assert config.read_text() == f'version = "{__version__}"\n' + Experiment(rounds=5).to_toml()
+    config.write_text(experiment.to_toml())
+    assert RunFolder.resume(tmp_path / "run").experiment == experiment
+    config.write_text('version = "0.0.9"\n' + experiment.to_toml())
+    with pytest.raises(RunError, match=rf"is a run of bifl '0.0.9', this is bifl '{__version__}': continue it with that version"):
+        RunFolder.resume(tmp_path / "run", {"rounds": "5"})
+    assert "rounds = 3" in config.read_text()
+    assert Experiment.from_toml(config) == experiment  # to look at, it is as good as any
 
 
 def test_three_ways_to_say_the_same() -> None:

@@ -236,7 +236,7 @@ class Experiment:
             files = " and ".join(f"'{file}'" for file in shown.python_files())
             raise Untrusted(f"'{path}' would run the Python code in {files}: if you trust it, allow that with --trust")
         with _reading(path):
-            return cls(**tomllib.loads(path.read_text()))
+            return cls(**_settings(path.read_text()))
 
     @classmethod
     def shown(cls, path: Path) -> Experiment:
@@ -247,13 +247,18 @@ class Experiment:
     @classmethod
     def parsed(cls, toml: str) -> Experiment:
         """The same from a text."""
-        settings = tomllib.loads(toml)
+        settings = _settings(toml)
         for kind in REGISTRIES:
             given = settings.get(kind)
             choice = Choice(given) if isinstance(given, str) else from_mapping(given) if isinstance(given, Mapping) else None
             if choice is not None and ":" in choice.name:
                 settings[kind] = Unloaded(choice.name, choice.parameters)
         return cls(**settings)
+
+
+def _settings(toml: str) -> dict[str, Any]:
+    """What a config sets; the version of bifl that wrote it, in a run's folder, is no setting."""
+    return {key: value for key, value in tomllib.loads(toml).items() if key != "version"}
 
 
 @contextmanager

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 
+from bifl import __version__
 from bifl.errors import Busy, ConfigError, RunError
 from bifl.experiment import Experiment
 from bifl.files import append_line, sync_folder, write_atomic, writing
@@ -57,7 +59,7 @@ class RunFolder:
         with locked(path), writing(path):
             if (path / CONFIG).exists():
                 raise RunError(f"'{path}' holds a run already: continue it with bifl run --resume {path}, or choose another --out")
-            write_atomic(path / CONFIG, experiment.to_toml())
+            write_atomic(path / CONFIG, _config(experiment))
             sync_folder(path.parent)
         return cls(path, experiment)
 
@@ -78,13 +80,15 @@ class RunFolder:
         for key in changes:
             if key not in EXTENDABLE:
                 raise ConfigError(f"'{key}' cannot change when a run is continued, only {' and '.join(EXTENDABLE)} can")
-        experiment = Experiment.from_toml(path / CONFIG, trust).changed(changes)
+        experiment = Experiment.from_toml(path / CONFIG, trust)
+        _refuse_other_versions(path / CONFIG)
+        experiment = experiment.changed(changes)
         if changes:
             with locked(path), writing(path):
                 done = len(read_records(path))
                 if experiment.rounds < done:
                     raise ConfigError(f"rounds={experiment.rounds} is less than the {done} rounds that '{path}' has already")
-                write_atomic(path / CONFIG, experiment.to_toml())
+                write_atomic(path / CONFIG, _config(experiment))
         return cls(path, experiment)
 
     def records(self) -> list[Record]:
@@ -111,6 +115,25 @@ class RunFolder:
         if last and len(kept) != last.round:
             raise RunError(f"'{self.path / ROUNDS}' lacks rounds that the checkpoint has: it was changed or cut short")
         write_atomic(self.path / ROUNDS, "".join(record.to_json() + "\n" for record in kept))
+
+
+def _config(experiment: Experiment) -> str:
+    """What config.toml says: the bifl that runs the experiment, and the experiment."""
+    return f'version = "{__version__}"\n{experiment.to_toml()}'
+
+
+def _refuse_other_versions(config: Path) -> None:
+    """A run is continued by the bifl that began it: another may train otherwise. Old configs do not tell.
+
+    Raises:
+        RunError: it was another.
+    """
+    made = tomllib.loads(config.read_text()).get("version", __version__)
+    if made != __version__:
+        raise RunError(
+            f"'{config.parent}' is a run of bifl {str(made)[:40]!r}, this is bifl '{__version__}': continue it with that version, "
+            "or begin a new run with this one"
+        )
 
 
 def read_records(path: Path) -> list[Record]:
