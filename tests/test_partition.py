@@ -167,3 +167,10 @@ def test_the_seed_decides_the_split(name: str) -> None:
 def test_what_cannot_be_dealt_is_refused(name: str, clients: int, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         split(partition.make(name, {}), LABELS, clients, 0)
+
+
+def test_shards_that_nobody_could_hold_are_not_made() -> None:
+    """by_class once made a list of all shards before anyone counted them: this would take the memory of the machine."""
+    deal = partition.make("by_class", {"classes_per_client": 10**10})
+    with pytest.raises(ConfigError, match="a class of 10 images into 10000000000 shards"):
+        deal(np.arange(100) % 10, 10, np.random.default_rng(0), None)

@@ -76,6 +76,8 @@ def by_class(classes_per_client: int = 3) -> Split:
                 f"make that product a multiple of {len(classes)}"
             )
         size = int(counts.min()) // shards
+        if not size:
+            raise ConfigError(f"by_class cuts a class of {counts.min()} images into {shards} shards: use fewer clients")
         pieces = []
         for label in classes:
             images = generator.permutation(np.flatnonzero(labels == label))
