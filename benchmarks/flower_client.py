@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 PROCESSES = 3
+RUN = "0" * 16
 
 
 def once(folder: str, deed: str) -> dict[str, float]:
@@ -36,20 +37,21 @@ def once(folder: str, deed: str) -> dict[str, float]:
 
     lap("import flwr")
     from bifl.experiment import Experiment
-    from bifl.flower.home import Home, local_images
+    from bifl.flower.home import Home
     from bifl.flower.letters import Terms
+    from bifl.flower.local_data import Operator
     from bifl.runtime.turns import Task
 
     lap("import bifl")
-    home = Home(Path(folder), 0)
+    home = Home(Path(folder), RUN, Operator(0), print)
     if deed == "hello":
         words = shlex.join(Experiment(clients=10).words())
-        home.settle_in(Terms(words, 10, (1, 28, 28), 0.1307, 0.3081, 0.0), local_images(""))
-    opened = home.open(0)
-    if opened is None:
+        worker, _ = home.greet(Terms(words, 10, (1, 28, 28), 0.1307, 0.3081, 0.0))
+    elif opened := home.open(0):
+        worker, _ = opened
+    else:
         raise SystemExit("there is nothing in the folder")
     lap("open")
-    worker, _ = opened
     if deed == "turn":
         worker.turn(Task(0, False, True))
     elif deed == "measure":

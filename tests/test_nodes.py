@@ -17,6 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from bifl import wire
 from bifl.algorithm import BINARY, FLOAT32
 from bifl.algorithm import Message as Said
+from bifl.data.arrays import Dataset, from_npz
 from bifl.data.datasets import dataset
 from bifl.errors import ConfigError, RunError
 from bifl.experiment import Experiment
@@ -40,7 +41,13 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def quick(small: Path, **settings: Any) -> Experiment:
-    return Experiment(**QUICK | {"dataset": {"name": "npz", "path": str(small)}, "batch": 32} | settings)
+    """An experiment with those digits, by a name: a server may not tell clients which files to read."""
+
+    def few_digits() -> Dataset:
+        return from_npz(small)
+
+    dataset(few_digits)
+    return Experiment(**QUICK | {"dataset": "few_digits", "batch": 32} | settings)
 
 
 def neighbours(folder: Path, count: int = 3) -> LocalGrid:
@@ -310,7 +317,7 @@ def test_images_of_the_clients_own(tmp_path: Path) -> None:
     assert last.clients_worst <= last.clients_p10 <= last.clients_mean
     grid.nodes[5].context.node_config["data"] = ""
     assert [record.clients for record in deploy(grid, tmp_path / "run", experiment, deadline=0.5)] == [1] * 4
-    assert "the server has no dataset: start this client with --data" in (tmp_path / "run" / EVENTS).read_text()
+    assert "client 0 failed: it has no images: the run has no dataset" in (tmp_path / "run" / EVENTS).read_text()
 
 
 def test_rules_are_checked() -> None:

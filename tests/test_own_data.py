@@ -15,8 +15,8 @@ from bifl.data.arrays import held_out, normaliser
 from bifl.data.datasets import Dataset, dataset
 from bifl.errors import ConfigError, DataError
 from bifl.experiment import Experiment
-from bifl.flower.home import local_images
 from bifl.flower.letters import Terms
+from bifl.flower.local_data import local_images
 from tests.commands import Run, refused
 
 GOOD: dict[str, Any] = {

@@ -6,18 +6,23 @@ app = client_app(my_images)  # an app of your own: my_images(terms, experiment, 
 
 from __future__ import annotations
 
+import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from bifl.errors import ConfigError
-from bifl.flower import letters
-from bifl.flower.home import Home, Source, local_images
+from bifl import __version__
+from bifl.errors import BiflError
+from bifl.flower import letters, progress
+from bifl.flower.home import FILES, Home
+from bifl.flower.letters import Refusal, Request
+from bifl.flower.local_data import Operator, Source
 from bifl.flower.public import digest
 from bifl.runtime.turns import Task
 from bifl.runtime.worker import Worker
@@ -35,60 +40,75 @@ def client_app(source: Source | None = None) -> ClientApp:
     """
     app = ClientApp()
 
-    def doing(deed: Deed) -> Callable[[Message, Context], Message]:
-        return lambda message, context: _answer(message, context, source, deed)
+    def answer(message: Message, context: Context) -> Message:
+        return _answer(message, context, source)
 
-    app.query("hello")(doing(_introduce))
-    app.train()(doing(_turn))
-    app.query("measure")(doing(_measure))
-    app.evaluate()(doing(_score))
-    app.query("hear")(doing(_listen))
+    for register in (app.query("hello"), app.train(), app.query("measure"), app.evaluate(), app.query("hear")):
+        register(answer)
     return app
 
 
-Deed = Callable[[Worker, Home, Fields], Fields]
+def _answer(message: Message, context: Context, source: Source | None) -> Message:
+    """Do what is asked, or say why not: the whole reason to the operator, a short one to the server. Nothing is raised."""
+    state = str(context.node_config.get("state-dir", ""))
+    told = Path(state) if state else None
+    said: Fields = {letters.VERSION: __version__}
+    try:
+        operator = _operator(context, source)
+        said |= {"number": operator.number}
+        request = letters.read_request(message)
+        with _state(context, request.run) as folder:
+            home = Home(folder, request.run, operator, lambda text: progress.tell(told, "notice", text=text))
+            said |= _done(request, home, told)
+    except Exception as error:
+        said |= {letters.FAILED: progress.clean(letters.public_reason(error), letters.LONGEST_REASON)}
+        if not isinstance(error, BiflError):  # a mistake in an algorithm, most likely: the log says where
+            traceback.print_exc()
+        text = str(error) if isinstance(error, BiflError) else f"{type(error).__name__}: {error}"
+        progress.tell(told, progress.PROBLEM, text=text)
+    return Message(letters.content(said), reply_to=message)
 
 
-def _answer(message: Message, context: Context, source: Source | None, deed: Deed) -> Message:
-    """Do what is asked, after bringing the public state up to date; or say that this cannot be done from here."""
-    asked = letters.fields_of(message)
-    with _home(context, asked["run"]) as home:
-        if message.metadata.message_type == letters.HELLO:
-            home.settle_in(letters.read_terms(asked), source or local_images(str(context.node_config.get("data", ""))))
-        opened = home.open(asked["round"])
-        said: Fields = {"number": home.number}
-        if opened is None:
-            return Message(letters.content(said | {"lost": True}), reply_to=message)
-        worker, fresh = opened
-        if deed is not _introduce and not home.bring_up(worker, fresh, letters.read_update(asked)):
-            return Message(letters.content(said | {"lost": True}), reply_to=message)
-        return Message(letters.content(said | deed(worker, home, asked)), reply_to=message)
+def _done(request: Request, home: Home, told: Path | None) -> Fields:
+    """What comes of a request, after bringing the public state up to date."""
+    if request.terms is not None:
+        worker, _ = home.greet(request.terms)
+        return _introduced(worker, home, told)
+    opened = home.open(request.round)
+    if opened is None or request.update is None or not home.bring_up(*opened, request.update):
+        return {"lost": True}
+    worker, _ = opened
+    if request.kind == letters.TURN:
+        return _turn(worker, home, request, told)
+    if request.kind == letters.MEASURE:
+        ((_, upload),) = worker.measure([home.number])
+        return {"upload": upload}
+    if request.kind == letters.SCORE:
+        return _score(worker)
+    if request.finished:
+        progress.tell(told, "finished", rounds=worker.shared.round)
+    return {}
 
 
-def _introduce(worker: Worker, home: Home, asked: Fields) -> Fields:
+def _introduced(worker: Worker, home: Home, told: Path | None) -> Fields:
+    images, held = len(worker.parts[home.number]), len(worker.shards[home.number])
+    progress.tell(told, "joined", number=home.number, images=images, held=held, rounds=worker.experiment.rounds)
     return {
-        "images": len(worker.parts[home.number]),
+        "images": images,
         "model": worker.network.layout.fingerprint,
         "digest": digest(worker.shared, worker.experiment),
     }
 
 
-def _listen(worker: Worker, home: Home, asked: Fields) -> Fields:
-    return {}  # the public state is up to date by now
-
-
-def _turn(worker: Worker, home: Home, asked: Fields) -> Fields:
-    turn = worker.turn(Task(home.number, asked["voted"], asked["uploads"]))
-    home.tidy(asked["round"] + 1)
+def _turn(worker: Worker, home: Home, request: Request, told: Path | None) -> Fields:
+    turn = worker.turn(Task(home.number, request.voted, request.uploads))
+    home.tidy(request.round + 1)
+    size = len(turn.upload or b"")
+    progress.tell(told, "trained", round=request.round + 1, images=turn.images, loss=turn.loss, bytes=size)
     return {"loss": turn.loss} | ({} if turn.upload is None else {"upload": turn.upload})
 
 
-def _measure(worker: Worker, home: Home, asked: Fields) -> Fields:
-    ((_, upload),) = worker.measure([home.number])
-    return {"upload": upload}
-
-
-def _score(worker: Worker, home: Home, asked: Fields) -> Fields:
+def _score(worker: Worker) -> Fields:
     scores = worker.score()
     return {
         "held": [score.images for score in scores],
@@ -97,23 +117,32 @@ def _score(worker: Worker, home: Home, asked: Fields) -> Fields:
     }
 
 
+def _operator(context: Context, source: Source | None) -> Operator:
+    """What the node was started with."""
+    config = context.node_config
+    if type(config.get(_PARTITION)) is not int:
+        text = f"the node has no {_PARTITION}: give --node-config '{_PARTITION}=0', or use bifl client"
+        raise Refusal(text, "it was started without a client's number")
+    names = itertools.takewhile(lambda name: name in config, (f"allow-{number}" for number in itertools.count()))
+    allowed = tuple(Path(str(config[name])) for name in names)
+    return Operator(int(config[_PARTITION]), str(config.get("data", "")), allowed, source)
+
+
 @contextmanager
-def _home(context: Context, run: str) -> Iterator[Home]:
-    """The client's folder for a run; without a state-dir one that Flower keeps in memory, for as long as the node lives."""
-    if _PARTITION not in context.node_config:
-        raise ConfigError(f"the node has no {_PARTITION}: give --node-config '{_PARTITION}=0', or use bifl client")
-    number = int(context.node_config[_PARTITION])
+def _state(context: Context, run: str) -> Iterator[Path]:
+    """The state directory; without one, a temporary one with what Flower keeps of a run for as long as the node lives."""
     if directory := str(context.node_config.get("state-dir", "")):
-        yield Home(Path(directory) / run, number)
+        yield Path(directory)
         return
     with tempfile.TemporaryDirectory(prefix="bifl-") as name:
         folder = Path(name)
         kept = context.state.get(_STATE)
         for path, data in kept.items() if isinstance(kept, ConfigRecord) else ():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(cast(bytes, data))
-        yield Home(folder / run, number)
-        files = [path for path in folder.rglob("*") if path.is_file()]
+            if path.startswith(f"{run}/") and FILES.fullmatch(path.removeprefix(f"{run}/")) and isinstance(data, bytes):
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_bytes(data)
+        yield folder
+        files = [path for path in (folder / run).rglob("*") if path.is_file()]
         context.state[_STATE] = ConfigRecord({str(path.relative_to(folder)): path.read_bytes() for path in files})
 
 

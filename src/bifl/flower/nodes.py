@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 from flwr.app import Message as Letter
 from flwr.serverapp import Grid
 
-from bifl import wire
+from bifl import __version__, wire
 from bifl.algorithm import Client, Message, Shared
 from bifl.errors import RunError
 from bifl.flower import checks, letters
+from bifl.flower.progress import clean
 from bifl.flower.public import BROADCAST, STATISTICS, Journal
 from bifl.runtime.turns import Evaluation, Score, Task, Troubles, Turn
 from bifl.runtime.world import World
@@ -87,12 +88,13 @@ class Nodes(AbstractContextManager["Nodes"]):
         self._told: set[int] = set()  # clients for which the last broadcast is counted
         self._lost: set[int] = set()  # clients that were without their folder in this exchange
         self._rejected: set[int] = set()  # clients whose last upload was refused
+        self._failures: dict[int, str] = {}  # node → which client failed, and why
+        self._lamented: dict[int, str] = {}  # those of them that were told together
 
     def __exit__(self, kind: object, *_: object) -> None:
         """Let everyone have the last word, if the rounds are done."""
         if kind is None and self._journal.shared.round == self._world.experiment.rounds:
-            behind = [number for number, member in self._present().items() if member.digest != self._journal.digest]
-            for _ in self._exchange(letters.HEAR, {number: {} for number in behind}, 0):
+            for _ in self._exchange(letters.HEAR, {number: {"finished": True} for number in self._present()}, 0):
                 pass
 
     # ---- what a round asks -------------------------------------------------------------------------------------------
@@ -169,7 +171,7 @@ class Nodes(AbstractContextManager["Nodes"]):
 
         The first exchange also waits for those who are not there yet. An answer that the caller refuses does not count.
         """
-        todo, accepted, failed, told = set(requests), 0, False, False
+        todo, accepted, failed, told = set(requests), 0, 0, False
         self._lost.clear()
         ends = time.monotonic() + self._rules.deadline
         self._tell_waiting(todo, least)
@@ -182,17 +184,19 @@ class Nodes(AbstractContextManager["Nodes"]):
                     continue
                 todo.discard(number)
                 if said is None:
-                    failed = True
+                    failed += 1
                     self._missing.add(number)
                     continue
                 self._rejected.discard(number)
                 yield number, said
                 accepted += number not in self._rejected and requests[number].get("uploads", True)
+            self._check_failures()
             late = time.monotonic() > ends
             awaited = todo if not self._gathered else todo.intersection(self._present()) | self._greeted(todo)
             if accepted >= least and (late or not awaited):
                 break
-            if late and failed and not todo.intersection(self._present()):
+            hopeless = failed == len(self._world.parts)  # every client of the run, so that nobody is left to wait for
+            if hopeless or (late and failed and not todo.intersection(self._present())):
                 raise RunError(f"round {self._journal.shared.round + 1}: too few ballots, {accepted} of {least}; see above why")
             if late and not told:
                 self._tell(f"{accepted} of {least} ballots after {self._rules.deadline:g} s: waiting for more clients")
@@ -217,6 +221,7 @@ class Nodes(AbstractContextManager["Nodes"]):
         self._online = set(self._grid.get_node_ids())
         self._asked = {name: asked for name, asked in self._asked.items() if not self._forgotten(asked)}
         self._strangers &= self._online  # one that left may come back as somebody else
+        self._failures = {node: why for node, why in self._failures.items() if node in self._online}
         known = {member.node for member in self._members.values()} | self._strangers
         known |= {asked.node for asked in self._asked.values() if asked.kind == letters.HELLO}
         for node in self._online - known:
@@ -250,7 +255,7 @@ class Nodes(AbstractContextManager["Nodes"]):
     def _send(self, node: int, kind: str, number: int, fields: Fields) -> None:
         round = self._journal.shared.round
         ttl = 2 * self._rules.deadline  # so that a late answer is still heard, and refused; but no node works through old rounds
-        content = letters.content(fields | {"run": self._run, "round": round})
+        content = letters.content(fields | {"run": self._run, "round": round, letters.VERSION: __version__})
         names = list(self._grid.push_messages([Letter(content, node, kind, ttl=ttl, group_id=str(round))]))
         if not names or not names[0]:
             raise RunError(f"Flower's SuperLink did not take {_what(kind)} for client {number}: see its log")
@@ -268,7 +273,11 @@ class Nodes(AbstractContextManager["Nodes"]):
                     yield asked.number, None
                 continue
             said = letters.fields_of(reply) if letters.RECORD in reply.content else {}
-            if asked.kind == letters.HELLO:
+            if letters.FAILED in said:
+                self._gave_up(asked, said)
+                if (asked.kind, asked.round) == (kind, round):
+                    yield asked.number, None
+            elif asked.kind == letters.HELLO:
                 self._welcome(asked.node, said)
             elif (said.get("lost") or said.get("number") != asked.number) and asked.number not in self._lost:
                 self._lost.add(asked.number)
@@ -286,23 +295,55 @@ class Nodes(AbstractContextManager["Nodes"]):
         who = f"client {asked.number}" if asked.number >= 0 else f"node {asked.node}"
         self._tell(f"{_what(asked.kind)} of {who} failed: {reason}")
         hopeless = reply.error.code in _RAISED
+        if hopeless:
+            self._failures[asked.node] = f"{who}: {reason}"
         if hopeless and asked.kind == letters.HELLO:
             self._strangers.add(asked.node)
         if not hopeless:
             self._online.discard(asked.node)  # until it is seen again
         return hopeless
 
+    def _gave_up(self, asked: Asked, said: Fields) -> None:
+        """Tell what a client says of its own failure."""
+        number = asked.number if asked.number >= 0 else said.get("number")
+        known = type(number) is int and 0 <= number < len(self._world.parts)
+        who = f"client {number}" if known else f"node {asked.node}"
+        reason = clean(str(said[letters.FAILED]), letters.LONGEST_REASON)
+        self._tell(f"{_what(asked.kind)} of {who} failed: {reason}")
+        self._failures[asked.node] = f"{who}: {reason}"
+        if asked.kind == letters.HELLO:
+            self._strangers.add(asked.node)
+
+    def _check_failures(self) -> None:
+        """Where all who are there failed to become clients: say so at once, and end if there is nobody else to come.
+
+        Raises:
+            RunError: as many have failed as there are clients.
+        """
+        greeted = any(asked.kind == letters.HELLO and asked.node in self._online for asked in self._asked.values())
+        if self._failures == self._lamented or greeted or self._present():
+            return
+        self._lamented = dict(self._failures)
+        if not self._failures:
+            return
+        reasons = "; ".join(sorted(self._failures.values()))
+        if len(self._failures) >= len(self._world.parts):
+            raise RunError(f"all clients failed: {reasons}")
+        self._tell(f"all clients that are there failed ({reasons}): start them again when they are mended, or start others")
+
     def _welcome(self, node: int, said: Fields) -> None:
         """Make a node that has introduced itself a client."""
         shared, clients = self._world.shared, len(self._world.parts)
         taken = {number for number, member in self._present().items() if member.node != node}
-        problem = checks.misfit(said, taken, clients, shared.layout.fingerprint)
+        problem = letters.other_version(said.get(letters.VERSION), "it", "the server")
+        problem = problem or checks.misfit(said, taken, clients, shared.layout.fingerprint)
         if problem is not None:
             self._strangers.add(node)
             self._tell(f"node {node} refused: {problem}")
             return
         member = Member(node, said["number"], said["images"], said["digest"])
         self._members[member.number] = member
+        self._failures.pop(node, None)
         self._tell(f"client {member.number} is there, with {member.images} images: {len(self._present())} of {clients}")
 
     def _like(self) -> Message:

@@ -25,7 +25,7 @@ from bifl.wire.context import NO_DIGEST
 
 BROADCAST, STATISTICS = "broadcast", "statistics"
 _STEPS = 4  # that are remembered: two rounds
-_NEWS, _BEFORE, _STATISTICS, _MODEL = "news", "before", "statistics", "model"
+_NEWS, _BEFORE, _STATISTICS, _MODEL = WHOLE = ("news", "before", "statistics", "model")  # messages that tell a whole state
 _NO_SYMBOLS = np.zeros(0, np.uint8)
 
 

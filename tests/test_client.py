@@ -1,0 +1,291 @@
+"""A client and its operator, in one process with the server: who is told what; damaged files; different versions."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message
+
+from bifl import __version__
+from bifl.errors import RunError
+from bifl.experiment import Experiment
+from bifl.flower import letters, progress
+from bifl.flower.client import app
+from bifl.flower.server import EVENTS, federate, rules, run_rounds
+from bifl.runtime.folder import RunFolder
+from tests.grid import LocalGrid, Node
+from tests.test_nodes import _clock, deploy, neighbours, quick, small  # noqa: F401  (fixtures)
+
+
+def heard(listener: progress.Listener) -> list[str]:
+    return [text for text, _ in listener.heard()]
+
+
+@pytest.fixture
+def mute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps Flower's own logger from the terminal."""
+    monkeypatch.setattr(progress.log, "disabled", True)
+
+
+# ---- what the operator reads -----------------------------------------------------------------------------------------
+
+
+def test_the_operator_reads_the_rounds_and_the_end(tmp_path: Path, small: Path) -> None:  # noqa: F811
+    grid = neighbours(tmp_path)
+    (tmp_path / "state-1").mkdir()
+    with progress.Listener(tmp_path / "state-1") as listener:
+        deploy(grid, tmp_path / "run", quick(small, rounds=2, holdout=0.2))
+        said = heard(listener)
+    assert said[0] == "joined a run of 2 rounds as client 1: 106 images to train on, 27 held out to evaluate on"
+    assert [text.partition(", loss")[0] for text in said[1:3]] == [f"round {n}: trained on 106 images" for n in (1, 2)]
+    assert said[1].endswith(" kB up")
+    assert said[3:] == ["the run is finished after 2 rounds; waiting for the next one (Ctrl-C to stop)"]
+
+
+def test_a_misfit_is_told_to_both_but_paths_only_to_the_operator(tmp_path: Path, small: Path) -> None:  # noqa: F811
+    """Before: the operator read "connected", the server the client's paths."""
+    np.savez(tmp_path / "tiny.npz", images=np.zeros((9, 8, 8), np.uint8), labels=np.arange(9))
+    np.savez(tmp_path / "one.npz", images=np.zeros((1, 28, 28), np.uint8), labels=np.arange(1))
+    (tmp_path / "broken.npz").write_bytes(b"PK")
+    grid = neighbours(tmp_path)
+    for number, name in enumerate(("tiny.npz", "one.npz", "broken.npz")):
+        grid.nodes[100 + number].context.node_config["data"] = str(tmp_path / name)
+        (tmp_path / f"state-{number}").mkdir()
+    listeners = [progress.Listener(tmp_path / f"state-{number}") for number in range(3)]
+    with pytest.raises(RunError, match="all clients failed: client 0: its images") as failed:
+        deploy(grid, tmp_path / "run", quick(small, rounds=1))
+    told = [heard(listener) for listener in listeners]
+    assert told[0][0].startswith("this client's images are (1, 8, 8), the run's are (1, 28, 28): give other images with --data")
+    assert "client 1 has 1 images" in told[1][0]
+    assert str(tmp_path / "broken.npz") in told[2][0]
+    events = (tmp_path / "run" / EVENTS).read_text()
+    assert "client 0 failed: its images are (1, 8, 8), the run's are (1, 28, 28)" in events
+    assert "client 2 failed: its data cannot be used" in events
+    assert str(tmp_path) not in events + str(failed.value)
+    for listener in listeners:
+        listener.__exit__()
+
+
+def test_a_server_says_at_once_that_all_who_are_there_failed(tmp_path: Path, small: Path) -> None:  # noqa: F811
+    """And goes on when others come: here one that mends its data, which the clock lets it do in the sixth second."""
+    grid = neighbours(tmp_path)
+    grid.nodes[101].online = grid.nodes[102].online = False
+    grid.nodes[100].context.node_config["data"] = str(tmp_path / "nothing.npz")
+    said: list[str] = []
+
+    def look() -> list[int]:
+        looks.append(1)
+        if len(looks) == 30:
+            said.append((tmp_path / "run" / EVENTS).read_text())
+            grid.nodes[101].online = grid.nodes[102].online = True
+        return [number for number, node in grid.nodes.items() if node.online]
+
+    looks: list[int] = []
+    grid.get_node_ids = look  # type: ignore[method-assign]
+    records = deploy(grid, tmp_path / "run", quick(small, rounds=1), deadline=60)
+    assert [record.clients for record in records] == [2]
+    assert said[0].count("all clients that are there failed (client 0: its data cannot be used") == 1
+
+
+def test_a_full_disk_is_told_without_paths(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    grid = neighbours(tmp_path)
+    experiment = quick(small, rounds=3, batchnorm="average")
+    (tmp_path / "state-2").mkdir()
+    before = os.replace
+
+    def full(path: Path, target: Path) -> Path:
+        if "state-2" in str(target):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        before(path, target)
+        return Path(target)
+
+    run = RunFolder.start(tmp_path / "run", experiment)
+    with progress.Listener(tmp_path / "state-2") as listener:
+        counts = []
+        for record in run_rounds(grid, run, rules(experiment)):
+            monkeypatch.setattr(Path, "replace", full if record.round == 1 else _replace)
+            counts.append((record.clients, record.missing))
+        said = [text for text, problem in listener.heard() if problem]
+    assert counts == [(3, 0), (2, 1), (3, 0)]
+    assert "No space left on device" in said[0]
+    assert str(tmp_path / "state-2") in said[0]
+    events = (tmp_path / "run" / EVENTS).read_text()
+    assert "client 2 failed: cannot write its state: No space left on device" in events
+    assert str(tmp_path / "state-2") not in events
+
+
+_replace = Path.replace
+
+
+def test_a_mistake_in_an_app_of_one_s_own_keeps_its_text_to_itself(tmp_path: Path) -> None:
+    from bifl.flower.client import client_app
+
+    def broken(*_: Any) -> Any:
+        raise KeyError("/home/me/patients")
+
+    grid = LocalGrid({5: Node(0, tmp_path / "state")})
+    grid.nodes[5].app = client_app(broken)
+    with pytest.raises(RunError, match="all clients failed: client 0: it failed with KeyError") as failed:
+        list(federate(grid, Experiment(dataset="remote", clients=1, rounds=1)))
+    assert "patients" not in str(failed.value)
+
+
+# ---- the pipe --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_told_is_one_printable_line(tmp_path: Path, mute: None) -> None:
+    progress.tell(tmp_path, "notice", text="nobody listens: lost, and no harm done")
+    with progress.Listener(tmp_path) as listener:
+        progress.tell(tmp_path, progress.PROBLEM, text="x\nfinished\x1b[2J\u202e" + "y" * 5000)
+        ((text, problem),) = listener.heard()
+        assert problem
+        assert text.startswith("x?finished?[2J?yyy")
+        assert len(text) == 900
+        for line in (b"garbage", b"[]", b'{"event": "exec"}', b'{"event": "trained", "round": "x"}', b"[" * 9000, b"\xff"):
+            _write(tmp_path, line + b"\n")
+        _write(tmp_path, json.dumps({"event": "notice", "text": "a\rb"}).encode() + b'\n{"event": ')
+        assert heard(listener) == ["a?b"]
+        _write(tmp_path, b'"notice", "text": "the rest"}\n')
+        assert heard(listener) == ["the rest"]
+        assert heard(listener) == []
+
+
+def _write(state: Path, data: bytes) -> None:
+    with (state / progress.PIPE).open("wb", buffering=0) as pipe:
+        pipe.write(data)
+
+
+def test_a_file_in_the_pipe_s_place_is_left_alone(tmp_path: Path, mute: None) -> None:
+    (tmp_path / progress.PIPE).write_text("mine")
+    progress.tell(tmp_path, "notice", text="not into a file")
+    with pytest.raises(OSError, match="is not a pipe"):
+        progress.Listener(tmp_path)
+    assert (tmp_path / progress.PIPE).read_text() == "mine"
+
+
+# ---- damaged state ---------------------------------------------------------------------------------------------------
+
+FILES = ["terms.json", "shared.npz", "client-*.npz", "train/images.npy", "train/labels.npy", "held/classes.npy"]
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(np.random.default_rng(0).bytes(path.stat().st_size))
+
+
+def test_a_damaged_state_is_a_lost_one(tmp_path: Path, small: Path) -> None:  # noqa: F811
+    """After every round another file is damaged, of one client cut short, of another garbage. Before: refused ever after."""
+    experiment = quick(small, rounds=len(FILES) + 1, batchnorm="average")
+    grid = neighbours(tmp_path)
+    damage: dict[int, Callable[[Path], None]] = {1: cut_short, 2: garbage}
+    for number in damage:
+        (tmp_path / f"state-{number}").mkdir()
+    listeners = [progress.Listener(tmp_path / f"state-{number}") for number in damage]
+    run = RunFolder.start(tmp_path / "run", experiment)
+    for record in run_rounds(grid, run, rules(experiment)):
+        assert (record.clients, record.refused, record.missing) == (3, 0, 0)
+        name = (tmp_path / "run/run").read_text()
+        for number, damaged in damage.items() if record.round <= len(FILES) else ():
+            damaged(sorted((tmp_path / f"state-{number}" / name).glob(FILES[record.round - 1]))[-1])
+    for number, listener in zip(damage, listeners, strict=True):
+        assert grid.nodes[100 + number].kinds.count(letters.HELLO) == 1 + len(FILES)
+        aside = sorted(path.name for path in (tmp_path / f"state-{number}").glob("*.damaged-*"))
+        assert aside == [f"{name}.damaged-{count}" for count in range(1, len(FILES) + 1)]
+        told = [text for text in heard(listener) if text.startswith("the state of this run is damaged")]
+        assert len(told) == len(FILES)
+        listener.__exit__()
+    assert "refused" not in (tmp_path / "run" / EVENTS).read_text()
+
+
+def test_damage_is_found_when_a_new_server_process_greets(tmp_path: Path, small: Path) -> None:  # noqa: F811
+    """A restarted server greets everyone: a damaged client answered that it was lost, which made it a stranger."""
+    experiment = quick(small, algorithm="fedavg", rounds=2, batchnorm="average")
+    grid = neighbours(tmp_path)
+    rounds = run_rounds(grid, RunFolder.start(tmp_path / "run", experiment), rules(experiment))
+    next(rounds)
+    rounds.close()  # type: ignore[attr-defined]
+    name = (tmp_path / "run/run").read_text()
+    garbage(tmp_path / "state-1" / name / "shared.npz")
+    again = list(run_rounds(grid, RunFolder.resume(tmp_path / "run"), rules(experiment)))
+    assert [(record.round, record.clients, record.missing) for record in again] == [(2, 3, 0)]
+    assert (tmp_path / "state-1" / f"{name}.damaged-1").is_dir()
+
+
+def test_a_disk_that_cannot_be_read_is_not_a_damaged_file(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    grid = neighbours(tmp_path)
+    experiment = quick(small, rounds=2, batchnorm="average")
+
+    def unreadable(*_: Any) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/home/me/state/shared.npz")
+
+    for record in run_rounds(grid, RunFolder.start(tmp_path / "run", experiment), rules(experiment, 1, 5)):
+        if record.round == 1:
+            monkeypatch.setattr("bifl.flower.home.mapped", unreadable)
+            grid.nodes[101].online = grid.nodes[102].online = False
+            break
+    name = (tmp_path / "run/run").read_text()
+    message = _request(letters.HEAR, {"run": name, "round": 1, "version": __version__, "digest": "0" * 16})
+    said = letters.fields_of(app(message, grid.nodes[100].context))
+    assert said["failed"] == "cannot read its state: Permission denied"
+    assert (tmp_path / "state-0" / name / "shared.npz").exists()
+
+
+def _request(kind: str, fields: dict[str, Any]) -> Message:
+    from tests.test_requests import asked
+
+    return asked(kind, fields)
+
+
+def test_another_number_or_other_data_is_another_client(tmp_path: Path, small: Path) -> None:  # noqa: F811
+    """Restarted with other --data: the images of the run's folder are not used any more."""
+    grid = neighbours(tmp_path)
+    experiment = quick(small, rounds=2, batchnorm="average")
+    shutil.copy(small, tmp_path / "mine.npz")
+    for record in run_rounds(grid, RunFolder.start(tmp_path / "run", experiment), rules(experiment)):
+        if record.round == 1:
+            grid.nodes[102].context.node_config["data"] = str(tmp_path / "mine.npz")
+    name = (tmp_path / "run/run").read_text()
+    assert json.loads((tmp_path / "state-2" / name / "terms.json").read_text())["data"] == str(tmp_path / "mine.npz")
+    assert grid.nodes[102].kinds.count(letters.HELLO) == 2
+
+
+# ---- versions --------------------------------------------------------------------------------------------------------
+
+
+def test_two_versions_meet(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """One sentence on both sides; a client from before versions were told is refused as well."""
+    grid = neighbours(tmp_path)
+
+    def newer(message: Message, context: Context) -> Message:
+        with monkeypatch.context() as patch:
+            for module in ("letters", "client"):
+                patch.setattr(f"bifl.flower.{module}.__version__", "9.9")
+            return app(message, context)
+
+    def older(message: Message, context: Context) -> Message:
+        reply = app(message, context)
+        del reply.content[letters.RECORD]["version"]
+        return reply
+
+    grid.nodes[101].app, grid.nodes[102].app = newer, older
+    (tmp_path / "state-1").mkdir()
+    with progress.Listener(tmp_path / "state-1") as listener:
+        records = deploy(grid, tmp_path / "run", quick(small, rounds=1), least=1, deadline=0.5)
+        said = heard(listener)
+    assert [record.clients for record in records] == [1]
+    sentence = f"the server runs bifl {__version__}, this client bifl 9.9: install the same version on both"
+    assert said == [sentence]
+    events = (tmp_path / "run" / EVENTS).read_text()
+    assert f"client 1 failed: {sentence}" in events
+    assert f"it runs a bifl that does not tell its version, the server bifl {__version__}" in events
