@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bifl.flower.keys import make_keys
@@ -53,18 +54,19 @@ class Town:
     def server(self, *words: str | Path) -> subprocess.Popen[bytes]:
         return self.start("server", "server", "--listen", f"127.0.0.1:{self.port}", "--keys", "keys", *words)
 
-    def client(self, number: int, key: Path | None = None, path: Path | None = None) -> subprocess.Popen[bytes]:
-        return self.start(f"client-{number}", *self.client_words(number, key), path=path)
+    def client(self, number: int, *words: str | Path, key: Path | None = None, path: Path | None = None) -> subprocess.Popen[bytes]:
+        return self.start(f"client-{number}", *self.client_words(number, key), *words, path=path)
 
     def client_words(self, number: int, key: Path | None = None) -> list[str | Path]:
         key = key or self.folder / "keys" / f"client-{number}"
         state = self.folder / f"state-{number}"
         return ["client", "--server", f"127.0.0.1:{self.port}", "--ca", self.folder / "keys/ca.crt", "--key", key, "--state", state]
 
-    def wait(self, what: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    def wait(self, what: Callable[[], bool], process: subprocess.Popen[bytes], *, ended: bool = False) -> None:
+        """Until something is so; the process may have `ended` well by then."""
         ends = time.monotonic() + PATIENCE
         while not what():
-            assert process.poll() is None, self.said("server")
+            assert process.poll() in ((None, 0) if ended else (None,)), self.said("server")
             assert time.monotonic() < ends, self.said("server")
             time.sleep(0.1)
 
@@ -108,10 +110,18 @@ def test_three_machines_equal_the_simulator(town: Town, tmp_path: Path) -> None:
     assert "not registered" in stranger
     words[words.index("--ca") + 1] = tmp_path / "elsewhere/ca.crt"
     assert "shows a certificate that" in refused(bifl(*words[:-1], tmp_path / "misled"))
+    np.savez(tmp_path / "tiny.npz", images=np.zeros((9, 8, 8), np.uint8), labels=np.arange(9))
+    misfit = town.client(0, "--data", tmp_path / "tiny.npz")
+    town.wait(lambda: "bifl: this client's images are (1, 8, 8), the run's are (1, 28, 28)" in town.said("client-0"), server)
+    town.wait(lambda: "all clients that are there failed (client 0: its images are (1, 8, 8)" in town.said("server"), server)
+    stop(misfit)
     for number in range(3):
         town.client(number)
+    town.wait(lambda: "the run is finished after 3 rounds" in town.said("client-0"), server, ended=True)
+    assert "round 3: trained on 1333 images, loss " in town.said("client-0")
     said = town.finish(server)
     assert "round 3/3" in said
+    assert "tiny.npz" not in said
     done = bifl("run", *CLIENTS, "rounds=3", "--out", tmp_path / "simulated", "--keep-messages")
     assert done.returncode == 0, done.stderr
     assert rounds(town.run) == rounds(tmp_path / "simulated")

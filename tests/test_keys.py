@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
@@ -15,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from bifl.errors import RunError
 from bifl.experiment import Experiment
 from bifl.flower.commands import SETTINGS, Settings
+from bifl.flower.data_check import check_data
 from bifl.flower.keys import authority, client_key, make_keys, public_keys
 from bifl.flower.processes import refuse_blanks
 from bifl.runtime.folder import RunFolder
@@ -100,8 +103,48 @@ def test_a_client_refuses_what_is_not_there(tmp_path: Path, here: Run) -> None:
     words = ["client", "--server", "localhost:1", "--ca", tmp_path / "ca.crt", "--key"]
     assert "does not exist" in refused(here(*words, tmp_path / "client-7"))
     assert "'none.npz' does not exist" in refused(here(*words, tmp_path / "client-0", "--data", "none.npz"))
+    assert "--allow: 'none.py' does not exist" in refused(here(*words, tmp_path / "client-0", "--allow", "none.py"))
     (tmp_path / "mine").write_bytes((tmp_path / "client-0").read_bytes())
     assert "which client is this?" in refused(here(*words, tmp_path / "mine"))
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ("damaged.npz", "cannot be read as .npz"),
+        ("nameless.npz", "has no array 'labels'"),
+        ("floats.npz", "must be uint8, pixels from 0 to 255"),
+        ("one.npz", "holds 1 training images, batch-norm needs two"),
+        ("empty", "holds none of LEAF's files"),
+        ("leaf", "as femnist: "),
+        ("femnits", "neither a file nor a folder here, nor a dataset (known: "),
+        ("remote", "it has no images"),
+        ("npz", "give the file itself"),
+    ],
+)
+def test_a_client_checks_its_data_before_it_joins(tmp_path: Path, here: Run, data: str, why: str) -> None:
+    """Before: it said "connected", and nothing more."""
+    make_keys(tmp_path, ["localhost"], 1)
+    os.chdir(tmp_path)  # `here` comes back
+    Path("damaged.npz").write_bytes(b"PK\3\4" + bytes(50))
+    np.savez("nameless.npz", images=np.zeros((9, 8, 8), np.uint8))
+    np.savez("floats.npz", images=np.zeros((9, 8, 8)), labels=np.arange(9))
+    np.savez("one.npz", images=np.zeros((1, 8, 8), np.uint8), labels=np.arange(1))
+    Path("empty").mkdir()
+    Path("leaf").mkdir()
+    Path("leaf/all_data_0.json").write_text('{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [[0.5]], "y": [0]}}}')
+    said = refused(here("client", "--server", "localhost:1", "--ca", "ca.crt", "--key", "client-0", "--data", data))
+    assert said.startswith("bifl: --data cannot be used, and nothing was joined: ")
+    assert why in said
+    assert not Path("client-0-state").exists()
+
+
+def test_data_is_called_so_that_it_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("mine.npz", images=np.zeros((9, 8, 8), np.uint8), labels=np.arange(9))
+    assert check_data("mine.npz") == str(tmp_path / "mine.npz")
+    assert check_data("mnist5k") == "mnist5k"
+    assert check_data("") == ""
 
 
 def test_a_client_s_watchman_does_without_torch() -> None:

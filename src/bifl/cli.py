@@ -243,6 +243,7 @@ def _add_client(verbs: Verbs[argparse.ArgumentParser]) -> None:
     client.add_argument("--key", type=Path, required=True, metavar="FILE", help="this client's private key: client-N")
     client.add_argument("--number", type=int, metavar="N", help="which client this is (default: the N of client-N)")
     client.add_argument("--data", default="", metavar="DATA", help=deployment.DATA)
+    client.add_argument("--allow", type=Path, action="append", default=[], metavar="FILE", help=deployment.ALLOW)
     client.add_argument("--state", type=Path, metavar="DIR", help="what this client remembers (default: client-N-state)")
     client.add_argument("--patience", type=float, default=120.0, metavar="S", help="seconds of refusal until giving up (120)")
 

@@ -12,6 +12,7 @@ KEYS = "Make an authority, the server's certificate and a key pair per client. W
 SERVER = "Serve one run: certificates, Flower's SuperLink, the clients' keys, the rounds as they come, and a run folder in the end."
 CLIENT = "Take part with local data: one of Flower's SuperNodes, started again whenever it ends, until Ctrl-C."
 DATA = "FILE.npz, a folder of LEAF's, or a dataset's name, of which this client gets its part (default: the run's dataset)"
+ALLOW = "a file that the run may name, as in algorithm=FILE.py:mine or dataset.path=FILE: yours is used; may be repeated"
 UP = "A server and its clients on this machine, each a process of its own, over TLS and with keys, as between machines."
 
 

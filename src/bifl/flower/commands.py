@@ -17,6 +17,7 @@ from bifl.errors import ConfigError, RunError
 from bifl.experiment import Experiment, of_words, pairs
 from bifl.files import write_atomic, writing
 from bifl.flower import keys
+from bifl.flower.permits import named_files
 from bifl.flower.processes import Link, ended_by_signals, free_port, last_words, refuse_blanks, stop
 from bifl.flower.server import DEADLINE, EVENTS, FAILED, FINISHED, rules
 from bifl.flower.supernode import LOCAL, address
@@ -232,6 +233,7 @@ def federation_up(options: argparse.Namespace) -> int:
 def _neighbours(run: RunFolder, settings: Settings) -> Iterator[None]:
     """Clients as processes of their own, each as on a machine of its own."""
     certificates, server = Path(settings.keys), f"{settings.host}:{settings.port}"
+    allowed = [word for path in named_files(run.experiment) for word in ("--allow", path)]  # they are the same person's
     with ExitStack() as stack:
         for number in range(run.experiment.clients):
             state = run.path / NEIGHBOURS / str(number)
@@ -239,7 +241,7 @@ def _neighbours(run: RunFolder, settings: Settings) -> Iterator[None]:
                 state.mkdir(parents=True, exist_ok=True)
             command: list[str | Path] = [
                 sys.executable, "-m", "bifl.cli", "client", "--server", server, "--ca", keys.authority(certificates),
-                "--key", keys.client_key(certificates, number), "--state", state,
+                "--key", keys.client_key(certificates, number), "--state", state, *allowed,
             ]  # fmt: skip
             with writing(state), (state / "client.log").open("ab") as log:
                 process = subprocess.Popen(tied(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)

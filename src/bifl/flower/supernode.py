@@ -1,4 +1,4 @@
-"""What `bifl keys` and `bifl client` do. Without torch: the watchman stays all day, its training has processes of its own."""
+"""What `bifl keys` and `bifl client` do. Without torch: `bifl client` stays all day, its training has processes of its own."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import argparse
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 from bifl.errors import ConfigError, RunError
 from bifl.files import writing
 from bifl.flower import keys
+from bifl.flower.data_check import check_data
 from bifl.flower.processes import ended_by_signals, last_words, stop, supernode
+from bifl.flower.progress import Listener, clean
 
 LOCAL = ("localhost", "127.0.0.1")  # always in the certificate: the server's own app comes from there
 _LOOK = 0.3  # seconds between two looks at what it says
@@ -43,17 +46,15 @@ def client(options: argparse.Namespace) -> int:
         if not path.is_file():
             raise ConfigError(f"'{path}' does not exist: bifl keys makes certificates and keys on the server")
     number = _number(options)
+    files = _allowed(options.allow)
+    data = check_data(options.data)
     state = (options.state or Path(f"client-{number}-state")).resolve()
     with writing(state):
         state.mkdir(parents=True, exist_ok=True)
-    data = options.data
-    if data.endswith(".npz") or Path(data).is_dir():
-        data = str(Path(data).resolve()) if data else ""
-        if not Path(data).exists():
-            raise ConfigError(f"'{options.data}' does not exist")
     config: dict[str, str | int] = {"partition-id": number, "state-dir": str(state), "data": data}
+    config |= {f"allow-{place}": str(path) for place, path in enumerate(files)}
     if any('"' in str(value) for value in config.values()):
-        raise ConfigError("Flower takes no paths with quotation marks: choose another --state or --data")
+        raise ConfigError("Flower takes no paths with quotation marks: choose another --state, --data or --allow")
     with ended_by_signals():
         try:
             SuperNode(options.server, options.ca.resolve(), options.key.resolve(), config, state).stay(options.patience)
@@ -68,6 +69,14 @@ def _number(options: argparse.Namespace) -> int:
     if options.number is None and not text.isdecimal():
         raise ConfigError(f"which client is this? Give --number, or a key that is called client-N instead of '{options.key.name}'")
     return int(text) if options.number is None else int(options.number)
+
+
+def _allowed(files: list[Path]) -> list[Path]:
+    """The files that the server may name."""
+    for path in files:
+        if not path.exists():
+            raise ConfigError(f"--allow: '{path}' does not exist")
+    return list(dict.fromkeys(path.resolve() for path in files))
 
 
 class SuperNode(NamedTuple):
@@ -85,6 +94,15 @@ class SuperNode(NamedTuple):
         Raises:
             RunError: the server refuses us for longer than `patience` seconds.
         """
+        with ExitStack() as stack:
+            try:
+                listener = stack.enter_context(Listener(self.state))
+            except OSError as error:
+                print(f"rounds cannot be shown, see supernode.log: {error.strerror or error}", flush=True)
+                listener = None
+            self._stay(patience, listener)
+
+    def _stay(self, patience: float, listener: Listener | None) -> None:
         log = self.state / "supernode.log"
         refused_since: float | None = None
         while True:
@@ -95,9 +113,12 @@ class SuperNode(NamedTuple):
                 if admitted:
                     print(f"client {self.config['partition-id']} is connected to {self.server}", flush=True)
                     refused_since = None
-                process.wait()
+                while process.poll() is None:
+                    _show(listener)
+                    time.sleep(_LOOK)
             finally:
                 stop(process)
+                _show(listener)
             why = log.read_bytes()[begin:].decode(errors="replace")
             if "CERTIFICATE_VERIFY_FAILED" in why:
                 raise RunError(
@@ -108,8 +129,14 @@ class SuperNode(NamedTuple):
             if refused_since is not None and time.monotonic() > refused_since + patience:
                 raise RunError(f"{self.server} refuses the key '{self.key}': it is not registered there (bifl server does that)")
             reason = "the server refuses the key, or has not noticed yet that we were gone" if refused else last_words(log)
-            print(f"not connected: {reason}; trying again in {_AGAIN:g} s", flush=True)
+            print(f"not connected: {clean(reason)}; trying again in {_AGAIN:g} s", flush=True)
             time.sleep(_AGAIN)
+
+
+def _show(listener: Listener | None) -> None:
+    """Print what the client's processes have told since the last look."""
+    for text, problem in listener.heard() if listener is not None else ():
+        print(f"bifl: {text}" if problem else text, file=sys.stderr if problem else sys.stdout, flush=True)
 
 
 def _wait_for_admission(process: subprocess.Popen[bytes], log: Path, begin: int) -> bool:
