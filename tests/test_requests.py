@@ -24,6 +24,7 @@ from bifl.flower.home import Home
 from bifl.flower.letters import Refusal
 from bifl.flower.local_data import Operator
 from bifl.flower.permits import named_files, permitted
+from bifl.flower.progress import Listener
 
 RUN, STATE = "0123456789abcdef", "fedcba9876543210"
 WORDS = shlex.join(Experiment(dataset="remote", clients=2, rounds=2, batch=2).words())
@@ -129,6 +130,14 @@ def test_malformed_requests_are_refused(victim: Victim, change: dict[str, Any]) 
     assert victim.files() == before
 
 
+def test_the_server_s_notice_is_shown_in_one_line(victim: Victim) -> None:
+    digest = victim.ask(letters.HELLO, **TERMS | COMMON)["digest"]
+    with Listener(victim.state) as listener:
+        victim.ask(letters.HEAR, **COMMON | {"digest": digest, "notice": "too many images\x1b[2J\nbifl: all is well"})
+        assert [text for text, _ in listener.heard()] == ["the server says: too many images?[2J?bifl: all is well"]
+        assert "its 'notice' must be" in victim.ask(letters.HEAR, **COMMON | {"digest": digest, "notice": "x" * 1001})["failed"]
+
+
 def test_messages_are_no_longer_than_the_model_needs(victim: Victim) -> None:
     digest = victim.ask(letters.HELLO, **TERMS | COMMON)["digest"]
     steps = {"starts": [digest], "kinds": ["broadcast"], "steps": [bytes(10**6)]}
@@ -144,7 +153,21 @@ VALUES = st.one_of(
     SCALARS,
     *(st.lists(kind, max_size=4) for kind in (st.integers(0, 100), st.floats(), st.binary(max_size=9), st.text(max_size=20))),
 )
-NAMES = [*TERMS, *COMMON, "digest", "starts", "kinds", "steps", "anew", "voted", "uploads", "finished", "whole.news", "whole.model"]
+NAMES = [
+    *TERMS,
+    *COMMON,
+    "digest",
+    "starts",
+    "kinds",
+    "steps",
+    "anew",
+    "voted",
+    "uploads",
+    "finished",
+    "notice",
+    "whole.news",
+    "whole.model",
+]
 CHANGES = st.dictionaries(st.one_of(st.sampled_from(NAMES), st.text(max_size=12)), VALUES, max_size=4)
 GOOD = TERMS | COMMON | {"digest": STATE, "voted": False, "uploads": True}
 

@@ -74,6 +74,8 @@ def _done(request: Request, home: Home, told: Path | None) -> Fields:
     if request.terms is not None:
         worker, _ = home.greet(request.terms)
         return _introduced(worker, home, told)
+    if request.notice:
+        progress.tell(told, "notice", text=f"the server says: {request.notice}")
     opened = home.open(request.round)
     if opened is None or request.update is None or not home.bring_up(*opened, request.update):
         return {"lost": True}

@@ -29,6 +29,7 @@ MOST_CLASSES = 10_000
 MOST_PIXELS = 2**24  # of one image, all channels
 _LONGEST_SIDE = 2**14
 _LONGEST_EXPERIMENT = 10_000  # characters; all settings spelled out take less than a thousand, paths apart
+_LONGEST_NOTICE = 1000
 _MOST_STEPS = 16
 _MOST_BYTES = 2**30  # of one message; what a model can need is checked when the model is known
 _NAME = re.compile(r"[0-9a-f]{16}")  # of a run, and of a public state
@@ -65,6 +66,7 @@ class Request(NamedTuple):
     voted: bool = False
     uploads: bool = False
     finished: bool = False
+    notice: str = ""  # for the client's operator
 
 
 def content(fields: Mapping[str, Any]) -> RecordDict:
@@ -121,7 +123,10 @@ def read_request(message: Message) -> Request:
     request = Request(kind, run, round, update=_read_update(fields, round))
     if kind == TURN:
         return request._replace(voted=_yes_or_no(fields, "voted"), uploads=_yes_or_no(fields, "uploads"))
-    return request._replace(finished=kind == HEAR and _yes_or_no(fields, "finished", False))
+    if kind == HEAR:
+        notice = _text(fields, "notice", _LONGEST_NOTICE, "")
+        return request._replace(finished=_yes_or_no(fields, "finished", False), notice=notice)
+    return request
 
 
 def other_version(theirs: object, they: str, we: str) -> str | None:
@@ -184,8 +189,8 @@ def _name(fields: Mapping[str, Any], name: str) -> str:
     return found
 
 
-def _text(fields: Mapping[str, Any], name: str, longest: int) -> str:
-    found = fields.get(name)
+def _text(fields: Mapping[str, Any], name: str, longest: int, default: str | None = None) -> str:
+    found = fields.get(name, default)
     if type(found) is not str or len(found) > longest:
         raise _malformed(name, f"a text of at most {longest} characters")
     return found
