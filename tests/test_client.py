@@ -138,6 +138,20 @@ def test_a_mistake_in_an_app_of_one_s_own_keeps_its_text_to_itself(tmp_path: Pat
     assert "patients" not in str(failed.value)
 
 
+def test_a_file_that_the_operator_allows_is_dealt_out(tmp_path: Path, small: Path) -> None:  # noqa: F811
+    """Known by its name, read from where the operator has it; whoever allows nothing is left out, and told what to do."""
+    grid = neighbours(tmp_path)
+    (tmp_path / "mine").mkdir()
+    for number in (0, 1):
+        grid.nodes[100 + number].context.node_config["allow-0"] = shutil.copy(small, tmp_path / "mine")
+    experiment = Experiment(dataset={"name": "npz", "path": str(small)}, clients=3, rounds=1, workers=1)
+    records = deploy(grid, tmp_path / "run", experiment, deadline=1)
+    assert [record.clients for record in records] == [2]
+    events = (tmp_path / "run" / EVENTS).read_text()
+    assert "client 0 is there, with 133 images" in events
+    assert f"client 2 failed: it does not allow dataset.path={small.name}, a file: its operator can, with --allow" in events
+
+
 # ---- the pipe --------------------------------------------------------------------------------------------------------
 
 
