@@ -89,7 +89,7 @@ class Nodes(AbstractContextManager["Nodes"]):
         self._lost: set[int] = set()  # clients that were without their folder in this exchange
         self._rejected: set[int] = set()  # clients whose last upload was refused
         self._failures: dict[int, str] = {}  # node → which client failed, and why
-        self._lamented: dict[int, str] = {}  # those of them that were told together
+        self._reported: dict[int, str] = {}  # as they were when all of them were last told
 
     def __exit__(self, kind: object, *_: object) -> None:
         """Let everyone have the last word, if the rounds are done."""
@@ -321,9 +321,9 @@ class Nodes(AbstractContextManager["Nodes"]):
             RunError: as many have failed as there are clients.
         """
         greeted = any(asked.kind == letters.HELLO and asked.node in self._online for asked in self._asked.values())
-        if self._failures == self._lamented or greeted or self._present():
+        if self._failures == self._reported or greeted or self._present():
             return
-        self._lamented = dict(self._failures)
+        self._reported = dict(self._failures)
         if not self._failures:
             return
         reasons = "; ".join(sorted(self._failures.values()))
