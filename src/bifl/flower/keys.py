@@ -59,6 +59,12 @@ def public_keys(folder: Path) -> list[Path]:
     return sorted(folder.glob("client-*.pub"))
 
 
+def client_number(public: Path) -> int | None:
+    """The number of the client that a public key belongs to, by the file's name; None if that is not client-N.pub."""
+    text = public.stem.removeprefix("client-")
+    return int(text) if text.isascii() and text.isdecimal() and public.stem == f"client-{int(text)}" else None
+
+
 def _make_authority(folder: Path) -> list[Path]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "bifl authority")])

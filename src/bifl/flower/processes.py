@@ -23,6 +23,7 @@ from bifl.files import writing
 from bifl.flower import keys
 from bifl.flower.bundle import APP
 from bifl.flower.launcher import ENVIRONMENT, launched
+from bifl.flower.numbers import NODES
 from bifl.processes import tied
 
 LINK = "bifl"  # what Flower's configuration calls our server
@@ -163,10 +164,11 @@ class Link:
             time.sleep(0.2)
 
     def register(self, public: Iterable[Path]) -> list[Path]:
-        """Let clients with these keys take part; those that are new to us."""
-        new = sorted(set(public) - self._registered)
+        """Let clients with these keys take part, each under the number of its key; those that are new to us."""
+        every = sorted(public)
+        new = [path for path in every if path not in self._registered]
         if new:
-            self._insist(["register", self._address, keys.authority(self._certificates), *new])
+            self._insist(["register", self._address, keys.authority(self._certificates), self._folder / NODES, *every])
             self._registered |= set(new)
         return new
 
