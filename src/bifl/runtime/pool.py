@@ -58,6 +58,10 @@ class Pool(AbstractContextManager["Pool"]):
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def barred(self) -> tuple[int, ...]:
+        """None: they are all ours."""
+        return ()
+
     def turns(self, tasks: list[Task]) -> Iterator[Turn]:
         """Run the tasks; each turn as soon as it is done, in no particular order."""
         if self._local is not None:

@@ -19,7 +19,7 @@ from bifl.runtime import calibration, checkpoint
 from bifl.runtime.bounds import Bounds
 from bifl.runtime.mailbox import BROADCAST, STATISTICS, Mailbox
 from bifl.runtime.record import Record, Traffic, flips, layer_flips, spread, sureness
-from bifl.runtime.turns import Evaluation, Task, Troubles, Turn
+from bifl.runtime.turns import Evaluation, NobodyVotes, Task, Troubles, Turn
 from bifl.runtime.world import World, context, judge, sampled
 from bifl.tally import ExactSum
 
@@ -27,8 +27,15 @@ from bifl.tally import ExactSum
 class Clients(Protocol):
     """Those who train, as a round sees them."""
 
+    def barred(self) -> Collection[int]:
+        """A round begins: the clients that may not take part in it."""
+
     def turns(self, tasks: list[Task]) -> Iterator[Turn]:
-        """Let clients train; each turn as soon as it is done, in no particular order. Not every task need be done."""
+        """Let clients train; each turn as soon as it is done, in no particular order. Not every task need be done.
+
+        Raises:
+            NobodyVotes: those who were to upload are barred by now.
+        """
 
     def hear(self, news: bytes, after: Shared) -> Collection[int]:
         """Tell a broadcast, with which the public state is `after`; the clients that are there to hear it."""
@@ -88,7 +95,10 @@ class Rounds:
         self._begun = True
         with self._clients() as clients:
             while self.shared.round < self.experiment.rounds:
-                self.last = self._round(clients)
+                try:
+                    self.last = self._round(clients)
+                except NobodyVotes:
+                    continue
                 yield self.last
 
     def _clients(self) -> AbstractContextManager[Clients]:
@@ -98,11 +108,13 @@ class Rounds:
     def _round(self, clients: Clients) -> Record:
         began, before = time.perf_counter(), self.shared
         round, count = before.round + 1, len(self.world.parts)
-        voters = set(sampled(self.experiment, count, round))
+        barred = clients.barred()
+        voters = set(sampled(self.experiment, count, round, barred))
         sleeping = self.experiment.idle == "sleep"
         known = context(self.experiment, before)
         booth = Booth(clients, known, self._keep)
-        tasks = [Task(n, n in self._counted, n in voters) for n in (sorted(voters) if sleeping else range(count))]
+        awake = sorted(voters) if sleeping else [n for n in range(count) if n not in barred]
+        tasks = [Task(n, n in self._counted, n in voters) for n in awake]
         ballots = (self._bounds.ballot(ballot, before) for ballot in booth.ballots(clients.turns(tasks)))
         news = server_turn(self.world.algorithm, before, ballots, judge(self.world, round))
         news = news._replace(real=calibration.discreet(news.real, before, self.experiment, self.world.algorithm))
@@ -110,7 +122,7 @@ class Rounds:
         self._keep(BROADCAST, data)
         after = absorb(self.world.algorithm, before, wire.decode(data, known))  # what the clients will read
         present = clients.hear(data, after)
-        receivers = len(set(sampled(self.experiment, count, round + 1)).intersection(present)) if sleeping else len(present)
+        receivers = len(set(sampled(self.experiment, count, round + 1, barred)).intersection(present)) if sleeping else len(present)
         traffic = Traffic(len(booth.counted), booth.bytes, receivers, len(data), booth.ideal, wire.ideal_size(data, news, known))
         if calibration.wanted(self.experiment, self.world.algorithm, after):
             after, extra = self._recalibrate(clients, booth.counted, after)

@@ -6,6 +6,10 @@ import math
 from typing import NamedTuple
 
 
+class NobodyVotes(Exception):
+    """None of those who were drawn to vote may: the draw must be repeated without them."""
+
+
 class Task(NamedTuple):
     """A client's part in a round."""
 

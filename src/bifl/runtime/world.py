@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -154,11 +155,12 @@ def device_of(experiment: Experiment) -> torch.device:
     return torch.device("cuda")
 
 
-def sampled(experiment: Experiment, clients: int, round: int) -> list[int]:
-    """The clients that upload in a round: a random ⌈λM⌉ of them."""
+def sampled(experiment: Experiment, clients: int, round: int, barred: Collection[int] = ()) -> list[int]:
+    """The clients that upload in a round: a random ⌈λM⌉ of them, as far as there are so many that are not barred."""
     count = max(1, math.ceil(experiment.participation * clients - 1e-9))  # 0.07·100 is 7, not 7.000000000000001
     generator = np.random.default_rng([experiment.seed, round, 1])
-    return sorted(generator.permutation(clients)[:count].tolist())
+    drawn = [number for number in generator.permutation(clients).tolist() if number not in barred]
+    return sorted(drawn[:count])
 
 
 def context(experiment: Experiment, shared: Shared) -> wire.Context:
