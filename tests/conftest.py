@@ -14,6 +14,7 @@ from hypothesis import settings
 from bifl import cli
 from bifl.data.datasets import dataset
 from tests.commands import SMALL, Run, bifl
+from tests.grid import Clock
 
 collect_ignore = ["hostile"]  # looking for doctests would import it, and spoil every message
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background shells let it be ignored, here and in what we start
@@ -41,6 +42,18 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = bifl("run", *SMALL, "rounds=4", "--out", folder)
     assert done.returncode == 0, done.stderr
     return folder
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A server's time passes only while it sleeps."""
+    from bifl.flower import exchanges, post
+
+    clock = Clock()
+    monkeypatch.setattr(exchanges, "time", clock)
+    monkeypatch.setattr(post, "time", clock)
+    monkeypatch.setattr(exchanges, "LOOK", 0.0)
+    return clock
 
 
 @pytest.fixture(scope="session")

@@ -1,147 +1,102 @@
-"""A federation of two processes that may compute as on different processors (see `processors`): what `test_processors` runs.
-
-python -m tests.federation PROCESSOR FOLDER EXPERIMENT…    # the server; starts its clients on that processor, prints JSON
-python -m tests.federation FD                              # its clients
-
-The server's process runs what a ServerApp runs, the other the ClientApp of every client. Between them go the fields of Flower's
-messages, as over a network. Both note what every message that they read meant to them.
-"""
+"""A federation in this process: the real server and clients, honest or not, without a network (`tests.grid`)."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shlex
-import subprocess
-import sys
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
+from flwr.app import ConfigRecord, Context, Message
 
 from bifl import wire
-from bifl.experiment import Experiment, of_words
-from bifl.flower import letters, nodes
-from bifl.flower.client import client_app
-from bifl.flower.home import Home
-from bifl.flower.public import digest
-from bifl.flower.server import DEADLINE, federate
-from bifl.runtime import calibration
-from tests.grid import Clock, LocalGrid, Node
-from tests.processors import environment
+from bifl.algorithm import BINARY
+from bifl.algorithm import Message as Said
+from bifl.data.arrays import Dataset, from_npz
+from bifl.data.datasets import dataset
+from bifl.experiment import Experiment
+from bifl.flower import events, letters
+from bifl.flower.client import app
+from bifl.flower.server import rules, run_rounds
+from bifl.runtime.folder import RunFolder
+from bifl.runtime.record import Record
+from tests.commands import rounds
+from tests.grid import Handler, LocalGrid, Node
 
-Notes = dict[str, str]  # digest of a message's bytes → digest of what was read
-
-
-def note_meanings() -> Notes:
-    """Note what every message read from now on means."""
-    notes: Notes = {}
-    decode = wire.decode
-
-    def noted(data: bytes, *given: Any, **more: Any) -> Any:
-        message = decode(data, *given, **more)
-        meaning = hashlib.sha256(repr((message.alphabet, message.sender, message.weight, message.round)).encode())
-        for part, dtype in ((message.symbols, "<f4" if message.alphabet.size == 0 else "<i8"), (message.real, "<f4")):
-            meaning.update(np.ascontiguousarray(part, dtype).tobytes())
-        notes[hashlib.sha256(data).hexdigest()] = meaning.hexdigest()
-        return message
-
-    wire.decode = noted
-    return notes
+QUICK: dict[str, Any] = {"clients": 3, "rounds": 3, "workers": 1, "dataset": "mnist5k"}
 
 
-def capability() -> str:
-    """The processor that PyTorch believes it has."""
-    return str(torch.backends.cpu.get_cpu_capability())
+def quick(small: Path, **settings: Any) -> Experiment:
+    """An experiment with those digits, by a name: a server may not tell clients which files to read."""
+
+    def few_digits() -> Dataset:
+        return from_npz(small)
+
+    dataset(few_digits)
+    return Experiment(**QUICK | {"dataset": "few_digits", "batch": 32} | settings)
 
 
-# ---- the server's process ----------------------------------------------------------------------------------------------
+def neighbours(folder: Path, count: int = 3) -> LocalGrid:
+    return LocalGrid({100 + number: Node(number, folder / f"state-{number}") for number in range(count)})
 
 
-class Patience(Clock):
-    """Answers are there at once: a server that sleeps past its deadline waits for ever."""
-
-    def sleep(self, seconds: float) -> None:
-        """Let time pass."""
-        super().sleep(seconds)
-        if self.now > 2 * DEADLINE:
-            raise TimeoutError("the clients' answers do not count")
+def deploy(
+    grid: LocalGrid, folder: Path, experiment: Experiment, least: int = 0, deadline: float = 60, most: int = 0
+) -> list[Record]:
+    run = RunFolder.start(folder, experiment)
+    run.keep_messages = True
+    return list(run_rounds(grid, run, rules(experiment, least, deadline, most)))
 
 
-def serve(processor: str, folder: Path, experiments: list[str]) -> dict[str, Any]:
-    """Run experiments with clients on that processor."""
-    ours, theirs = Pipe()
-    command = [sys.executable, "-m", "tests.federation", str(theirs.fileno())]
-    process = subprocess.Popen(command, env=environment(processor), pass_fds=[theirs.fileno()])
-    theirs.close()
-    notes = note_meanings()
-    setattr(nodes, "time", Patience())  # noqa: B010
-    nodes.LOOK = 0.0
-    try:
-        rounds = {
-            words: _rounds(ours, folder / str(number), of_words(shlex.split(words))) for number, words in enumerate(experiments)
-        }
-        ours.send(None)
-        return {"server": {"processor": capability(), "read": notes}, "clients": ours.recv(), "rounds": rounds}
-    finally:
-        ours.close()
-        process.wait()
+def simulated(folder: Path, experiment: Experiment) -> Path:
+    run = RunFolder.start(folder, experiment)
+    run.keep_messages = True
+    assert list(run)
+    return folder
 
 
-def _rounds(clients: Connection, folder: Path, experiment: Experiment) -> list[dict[str, Any]]:
-    """The record of every round, with the digest of the public state after it and the digests that clients answered with in it."""
-    digests: list[str] = []
-
-    def ask(message: Message, context: Context) -> Message:
-        clients.send((dict(context.node_config), message.metadata.message_type, letters.fields_of(message)))
-        fields, state = clients.recv()
-        digests.append(state)
-        return Message(letters.content(fields), reply_to=message)
-
-    members = {1 + number: Node(number, folder / f"state-{number}") for number in range(experiment.clients)}
-    for node in members.values():
-        node.app = ask
-    found = []
-    deployment = federate(LocalGrid(members), experiment)
-    for record in deployment:
-        found.append(json.loads(record.to_json()) | {"after": digest(deployment.shared, experiment), "in": digests.copy()})
-        digests.clear()
-    found[-1]["heard"] = digests.copy()  # the last word
-    return found
+def same(one: Path, other: Path) -> None:
+    """Every message, the records but for seconds, and the model."""
+    for path in sorted((one / "messages").rglob("*")):
+        if path.is_file():
+            assert path.read_bytes() == (other / path.relative_to(one)).read_bytes(), path.relative_to(one)
+    assert rounds(one) == rounds(other)
+    assert (one / "model").read_bytes() == (other / "model").read_bytes()
 
 
-# ---- the clients' process ----------------------------------------------------------------------------------------------
+def told(folder: Path, kind: str | None = None) -> str:
+    """The texts of a run's events, one a line."""
+    return "\n".join(event.text for event in events.read(folder) if kind in (None, event.kind))
 
 
-def answer_all(server: Connection) -> None:
-    """Answer the server's messages until it says that there are no more, then tell what was read."""
-    notes, app = note_meanings(), client_app()
-    LocalGrid({})  # gives this process an identity, without which Flower makes no messages
-    while (asked := server.recv()) is not None:
-        server.send(_answer(app, *asked))
-    server.send({"processor": capability(), "read": notes})
+def spoiled(spoil: Callable[[bytes], Any], kind: str = letters.TURN) -> Handler:
+    """A client whose uploads are spoiled."""
+
+    def answer(message: Message, context: Context) -> Message:
+        reply = app(message, context)
+        record = reply.content[letters.RECORD]
+        if message.metadata.message_type == kind and isinstance(record, ConfigRecord):
+            record["upload"] = spoil(record["upload"])  # type: ignore[arg-type]
+        return reply
+
+    return answer
 
 
-def _answer(app: ClientApp, config: dict[str, Any], kind: str, fields: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """The answer of one client, and the digest of the public state as this client now knows it."""
-    message = Message(letters.content(fields), 1, kind)
-    said = letters.fields_of(app(message, Node(config["partition-id"], Path(config["state-dir"])).context))
-    opened = Home(Path(config["state-dir"]) / fields["run"], config["partition-id"]).open(fields["round"])
-    assert opened is not None
-    worker = opened[0]
-    if "upload" in said:  # what it means to its sender
-        statistics = kind == letters.MEASURE
-        wire.decode(said["upload"], calibration.context(worker.experiment, worker.shared) if statistics else worker.context)
-    return said, digest(worker.shared, worker.experiment)
+def flipped(data: bytes) -> bytes:
+    return data[:100] + bytes([data[100] ^ 1]) + data[101:]
 
 
-if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        answer_all(Connection(int(sys.argv[1])))
-    else:
-        print(json.dumps(serve(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])))
+def otherwise(**changes: Any) -> Callable[[bytes], bytes]:
+    """The right checksum, but something else in the message."""
+
+    def spoil(data: bytes) -> bytes:
+        header = wire.read_header(data)
+        symbols, real = np.zeros(header.symbols, np.uint8), np.zeros(header.reals, np.float32)
+        message = Said(symbols, BINARY, real, sender=header.sender, weight=header.weight, round=header.round)
+        plain = bytearray(wire.encode(message._replace(**changes)))
+        plain[28:36] = changes.get("model", header.model)
+        plain[-4:] = zlib.crc32(plain[:-4]).to_bytes(4, "little")
+        return bytes(plain)
+
+    return spoil

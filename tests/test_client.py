@@ -18,10 +18,12 @@ from bifl.errors import RunError
 from bifl.experiment import Experiment
 from bifl.flower import letters, progress
 from bifl.flower.client import app
-from bifl.flower.server import EVENTS, federate, rules, run_rounds
+from bifl.flower.server import federate, rules, run_rounds
 from bifl.runtime.folder import RunFolder
+from tests.federation import deploy, neighbours, quick, told
 from tests.grid import LocalGrid, Node
-from tests.test_nodes import _clock, deploy, neighbours, quick, small  # noqa: F401  (fixtures)
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 def heard(listener: progress.Listener) -> list[str]:
@@ -37,7 +39,7 @@ def mute(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- what the operator reads -----------------------------------------------------------------------------------------
 
 
-def test_the_operator_reads_the_rounds_and_the_end(tmp_path: Path, small: Path) -> None:  # noqa: F811
+def test_the_operator_reads_the_rounds_and_the_end(tmp_path: Path, small: Path) -> None:
     grid = neighbours(tmp_path)
     (tmp_path / "state-1").mkdir()
     with progress.Listener(tmp_path / "state-1") as listener:
@@ -51,7 +53,7 @@ def test_the_operator_reads_the_rounds_and_the_end(tmp_path: Path, small: Path) 
 
 def test_a_misfit_is_told_to_both_but_paths_only_to_the_operator(
     tmp_path: Path,
-    small: Path,  # noqa: F811
+    small: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before: the operator read "connected", the server the client's paths."""
@@ -67,11 +69,11 @@ def test_a_misfit_is_told_to_both_but_paths_only_to_the_operator(
     monkeypatch.setattr(grid, "get_node_ids", lambda: next(looks))  # a server that waited would look more often
     with pytest.raises(RunError, match="all clients failed: client 0: its images") as failed:
         deploy(grid, tmp_path / "run", quick(small, rounds=1))
-    told = [heard(listener) for listener in listeners]
-    assert told[0][0].startswith("this client's images are (1, 8, 8), the run's are (1, 28, 28): give other images with --data")
-    assert "client 1 has 1 images" in told[1][0]
-    assert str(tmp_path / "broken.npz") in told[2][0]
-    events = (tmp_path / "run" / EVENTS).read_text()
+    shown = [heard(listener) for listener in listeners]
+    assert shown[0][0].startswith("this client's images are (1, 8, 8), the run's are (1, 28, 28): give other images with --data")
+    assert "client 1 has 1 images" in shown[1][0]
+    assert str(tmp_path / "broken.npz") in shown[2][0]
+    events = told(tmp_path / "run")
     assert "client 0 failed: its images are (1, 8, 8), the run's are (1, 28, 28)" in events
     assert "client 2 failed: its data cannot be used" in events
     assert str(tmp_path) not in events + str(failed.value)
@@ -79,7 +81,7 @@ def test_a_misfit_is_told_to_both_but_paths_only_to_the_operator(
         listener.__exit__()
 
 
-def test_a_server_says_at_once_that_all_who_are_there_failed(tmp_path: Path, small: Path) -> None:  # noqa: F811
+def test_a_server_says_at_once_that_all_who_are_there_failed(tmp_path: Path, small: Path) -> None:
     """And goes on when others come: here one that mends its data, which the clock lets it do in the sixth second."""
     grid = neighbours(tmp_path)
     grid.nodes[101].online = grid.nodes[102].online = False
@@ -89,7 +91,7 @@ def test_a_server_says_at_once_that_all_who_are_there_failed(tmp_path: Path, sma
     def look() -> list[int]:
         looks.append(1)
         if len(looks) == 30:
-            said.append((tmp_path / "run" / EVENTS).read_text())
+            said.append(told(tmp_path / "run"))
             grid.nodes[101].online = grid.nodes[102].online = True
         return [number for number, node in grid.nodes.items() if node.online]
 
@@ -100,7 +102,7 @@ def test_a_server_says_at_once_that_all_who_are_there_failed(tmp_path: Path, sma
     assert said[0].count("all clients that are there failed (client 0: its data cannot be used") == 1
 
 
-def test_a_full_disk_is_told_without_paths(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_full_disk_is_told_without_paths(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = neighbours(tmp_path)
     experiment = quick(small, rounds=3, batchnorm="average")
     (tmp_path / "state-2").mkdir()
@@ -122,7 +124,7 @@ def test_a_full_disk_is_told_without_paths(tmp_path: Path, small: Path, monkeypa
     assert counts == [(3, 0), (2, 1), (3, 0)]
     assert "No space left on device" in said[0]
     assert str(tmp_path / "state-2") in said[0]
-    events = (tmp_path / "run" / EVENTS).read_text()
+    events = told(tmp_path / "run")
     assert "client 2 failed: cannot write its state: No space left on device" in events
     assert str(tmp_path / "state-2") not in events
 
@@ -143,7 +145,7 @@ def test_a_mistake_in_an_app_of_one_s_own_keeps_its_text_to_itself(tmp_path: Pat
     assert "patients" not in str(failed.value)
 
 
-def test_a_file_that_the_operator_allows_is_dealt_out(tmp_path: Path, small: Path) -> None:  # noqa: F811
+def test_a_file_that_the_operator_allows_is_dealt_out(tmp_path: Path, small: Path) -> None:
     """Known by its name, read from where the operator has it; whoever allows nothing is left out, and told what to do."""
     grid = neighbours(tmp_path)
     (tmp_path / "mine").mkdir()
@@ -152,7 +154,7 @@ def test_a_file_that_the_operator_allows_is_dealt_out(tmp_path: Path, small: Pat
     experiment = Experiment(dataset={"name": "npz", "path": str(small)}, clients=3, rounds=1, workers=1)
     records = deploy(grid, tmp_path / "run", experiment, deadline=1)
     assert [record.clients for record in records] == [2]
-    events = (tmp_path / "run" / EVENTS).read_text()
+    events = told(tmp_path / "run")
     assert "client 0 is there, with 133 images" in events
     assert f"client 2 failed: it does not allow dataset.path={small.name}, a file: its operator can, with --allow" in events
 
@@ -193,7 +195,7 @@ def test_a_file_in_the_pipe_s_place_is_left_alone(tmp_path: Path, mute: None) ->
 # ---- versions --------------------------------------------------------------------------------------------------------
 
 
-def test_two_versions_meet(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_two_versions_meet(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence on both sides; a client from before versions were told is refused as well."""
     grid = neighbours(tmp_path)
 
@@ -216,6 +218,6 @@ def test_two_versions_meet(tmp_path: Path, small: Path, monkeypatch: pytest.Monk
     assert [record.clients for record in records] == [1]
     sentence = f"the server runs bifl {__version__}, this client bifl 9.9: install the same version on both"
     assert said == [sentence]
-    events = (tmp_path / "run" / EVENTS).read_text()
+    events = told(tmp_path / "run")
     assert f"client 1 failed: {sentence}" in events
     assert f"it runs a bifl that does not tell its version, the server bifl {__version__}" in events

@@ -16,9 +16,11 @@ import pytest
 from bifl import __version__
 from bifl.flower import letters, progress
 from bifl.flower.client import app
-from bifl.flower.server import EVENTS, rules, run_rounds
+from bifl.flower.server import rules, run_rounds
 from bifl.runtime.folder import RunFolder
-from tests.test_nodes import _clock, neighbours, quick, small  # noqa: F401  (fixtures)
+from tests.federation import neighbours, quick
+
+pytestmark = pytest.mark.usefixtures("clock")
 from tests.test_requests import asked
 
 FILES = ["terms.json", "shared.npz", "client-*.npz", "train/images.npy", "train/labels.npy", "held/classes.npy"]
@@ -32,7 +34,7 @@ def garbage(path: Path) -> None:
     path.write_bytes(np.random.default_rng(0).bytes(path.stat().st_size))
 
 
-def test_a_damaged_state_is_a_lost_one(tmp_path: Path, small: Path) -> None:  # noqa: F811
+def test_a_damaged_state_is_a_lost_one(tmp_path: Path, small: Path) -> None:
     """After every round another file is damaged, of one client cut short, of another garbage. Before: refused ever after."""
     experiment = quick(small, rounds=len(FILES) + 1, batchnorm="average")
     grid = neighbours(tmp_path)
@@ -53,10 +55,10 @@ def test_a_damaged_state_is_a_lost_one(tmp_path: Path, small: Path) -> None:  # 
         told = [text for text, _ in listener.heard() if text.startswith("the state of this run is damaged")]
         assert len(told) == len(FILES)
         listener.__exit__()
-    assert "refused" not in (tmp_path / "run" / EVENTS).read_text()
+    assert "refused" not in told(tmp_path / "run")
 
 
-def test_damage_is_found_when_a_new_server_process_greets(tmp_path: Path, small: Path) -> None:  # noqa: F811
+def test_damage_is_found_when_a_new_server_process_greets(tmp_path: Path, small: Path) -> None:
     """A restarted server greets everyone: a damaged client answered that it was lost, which made it a stranger."""
     experiment = quick(small, algorithm="fedavg", rounds=2, batchnorm="average")
     grid = neighbours(tmp_path)
@@ -70,7 +72,7 @@ def test_damage_is_found_when_a_new_server_process_greets(tmp_path: Path, small:
     assert (tmp_path / "state-1" / f"{name}.damaged-1").is_dir()
 
 
-def test_a_disk_that_cannot_be_read_is_not_a_damaged_file(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_disk_that_cannot_be_read_is_not_a_damaged_file(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = neighbours(tmp_path)
     experiment = quick(small, rounds=2, batchnorm="average")
 
@@ -89,7 +91,7 @@ def test_a_disk_that_cannot_be_read_is_not_a_damaged_file(tmp_path: Path, small:
     assert (tmp_path / "state-0" / name / "shared.npz").exists()
 
 
-def test_another_number_or_other_data_is_another_client(tmp_path: Path, small: Path) -> None:  # noqa: F811
+def test_another_number_or_other_data_is_another_client(tmp_path: Path, small: Path) -> None:
     """Restarted with other --data: the images of the run's folder are not used any more."""
     grid = neighbours(tmp_path)
     experiment = quick(small, rounds=2, batchnorm="average")

@@ -100,7 +100,8 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def test_three_machines_equal_the_simulator(town: Town, tmp_path: Path) -> None:
-    """biml on mnist5k, three rounds: every message, every record and the model; strangers are not let in, nor led astray."""
+    """biml on mnist5k, three rounds: every message, every record and the model; strangers are not let in, nor led astray, nor
+    is a client under another number than its key's."""
     server = town.server(*CLIENTS, "rounds=3", "--out", "run", "--keep-messages")
     make_keys(tmp_path / "elsewhere", ["localhost"], 1)
     town.wait(lambda: "listening" in town.said("server"), server)
@@ -115,6 +116,9 @@ def test_three_machines_equal_the_simulator(town: Town, tmp_path: Path) -> None:
     town.wait(lambda: "bifl: this client's images are (1, 8, 8), the run's are (1, 28, 28)" in town.said("client-0"), server)
     town.wait(lambda: "all clients that are there failed (client 0: its images are (1, 8, 8)" in town.said("server"), server)
     stop(misfit)
+    liar = town.start("liar", *town.client_words(0)[:-1], tmp_path / "liar", "--number", "1")
+    town.wait(lambda: "it says that it is client 1, and its key is that of client 0" in town.said("server"), server)
+    stop(liar)
     for number in range(3):
         town.client(number)
     town.wait(lambda: "the run is finished after 3 rounds" in town.said("client-0"), server, ended=True)

@@ -44,7 +44,7 @@ def test_an_old_and_a_new_processor_make_a_federation(tmp_path: Path, small: Pat
     (tmp_path / "own.py").write_text(python_blocks("docs/adding-an-algorithm.md")[0])  # its states add up
     experiments = [*EXPERIMENTS, f"algorithm={tmp_path}/own.py:sign_majority"]
     common = f"dataset=npz dataset.path={small} clients=2 rounds=3 batch=32 "
-    command = [sys.executable, "-m", "tests.federation", clients, str(tmp_path), *(common + words for words in experiments)]
+    command = [sys.executable, "-m", "tests.two_processors", clients, str(tmp_path), *(common + words for words in experiments)]
     done = subprocess.run(command, env=environment(server), cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     found = json.loads(done.stdout)
     different = found["server"]["processor"] != found["clients"]["processor"]  # unless this machine is an old one itself

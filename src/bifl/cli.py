@@ -264,8 +264,9 @@ def _add_rules(command: argparse.ArgumentParser) -> None:
     where.add_argument("--resume", type=Path, metavar="DIR", help="continue what is in this folder, as it was started")
     _add_trust(command, "run the Python files that the configuration in --resume's folder names")
     command.add_argument("settings", nargs="*", metavar="PRESET | KEY=VALUE", help="a preset first, if any, then keys")
-    command.add_argument("--min-clients", type=int, metavar="K", help="ballots that a round needs (default: half of the clients)")
+    command.add_argument("--min-clients", type=int, metavar="K", help="ballots that a round needs (default: half of the voters)")
     command.add_argument("--deadline", type=float, metavar="S", help="seconds until a round goes on without the rest (600)")
+    command.add_argument("--max-images", type=int, metavar="N", help="that one client may count for (0: goes by the others)")
     command.add_argument("--keep-messages", action="store_true", help="keep a copy of every message in DIR/messages")
 
 

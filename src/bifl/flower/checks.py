@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
+from bifl.algorithm import Shared
+from bifl.flower.events import quoted
+from bifl.flower.finite import finite
 from bifl.message import Message
 from bifl.runtime.turns import Score
-from bifl.tally import LARGEST_WEIGHT
+from bifl.tally import LARGEST_WEIGHT, Tally
+from bifl.train import CHUNK
 from bifl.wire import WireError
 
-_LARGEST = 2.0**31  # no trained number is as large
+LARGEST_LOSS = 1e4  # of one image
+_DIGEST = 64  # letters, at most
 
 
-def fits(message: Message, number: int, images: int, like: Message | None) -> None:
+def fits(message: Message, number: int, images: int, like: Message) -> None:
     """Refuse what can be read and yet cannot be counted.
 
     Args:
         message: an upload.
         number: of the client that it came from.
         images: which that client has.
-        like: an upload of the same form, if the form matters.
+        like: an upload of the same form.
 
     Raises:
         WireError: as for what cannot be read.
@@ -32,42 +35,84 @@ def fits(message: Message, number: int, images: int, like: Message | None) -> No
         raise WireError(16, f"is from client {message.sender}, not from {number}")
     if message.weight != images:
         raise WireError(20, f"weighs {message.weight} images, the client has {images}")
-    for numbers in (message.real, message.scales, *([] if message.alphabet.size else [message.symbols])):
-        if not np.all(np.abs(numbers) < _LARGEST):
-            raise WireError(68, "holds numbers that are not finite or far too large")
-    if like is not None and message.alphabet != like.alphabet:
+    finite(message.real, message.scales, *([] if message.alphabet.size else [message.symbols]))
+    if message.alphabet != like.alphabet:
         raise WireError(6, f"is spelled in {message.alphabet.name}, this algorithm's uploads in {like.alphabet.name}")
-    if like is not None and len(message.scales) != len(like.scales):
+    if len(message.scales) != len(like.scales):
         raise WireError(56, f"has {len(message.scales)} scales, this algorithm's uploads have {len(like.scales)}")
 
 
-def misfit(said: Mapping[str, Any], taken: Collection[int], clients: int, model: str) -> str | None:
+def trial(message: Message, aggregate: Callable[[Iterable[Message], Shared], Tally], shared: Shared) -> None:
+    """Count an upload alone before it is counted with the others, so that nothing in it can spoil what they have said.
+
+    Raises:
+        WireError: the algorithm makes numbers of it that no training gives.
+        Exception: whatever the algorithm raises.
+    """
+    tally = aggregate(iter([message]), shared)
+    finite(tally.mean, tally.real)
+
+
+def turn(said: Mapping[str, Any], uploads: bool) -> str | None:
+    """Why an answer to a request for training cannot be counted; None if it can, as far as it is not yet opened.
+
+    Args:
+        said: the answer.
+        uploads: whether a ballot was asked for.
+    """
+    loss, upload = said.get("loss"), said.get("upload")
+    if type(loss) is not float or (type(upload) is bytes) != uploads or (upload is not None) != uploads:
+        return "the answer lacks a loss or an upload, or has one too many"
+    if not 0 <= loss <= LARGEST_LOSS:
+        return f"its training loss is {loss:g}, where {LARGEST_LOSS:g} is the most: if it is honest, its training diverged"
+    return None
+
+
+def misfit(said: Mapping[str, Any], clients: int, model: str) -> str | None:
     """Why a node cannot be a client; None if it can.
 
     Args:
         said: its introduction.
-        taken: the clients that are there already.
         clients: how many there may be.
         model: fingerprint of the run's model.
     """
-    number, images = said.get("number"), said.get("images")
-    if type(number) is not int or type(images) is not int or not isinstance(said.get("digest"), str):
+    number, images, digest = said.get("number"), said.get("images"), said.get("digest")
+    if type(number) is not int or type(images) is not int or type(digest) is not str or len(digest) > _DIGEST:
         return "its introduction makes no sense"
     if not 0 <= number < clients:
         return f"its number {number} is none of 0 to {clients - 1}"
     if not 1 <= images <= LARGEST_WEIGHT // clients:  # so that all together can be added up
         return f"it cannot hold {images} images"
     if said.get("model") != model:
-        return f"it has another model, {said.get('model')}"
-    return f"client {number} is there already" if number in taken else None
+        return f"it has another model, {quoted(said.get('model'))}"
+    return None
 
 
-def scores(number: int, said: Mapping[str, Any]) -> list[Score] | None:
-    """A client's evaluation; None if it makes no sense."""
-    columns = [said.get(name, []) for name in ("held", "correct", "losses")]
-    try:
-        found = [Score(number, chunk, *row) for chunk, row in enumerate(zip(*columns, strict=True))]
-        sensible = all(0 <= score.correct <= score.images and score.images > 0 and math.isfinite(score.loss) for score in found)
-    except (TypeError, ValueError):
+def scores(number: int, said: Mapping[str, Any], most: int) -> list[Score] | None:
+    """A client's evaluation; None if it makes no sense.
+
+    Args:
+        number: of the client.
+        said: what it says.
+        most: images that it can hold out.
+    """
+    held, correct, losses = columns = [said.get(name, []) for name in ("held", "correct", "losses")]
+    if not all(type(column) is list for column in columns) or not len(held) == len(correct) == len(losses) <= most:
         return None
+    if any(type(count) is not int for count in (*held, *correct)) or any(type(loss) is not float for loss in losses):
+        return None
+    if not _chunks(held) or sum(held) > most:
+        return None
+    found = [Score(number, chunk, *row) for chunk, row in enumerate(zip(held, correct, losses, strict=True))]
+    sensible = all(0 <= score.correct <= score.images and 0 <= score.loss <= LARGEST_LOSS * score.images for score in found)
     return found if sensible else None
+
+
+def _chunks(held: list[int]) -> bool:
+    """Whether images are evaluated as everyone does: in chunks that are full, but for the last."""
+    return all(count == CHUNK for count in held[:-1]) and all(1 <= count <= CHUNK for count in held[-1:])
+
+
+def held_out(images: int, share: float) -> int:
+    """How many images a client can hold out that trains on so many, where it holds a share of all it has out (`world.cut`)."""
+    return math.floor((share * images + 1) / (1 - share)) + 1  # one more: shares are floats

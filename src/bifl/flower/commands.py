@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -17,15 +17,18 @@ from bifl.errors import ConfigError, RunError
 from bifl.experiment import Experiment, of_words, pairs
 from bifl.files import write_atomic, writing
 from bifl.flower import keys
+from bifl.flower.events import FAILED, FINISHED, Reader
+from bifl.flower.numbers import NODES
 from bifl.flower.permits import named_files
 from bifl.flower.processes import Link, ended_by_signals, free_port, last_words, refuse_blanks, stop
-from bifl.flower.server import DEADLINE, EVENTS, FAILED, FINISHED, rules
+from bifl.flower.server import DEADLINE, rules
 from bifl.flower.supernode import LOCAL, address
 from bifl.processes import tied
 from bifl.registry import short
 from bifl.runtime.folder import RunFolder, claim
 from bifl.runtime.world import serve
 from bifl.screen import Meter, console, run_table
+from bifl.tally import LARGEST_WEIGHT
 
 # in the run's folder: Flower's own files; how the server was started; the clients of a federation on this machine
 FLOWER, SETTINGS, NEIGHBOURS = "flower", "server.json", "clients"
@@ -42,6 +45,7 @@ class Settings(NamedTuple):
     min_clients: int
     deadline: float
     keep_messages: bool
+    max_images: int = 0  # runs of earlier versions have none
 
 
 def server(options: argparse.Namespace) -> int:
@@ -61,14 +65,15 @@ def server(options: argparse.Namespace) -> int:
 def _started(options: argparse.Namespace, experiment: Experiment, kind: str) -> RunFolder:
     """The folder of a new run; what cannot be run is refused before anything is written."""
     serve(experiment)
-    rules(experiment, options.min_clients or 0, _deadline(options))
+    rules(experiment, options.min_clients or 0, _deadline(options), options.max_images or 0)
     refuse_blanks()
     return RunFolder.start(options.out or claim(Path("runs"), kind + _name(experiment)), experiment)
 
 
-def _settings(options: argparse.Namespace, run: RunFolder, certificates: Path, host: str, port: int) -> Settings:
-    """As asked for; `--resume` reads it."""
-    settings = Settings(str(certificates), host, port, options.min_clients or 0, _deadline(options), options.keep_messages)
+def _settings(options: argparse.Namespace, run: RunFolder, certificates: Path, host: str, port: int, most: int = 0) -> Settings:
+    """As asked for, or with at `most` so many images a client; `--resume` reads it."""
+    most = most if options.max_images is None else options.max_images
+    settings = Settings(str(certificates), host, port, options.min_clients or 0, _deadline(options), options.keep_messages, most)
     _write(run, settings)
     return settings
 
@@ -113,6 +118,8 @@ def _config(run: RunFolder, settings: Settings) -> dict[str, str | int | float |
         "folder": str(run.path.resolve()),
         "min-clients": settings.min_clients,
         "deadline": settings.deadline,
+        "max-images": settings.max_images,
+        "numbers": str((run.path / FLOWER / NODES).resolve()),
         "keep-messages": settings.keep_messages,
     }
 
@@ -132,15 +139,21 @@ def _remembered(options: argparse.Namespace, fixed: tuple[str, ...]) -> Settings
     for name in fixed:
         if getattr(options, name):
             flag = "--" + name.replace("_", "-")
-            raise ConfigError(f"{flag} cannot change when a run is continued, only --min-clients, --deadline and rounds= can")
-    experiment, path = RunFolder.resume(options.resume, {}, options.trust).experiment, options.resume / SETTINGS
+            can = "--min-clients, --deadline, --max-images and rounds="
+            raise ConfigError(f"{flag} cannot change when a run is continued, only {can} can")
+    given = {"min_clients": options.min_clients, "deadline": options.deadline, "max_images": options.max_images}
+    return remembered(RunFolder.resume(options.resume, {}, options.trust), given)
+
+
+def remembered(run: RunFolder, given: Mapping[str, float | None]) -> Settings:
+    """As the server of a run was started, but for what is given now."""
+    path = run.path / SETTINGS
     try:
         old = Settings(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError) as error:
-        raise RunError(f"'{options.resume}' is not a run of bifl server: {path.name} cannot be read ({error})") from error
-    given = {"min_clients": options.min_clients, "deadline": options.deadline}
+        raise RunError(f"'{run.path}' is not a run of bifl server: {path.name} cannot be read ({error})") from error
     settings = old._replace(**{name: value for name, value in given.items() if value is not None})
-    rules(experiment, settings.min_clients, settings.deadline)
+    rules(run.experiment, settings.min_clients, settings.deadline, settings.max_images)
     return settings
 
 
@@ -159,8 +172,7 @@ class Watch:
         self._run, self._meter = run, meter
         self._shown, self._finished = len(run.records()), False
         self._heard = time.monotonic()  # the last sign of life
-        self._events = run.path / EVENTS
-        self._read = self._events.stat().st_size if self._events.exists() else 0
+        self._events = Reader(run.path).skip()
 
     def until_done(self, link: Link, number: str, certificates: Path) -> None:
         """Show rounds and events; let clients take part whose keys are new.
@@ -168,12 +180,12 @@ class Watch:
         Raises:
             RunError: the run failed.
         """
-        while not self._done():
+        while not self.done():
             link.check()
             link.register(keys.public_keys(certificates))
             if time.monotonic() > self._heard + _ASK:
                 self._heard = time.monotonic()
-                if (status := self._status(link, number)).startswith("finished") and not self._done():
+                if (status := self._status(link, number)).startswith("finished") and not self.done():
                     raise RunError(f"the ServerApp ended ({status}): {last_words(link.log)}")
             time.sleep(_LOOK)
 
@@ -185,33 +197,22 @@ class Watch:
             self._meter.note(str(error))
             return "unknown"
 
-    def _done(self) -> bool:
+    def done(self) -> bool:
         """Show what is new; whether the run is over."""
         records = self._run.records()
         for record in records[self._shown :]:
             self._heard = time.monotonic()
             self._meter.show(record, self._run.experiment.rounds)
         self._shown = max(self._shown, len(records))
-        for line in self._lines():
+        for event in self._events.new():
             self._heard = time.monotonic()
-            if line.startswith(FAILED):
-                raise RunError(line.removeprefix(FAILED))
-            if line != FINISHED:
-                self._meter.note(line)
-            self._finished |= line == FINISHED
+            if event.kind == FAILED:
+                raise RunError(event.text)
+            if event.kind == FINISHED:
+                self._finished = True
+            else:
+                self._meter.note(event.text)
         return self._finished
-
-    def _lines(self) -> Iterator[str]:
-        """Complete lines of the events that were not read yet."""
-        if not self._events.exists():
-            return
-        with self._events.open("rb") as file:
-            file.seek(self._read)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return
-                self._read += len(line)
-                yield line.decode(errors="replace").rstrip("\n")
 
 
 def federation_up(options: argparse.Namespace) -> int:
@@ -223,7 +224,8 @@ def federation_up(options: argparse.Namespace) -> int:
         run = _resumed(options, settings)
     else:
         run = _started(options, of_words([*options.settings, f"clients={options.clients or 5}"]), "federation-")
-        settings = _settings(options, run, (run.path / "keys").resolve(), LOCAL[1], free_port())
+        # the clients are our own, whatever they have
+        settings = _settings(options, run, (run.path / "keys").resolve(), LOCAL[1], free_port(), LARGEST_WEIGHT)
     keys.make_keys(Path(settings.keys), LOCAL, run.experiment.clients)
     with ended_by_signals(), _neighbours(run, settings):
         return _serve(run, settings, f"bifl federation up --resume {_quoted(run)}")

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -23,17 +24,21 @@ from flwr.serverapp import Grid, ServerApp
 from bifl.errors import BiflError, ConfigError, RunError
 from bifl.experiment import Experiment, of_words
 from bifl.files import write_atomic, writing
+from bifl.flower.declared import Declared
+from bifl.flower.events import FAILED, FINISHED, Tell, say, writer
+from bifl.flower.exchanges import Rules
 from bifl.flower.letters import Terms
-from bifl.flower.nodes import Nodes, Rules, Tell
+from bifl.flower.nodes import Nodes, Register
+from bifl.flower.numbers import Numbers
 from bifl.registry import short
 from bifl.runtime.folder import CONFIG, RunFolder, claim, locked
 from bifl.runtime.mailbox import Mailbox
 from bifl.runtime.record import Record
 from bifl.runtime.rounds import Rounds
-from bifl.runtime.world import held_share, serve
+from bifl.runtime.world import held_share, sampled, serve
+from bifl.tally import LARGEST_WEIGHT
 
-EVENTS, RUN = "events.log", "run"  # in the run's folder: what happened, in sentences; and its name, by which clients know it
-FINISHED, FAILED = "finished", "failed: "
+RUN = "run"  # in the run's folder: its name, by which clients know it
 _GONE = 60  # seconds that a killed server may take
 log = logging.getLogger("flwr")
 
@@ -41,43 +46,70 @@ log = logging.getLogger("flwr")
 DEADLINE = 600.0  # seconds
 
 
-def rules(experiment: Experiment, min_clients: int = 0, deadline: float = DEADLINE) -> Rules:
-    """When a round ends: `min_clients` ballots are needed (0: half of the clients), `deadline` seconds are waited for more."""
+def rules(experiment: Experiment, min_clients: int = 0, deadline: float = DEADLINE, max_images: int = 0) -> Rules:
+    """When a round ends, and how much one client may count for.
+
+    Args:
+        experiment: what is run.
+        min_clients: ballots that a round needs; 0 means half of those who vote.
+        deadline: seconds that are waited for more.
+        max_images: that one client may declare; 0 means a limit relative to what the others declare (`declared`).
+
+    Raises:
+        ConfigError: one of them makes no sense.
+    """
     if not 0 <= min_clients <= experiment.clients:
         raise ConfigError(f"min-clients must be from 1 to clients={experiment.clients}, or 0 for half of them, not {min_clients}")
     if not 0 < deadline < math.inf:
         raise ConfigError(f"deadline must be a number of seconds greater than 0, not {deadline}")
-    return Rules(min_clients or -(-experiment.clients // 2), float(deadline))
+    if not 0 <= max_images <= LARGEST_WEIGHT:
+        raise ConfigError(f"max-images must be from 1 to {LARGEST_WEIGHT}, or 0 to go by what the others have, not {max_images}")
+    voters = len(sampled(experiment, experiment.clients, 1))
+    return Rules(min_clients or -(-voters // 2), float(deadline), max_images)
 
 
-class Deployment(Rounds):
-    """An experiment under way on Flower's nodes: an iterable of records; for the other arguments and attributes see `Rounds`.
+class Office(NamedTuple):
+    """What a deployment needs besides the experiment.
 
-    Args:
+    Attributes:
         grid: Flower's.
         rules: when a round ends.
         run: names the run, also after a restart of the server.
+        register: what is known of the clients.
         tell: takes a sentence for a person.
     """
 
-    def __init__(
-        self, grid: Grid, rules: Rules, run: str, tell: Tell, experiment: Experiment, folder: Path | None, mailbox: Mailbox | None
-    ) -> None:
+    grid: Grid
+    rules: Rules
+    run: str
+    register: Register
+    tell: Tell
+
+
+class Deployment(Rounds):
+    """An experiment under way on Flower's nodes: an iterable of records; for the other arguments and attributes see `Rounds`."""
+
+    def __init__(self, office: Office, experiment: Experiment, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
         super().__init__(experiment, serve(experiment), folder, mailbox)
-        self._grid, self._rules, self._run, self._tell = grid, rules, run, tell
+        self._office = office
 
     def _clients(self) -> Nodes:
-        data = self.world.data
+        data, (grid, rules, run, register, tell) = self.world.data, self._office
         share = held_share(self.experiment, data)
         terms = Terms(shlex.join(self.experiment.words()), data.classes, data.images.shape[1:], data.mean, data.std, share)
         world = self.world._replace(shared=self.shared)
-        return Nodes(self._grid, world, self.world.shared, self._run, terms, self._rules, self._tell)
+        return Nodes(grid, world, self.world.shared, run, terms, rules, register, tell)
 
 
-def federate(grid: Grid, experiment: Experiment, min_clients: int = 0, deadline: float = DEADLINE) -> Deployment:
-    """Run an experiment on the nodes of a grid, in any ServerApp: iterate over the result for one `Record` per round."""
-    given = rules(experiment, min_clients, deadline)
-    return Deployment(grid, given, secrets.token_hex(8), log.info, experiment, None, None)
+def federate(
+    grid: Grid, experiment: Experiment, min_clients: int = 0, deadline: float = DEADLINE, max_images: int = 0
+) -> Deployment:
+    """Run an experiment on the nodes of a grid, in any ServerApp: iterate over the result for one `Record` per round.
+
+    For the other arguments see `rules`. Nodes are the clients that they say they are.
+    """
+    given = rules(experiment, min_clients, deadline, max_images)
+    return Deployment(Office(grid, given, secrets.token_hex(8), Register(Declared(), Numbers()), say), experiment)
 
 
 def run_name(folder: Path) -> str:
@@ -99,23 +131,25 @@ def open_folder(experiment: str, folder: str) -> RunFolder:
     return RunFolder.start(Path(folder) if folder else claim(Path("runs"), name), chosen)
 
 
-def run_rounds(grid: Grid, run: RunFolder, given: Rules) -> Iterator[Record]:
-    """The rounds of a folder that are not there yet, each written down; what happens besides goes to its events.log."""
+def run_rounds(grid: Grid, run: RunFolder, given: Rules, numbers: Path | None = None) -> Iterator[Record]:
+    """The rounds of a folder that are not there yet, each written down; what happens besides goes to its events.
 
-    def tell(text: str) -> None:
-        log.info(text)
-        with writing(run.path), (run.path / EVENTS).open("a") as lines:
-            lines.write(text + "\n")
-
+    Args:
+        grid: Flower's.
+        run: the run.
+        given: when a round ends.
+        numbers: a file that tells which client a node is; none believes the nodes.
+    """
+    tell = writer(run.path)
     _wait_for_lock(run.path, tell)
-    name = run_name(run.path)
-    run.begin = lambda experiment, folder, mailbox: Deployment(grid, given, name, tell, experiment, folder, mailbox)
+    office = Office(grid, given, run_name(run.path), Register(Declared(run.path), Numbers(numbers)), tell)
+    run.begin = lambda experiment, folder, mailbox: Deployment(office, experiment, folder, mailbox)
     try:
         yield from run
     except BiflError as error:
-        tell(FAILED + str(error))
+        tell(str(error), FAILED)
         raise
-    tell(FINISHED)
+    tell("the run is complete", FINISHED)
 
 
 def _wait_for_lock(folder: Path, tell: Tell) -> None:
@@ -152,8 +186,9 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     run = open_folder(str(config["experiment"]), str(config["folder"]))
     run.keep_messages = bool(config["keep-messages"])
-    given = rules(run.experiment, int(config["min-clients"]), float(config["deadline"]))
-    for record in run_rounds(grid, run, given):
+    given = rules(run.experiment, int(config["min-clients"]), float(config["deadline"]), int(config["max-images"]))
+    numbers = str(config["numbers"])
+    for record in run_rounds(grid, run, given, Path(numbers) if numbers else None):
         log.info(
             "round %d: accuracy %.2f %%, %d ballots, %d refused",
             record.round,
