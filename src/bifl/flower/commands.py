@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bifl.errors import ConfigError, RunError
 from bifl.experiment import Experiment, of_words, pairs
@@ -145,7 +145,7 @@ def _remembered(options: argparse.Namespace, fixed: tuple[str, ...]) -> Settings
     return remembered(RunFolder.resume(options.resume, {}, options.trust), given)
 
 
-def remembered(run: RunFolder, given: Mapping[str, float | None]) -> Settings:
+def remembered(run: RunFolder, given: Mapping[str, Any]) -> Settings:
     """As the server of a run was started, but for what is given now."""
     path = run.path / SETTINGS
     try:
