@@ -150,7 +150,7 @@ def test_a_file_that_the_operator_allows_is_dealt_out(tmp_path: Path, small: Pat
     grid = neighbours(tmp_path)
     (tmp_path / "mine").mkdir()
     for number in (0, 1):
-        grid.nodes[100 + number].context.node_config["allow-0"] = shutil.copy(small, tmp_path / "mine")
+        grid.nodes[100 + number].context.node_config["allow-0"] = str(shutil.copy(small, tmp_path / "mine"))
     experiment = Experiment(dataset={"name": "npz", "path": str(small)}, clients=3, rounds=1, workers=1)
     records = deploy(grid, tmp_path / "run", experiment, deadline=1)
     assert [record.clients for record in records] == [2]
