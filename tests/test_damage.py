@@ -19,9 +19,9 @@ from bifl.flower.client import app
 from bifl.flower.server import rules, run_rounds
 from bifl.runtime.folder import RunFolder
 from tests.federation import neighbours, quick
+from tests.test_requests import asked
 
 pytestmark = pytest.mark.usefixtures("clock")
-from tests.test_requests import asked
 
 FILES = ["terms.json", "shared.npz", "client-*.npz", "train/images.npy", "train/labels.npy", "held/classes.npy"]
 
@@ -52,8 +52,8 @@ def test_a_damaged_state_is_a_lost_one(tmp_path: Path, small: Path) -> None:
         assert grid.nodes[100 + number].kinds.count(letters.HELLO) == 1 + len(FILES)
         aside = sorted(path.name for path in (tmp_path / f"state-{number}").glob("*.damaged-*"))
         assert aside == [f"{name}.damaged-{count}" for count in range(1, len(FILES) + 1)]
-        told = [text for text, _ in listener.heard() if text.startswith("the state of this run is damaged")]
-        assert len(told) == len(FILES)
+        said = [text for text, _ in listener.heard() if text.startswith("the state of this run is damaged")]
+        assert len(said) == len(FILES)
         listener.__exit__()
     assert "refused" not in told(tmp_path / "run")
 

@@ -25,9 +25,8 @@ from bifl.flower.events import REFUSED
 from bifl.flower.server import rules, run_rounds
 from bifl.runtime.folder import RunFolder
 from bifl.screen import Meter
-from tests.conftest import Clock
 from tests.federation import deploy, flipped, neighbours, otherwise, quick, spoiled, told
-from tests.grid import LocalGrid, Node
+from tests.grid import Clock, LocalGrid, Node
 
 pytestmark = pytest.mark.usefixtures("clock")
 

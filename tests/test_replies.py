@@ -27,9 +27,8 @@ from bifl.flower.numbers import Numbers
 from bifl.flower.server import Deployment, Office, rules
 from bifl.runtime.record import Record
 from bifl.runtime.world import serve
-from tests.conftest import Clock
 from tests.federation import quick
-from tests.grid import LocalGrid, Node
+from tests.grid import Clock, LocalGrid, Node
 
 HOSTILE = 102  # the node of client 2
 Fields = dict[str, Any]

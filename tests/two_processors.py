@@ -27,7 +27,7 @@ from flwr.clientapp import ClientApp
 from bifl import wire
 from bifl.experiment import Experiment, of_words
 from bifl.flower import exchanges, letters, post
-from bifl.flower.client import client_app
+from bifl.flower.client import client_app, operator_of
 from bifl.flower.home import Home
 from bifl.flower.public import digest
 from bifl.flower.server import DEADLINE, federate
@@ -132,8 +132,10 @@ def answer_all(server: Connection) -> None:
 def _answer(app: ClientApp, config: dict[str, Any], kind: str, fields: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """The answer of one client, and the digest of the public state as this client now knows it."""
     message = Message(letters.content(fields), 1, kind)
-    said = letters.fields_of(app(message, Node(config["partition-id"], Path(config["state-dir"])).context))
-    opened = Home(Path(config["state-dir"]) / fields["run"], config["partition-id"]).open(fields["round"])
+    context = Node(config["partition-id"], Path(config["state-dir"])).context
+    said = letters.fields_of(app(message, context))
+    home = Home(Path(config["state-dir"]) / fields["run"], fields["run"], operator_of(context, None), lambda text: None)
+    opened = home.open(fields["round"])
     assert opened is not None
     worker = opened[0]
     if "upload" in said:  # what it means to its sender

@@ -54,7 +54,7 @@ def _answer(message: Message, context: Context, source: Source | None) -> Messag
     told = Path(state) if state else None
     said: Fields = {letters.VERSION: __version__}
     try:
-        operator = _operator(context, source)
+        operator = operator_of(context, source)
         said |= {"number": operator.number}
         request = letters.read_request(message)
         with _state(context, request.run) as folder:
@@ -119,7 +119,7 @@ def _score(worker: Worker) -> Fields:
     }
 
 
-def _operator(context: Context, source: Source | None) -> Operator:
+def operator_of(context: Context, source: Source | None) -> Operator:
     """What the node was started with."""
     config = context.node_config
     if type(config.get(_PARTITION)) is not int:
