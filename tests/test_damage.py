@@ -18,7 +18,7 @@ from bifl.flower import letters, progress
 from bifl.flower.client import app
 from bifl.flower.server import rules, run_rounds
 from bifl.runtime.folder import RunFolder
-from tests.federation import neighbours, quick
+from tests.federation import neighbours, quick, told
 from tests.test_requests import asked
 
 pytestmark = pytest.mark.usefixtures("clock")

@@ -76,7 +76,7 @@ class Stage:
             told.append(events.Event(kind, events.plain(text), client))
             assert len(text) < 1500
 
-        office = Office(grid, rules(self.experiment, deadline=1), "run", Register(Declared(), Numbers()), tell)
+        office = Office(grid, rules(self.experiment, deadline=1), "0123456789abcdef", Register(Declared(), Numbers()), tell)
         deployment = Deployment(office, self.experiment)
         (record,) = deployment
         return Outcome(record, deployment.shared, told)

@@ -29,6 +29,7 @@ from bifl.experiment import Experiment, of_words
 from bifl.flower import exchanges, letters, post
 from bifl.flower.client import client_app, operator_of
 from bifl.flower.home import Home
+from bifl.flower.permits import named_files
 from bifl.flower.public import digest
 from bifl.flower.server import DEADLINE, federate
 from bifl.runtime import calibration
@@ -108,6 +109,7 @@ def _rounds(clients: Connection, folder: Path, experiment: Experiment) -> list[d
     members = {1 + number: Node(number, folder / f"state-{number}") for number in range(experiment.clients)}
     for node in members.values():
         node.app = ask
+        node.context.node_config.update({f"allow-{place}": str(file) for place, file in enumerate(named_files(experiment))})
     found = []
     deployment = federate(LocalGrid(members), experiment)
     for record in deployment:
@@ -133,8 +135,10 @@ def _answer(app: ClientApp, config: dict[str, Any], kind: str, fields: dict[str,
     """The answer of one client, and the digest of the public state as this client now knows it."""
     message = Message(letters.content(fields), 1, kind)
     context = Node(config["partition-id"], Path(config["state-dir"])).context
+    context.node_config.update(config)
     said = letters.fields_of(app(message, context))
-    home = Home(Path(config["state-dir"]) / fields["run"], fields["run"], operator_of(context, None), lambda text: None)
+    assert letters.FAILED not in said, said
+    home = Home(Path(config["state-dir"]), fields["run"], operator_of(context, None), lambda text: None)
     opened = home.open(fields["round"])
     assert opened is not None
     worker = opened[0]

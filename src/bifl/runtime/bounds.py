@@ -1,21 +1,24 @@
-"""How far one client may pull what is averaged: its real numbers are taken only within bounds around the public ones.
+"""How far one client may pull what is averaged: its real numbers are taken only within bounds.
 
 A ballot moves a vote count by one, but batch-norm, ϑ and the layers kept real are averaged, and a mean follows its largest liar.
-Each upload is bounded on its own, before it is added, by what is public alone: sums stay sums.
 
 - Trained numbers start from the public ones, and an optimiser moves them by about the learning rate a step: they may differ by
   `REACH` · lr · steps, and by what the wire rounds.
-- The mean of a batch-norm's input may move by a share of its deviation: `FOLLOW` times what the layer's means moved in the last
-  round, from `LEAST_SHIFT` to `LARGEST_SHIFT`. Liars cannot keep this open: two of ten that alternate move the mean by 0.4 of what
-  they may, so that in the next round they may less.
-- Its variance may be `GROWTH` times the last one. It may be as small as it likes, which pulls the mean of many little.
-- The last variance of a channel counts as at least `QUIET` of its layer's: it may wake up.
-- The first statistics have no predecessors: there the moments of noise in the same network, times `UNKNOWN`, are the limit.
+- Statistics of a new network may differ much from the last ones, but clients differ little from each other. So they are averaged
+  again and again, each time within narrower bounds around the last average (`STAGES`): a mean may differ by a share of the
+  deviation, a variance may be larger by that share. It may be as small as it likes, which pulls the average of many little. The
+  first average is bounded by the public statistics (`WIDEST`), or, where there are none yet, by those of noise in the same
+  network (`UNKNOWN`).
+- Statistics of training, which ballots carry with `batchnorm=average`, are bounded by the public ones alone: liars in the first
+  round are forgotten only by and by.
 
-The constants were chosen by experiment: docs/security.md says what they cost, and what liars can still do.
+Every average is a sum of bounded numbers around a known centre: no rule here must see one client's numbers beside another's. The
+constants were chosen by experiment: docs/security.md says what they cost, and what liars can still do.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +31,11 @@ from bifl.runtime.world import World, plan
 from bifl.train import one_thread
 
 REACH = 2.0
-LEAST_SHIFT, LARGEST_SHIFT = 0.1, 0.5
-FOLLOW = 2.0
-GROWTH = 1.5
-QUIET = 0.1
-UNKNOWN = 256.0
+WIDEST = 4.0  # deviations that the mean of a batch-norm's input may move from round to round
+TRAINING = 1.0  # the same of statistics of training: two liars of ten could keep 4 open
+STAGES = (2.0, 1.0, 0.5, *[0.25] * 2, *[0.125] * 2, *[0.0625] * 4)
+QUIET = 0.1  # a channel's variance counts as at least this share of its layer's mean: it may wake up
+UNKNOWN = 512.0  # times E[x²] of noise: real images have been seen to give up to 400 times that
 _ROUNDING = 2.0**-6  # of uploads on the wire; relative, above 1
 _ALIVE = 1e-5  # batch-norm's own ε: variances below it are none
 _NOISE = 64  # images
@@ -54,21 +57,27 @@ class Bounds:
         how = plan(self._world.experiment, shared.round + 1)
         reach = REACH * how.lr * how.epochs * -(-upload.weight // how.batch) + _ROUNDING * np.maximum(1, np.abs(known))
         bounded = np.clip(upload.real[:trained], known - reach, known + reach)
-        return upload._replace(real=_joined(bounded, self._moments(upload.real[trained:], shared, first=shared.round == 0)))
+        moments = self._widely(upload.real[trained:], shared, TRAINING, first=shared.round == 0)
+        return upload._replace(real=_joined(bounded, moments))
 
-    def statistics(self, upload: Message, shared: Shared) -> Message:
-        """What a client measures of the network that was broadcast."""
-        return upload._replace(real=self._moments(upload.real, shared, first=shared.round == 1))
+    def statistics(self, uploads: Iterable[Message], shared: Shared) -> list[Message]:
+        """What clients measure of the network that was broadcast; in one order, whoever was first."""
+        found = sorted(uploads, key=lambda upload: upload.sender or 0)
+        bounded = [self._widely(upload.real, shared, WIDEST, first=shared.round == 1) for upload in found]
+        weights = [upload.weight for upload in found]
+        for stage in STAGES if found else ():
+            centre = np.average(bounded, 0, weights).astype(np.float32)
+            bounded = [within(upload.real, centre, stage, shared.layout) for upload in found]
+        return [upload._replace(real=real) for upload, real in zip(found, bounded, strict=True)]
 
-    def _moments(self, said: Floats, shared: Shared, *, first: bool) -> Floats:
+    def _widely(self, said: Floats, shared: Shared, share: float, *, first: bool) -> Floats:
+        """Moments within what is known before anyone speaks."""
         if not len(said):
             return said
-        if first:
-            self._first = self._of_noise(shared) if self._first is None else self._first
-            return within_square(said, UNKNOWN * self._first)
-        trained = shared.layout.trained
-        before = None if shared.before is None else shared.before.real[trained:]
-        return within(said, shared.real[trained:], before, shared.layout)
+        if not first:
+            return within(said, shared.real[shared.layout.trained :], share, shared.layout)
+        self._first = self._of_noise(shared) if self._first is None else self._first
+        return within_square(said, UNKNOWN * self._first)
 
     @one_thread()
     @torch.no_grad()
@@ -84,30 +93,22 @@ class Bounds:
         return squares
 
 
-def within(said: Floats, known: Floats, before: Floats | None, layout: Layout) -> Floats:
-    """(moments,) E[x] and E[x²] as near to what was said as the bounds around the known ones allow.
+def within(said: Floats, centre: Floats, share: float, layout: Layout) -> Floats:
+    """(moments,) E[x] and E[x²] as near to what was said as bounds around the centre allow.
 
     Args:
         said: by a client.
-        known: the public ones.
-        before: the public ones a round earlier, if there were any.
+        centre: moments too.
+        share: of the deviation that a mean may differ by, and of the variance that a variance may be larger by.
         layout: says which channels are one layer's.
     """
-    mean, variance = _central(known)
-    variance = np.maximum(variance, _ALIVE)
+    mean, variance = _central(centre)
     sizes = [norm.size for norm in layout.moments]
-
-    def layer_mean(values: Numbers) -> Numbers:
-        means: Numbers = np.add.reduceat(values, np.cumsum([0, *sizes[:-1]])) / sizes
-        return np.repeat(means, sizes)
-
-    share = np.full(len(mean), LARGEST_SHIFT)
-    if before is not None:
-        moved = np.minimum((mean - _central(before)[0]) ** 2 / variance, 1)
-        share = np.clip(FOLLOW * np.sqrt(layer_mean(moved)), LEAST_SHIFT, LARGEST_SHIFT)
-    level = np.maximum(variance, QUIET * layer_mean(variance))
+    variance = np.maximum(variance, _ALIVE)
+    means: Numbers = np.add.reduceat(variance, np.cumsum([0, *sizes[:-1]])) / sizes
+    level = np.maximum(variance, QUIET * np.repeat(means, sizes))
     shift = share * np.sqrt(level)
-    return _clipped(said, mean - shift, mean + shift, GROWTH * level)
+    return _clipped(said, mean - shift, mean + shift, (1 + share) * level)
 
 
 def within_square(said: Floats, largest: Floats) -> Floats:

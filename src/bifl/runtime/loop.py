@@ -55,8 +55,9 @@ def _recalibrated(shared: Shared, world: World, voters: list[int], bounds: Bound
     for number in voters:
         part = torch.from_numpy(world.parts[number])
         message = calibration.measured(shared, world.algorithm, world.network, samples, part, number, world.experiment.batch)
-        said.append(bounds.statistics(wire.decode(wire.encode(message, known), known), shared))
-    return calibration.settled(shared, wire.decode(wire.encode(calibration.pooled(said, shared.round), known), known))
+        said.append(wire.decode(wire.encode(message, known), known))
+    news = calibration.pooled(bounds.statistics(said, shared), shared.round)
+    return calibration.settled(shared, wire.decode(wire.encode(news, known), known))
 
 
 def _train(client: Client, world: World, shared: Shared, number: int) -> Client:

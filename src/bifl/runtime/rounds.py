@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
-from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -164,13 +163,12 @@ class Rounds:
                 if message is not None:
                     sizes.append(len(upload))
                     self._keep(f"statistics-{number:05d}", upload)
-                    yield self._bounds.statistics(message, shared)
+                    yield message
 
-        said = opened()
-        first = next(said, None)
-        if first is None:
+        said = self._bounds.statistics(opened(), shared)
+        if not said:
             return shared, (0, 0)  # everyone went away: the last statistics must do
-        data = wire.encode(calibration.pooled(chain([first], said), shared.round), known)
+        data = wire.encode(calibration.pooled(said, shared.round), known)
         self._keep(STATISTICS, data)
         after = calibration.settled(shared, wire.decode(data, known))
         clients.settle(data, after)
