@@ -43,7 +43,7 @@ def test_moments_stay_near_the_centre(said: list[float], share: float) -> None:
 
 def test_what_lies_within_stays_as_it_is() -> None:
     said = np.array([0.01, 1.02, -2.03, 50.4, 0.1, 1.001, 1.5, 5.0, 2600.5, 3], np.float32)
-    assert within(said, KNOWN, 0.0625, LAYOUT).tobytes() == said.tobytes()
+    assert within(said, KNOWN, 0.5, LAYOUT).tobytes() == said.tobytes()
 
 
 def measured(bound: Bounds, shared: Shared, lie: float, liars: int) -> tuple[Floats, Floats]:
@@ -69,8 +69,7 @@ def test_two_liars_of_ten_hardly_move_the_statistics(world: tuple[Bounds, Shared
     pooled, honest = (central(found) for found in measured(bound, shared._replace(round=5), lie, 2))
     deviation = np.sqrt(np.maximum(honest[1], 1e-5))
     assert np.abs(pooled[0] - honest[0]).max() < 0.1 * deviation.max()
-    assert np.all(pooled[1] < 1.2 * honest[1])
-    assert np.all(pooled[1] > 0.7 * honest[1])
+    assert np.all(np.abs(pooled[1] / honest[1] - 1) < 0.1)
 
 
 @given(ANYTHING)

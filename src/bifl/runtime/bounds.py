@@ -6,9 +6,9 @@ A ballot moves a vote count by one, but batch-norm, ϑ and the layers kept real 
   `REACH` · lr · steps, and by what the wire rounds.
 - Statistics of a new network may differ much from the last ones, but clients differ little from each other. So they are averaged
   again and again, each time within narrower bounds around the last average (`STAGES`): a mean may differ by a share of the
-  deviation, a variance may be larger by that share. It may be as small as it likes, which pulls the average of many little. The
-  first average is bounded by the public statistics (`WIDEST`), or, where there are none yet, by those of noise in the same
-  network (`UNKNOWN`).
+  deviation, a variance may be larger by that share. At first it may be as small as it likes, which pulls the average of many
+  little and lets honest clients end what liars made too large; within narrow bounds it may not. The first average is bounded by
+  the public statistics (`WIDEST`), or, where there are none yet, by those of noise in the same network (`UNKNOWN`).
 - Statistics of training, which ballots carry with `batchnorm=average`, are bounded by the public ones alone: liars in the first
   round are forgotten only by and by.
 
@@ -34,6 +34,7 @@ REACH = 2.0
 WIDEST = 4.0  # deviations that the mean of a batch-norm's input may move from round to round
 TRAINING = 1.0  # the same of statistics of training: two liars of ten could keep 4 open
 STAGES = (2.0, 1.0, 0.5, *[0.25] * 2, *[0.125] * 2, *[0.0625] * 4)
+NARROW = 0.25  # within bounds narrower than this a variance may not be smaller either
 QUIET = 0.1  # a channel's variance counts as at least this share of its layer's mean: it may wake up
 UNKNOWN = 512.0  # times E[x²] of noise: real images have been seen to give up to 400 times that
 _ROUNDING = 2.0**-6  # of uploads on the wire; relative, above 1
@@ -99,7 +100,7 @@ def within(said: Floats, centre: Floats, share: float, layout: Layout) -> Floats
     Args:
         said: by a client.
         centre: moments too.
-        share: of the deviation that a mean may differ by, and of the variance that a variance may be larger by.
+        share: of the deviation that a mean may differ by, and of the variance that a variance may differ by.
         layout: says which channels are one layer's.
     """
     mean, variance = _central(centre)
@@ -108,19 +109,20 @@ def within(said: Floats, centre: Floats, share: float, layout: Layout) -> Floats
     means: Numbers = np.add.reduceat(variance, np.cumsum([0, *sizes[:-1]])) / sizes
     level = np.maximum(variance, QUIET * np.repeat(means, sizes))
     shift = share * np.sqrt(level)
-    return _clipped(said, mean - shift, mean + shift, (1 + share) * level)
+    least = variance / (1 + share) if share < NARROW else np.zeros_like(variance)
+    return _clipped(said, (mean - shift, mean + shift), (least, (1 + share) * level))
 
 
 def within_square(said: Floats, largest: Floats) -> Floats:
     """(moments,) the same where nothing is known but how large E[x²] may be."""
     root = np.sqrt(largest.astype(np.float64))
-    return _clipped(said, -root, root, root**2)
+    return _clipped(said, (-root, root), (0 * root, root**2))
 
 
-def _clipped(said: Floats, least: Numbers, most: Numbers, spread: Numbers) -> Floats:
-    """Moments with means from `least` to `most` and variances up to `spread`; those that fit stay as they are."""
+def _clipped(said: Floats, means: tuple[Numbers, Numbers], variances: tuple[Numbers, Numbers]) -> Floats:
+    """Moments with means and variances from the least to the largest; those that fit stay as they are."""
     mean, variance = _central(said)
-    new_mean, new_variance = np.clip(mean, least, most), np.clip(variance, 0, spread)
+    new_mean, new_variance = np.clip(mean, *means), np.clip(variance, *variances)
     fits = (new_mean == mean) & (new_variance == variance)
     return np.where(np.tile(fits, 2), said, _joined(new_mean, new_variance + new_mean**2))
 
