@@ -98,7 +98,7 @@ def test_a_server_says_at_once_that_all_who_are_there_failed(tmp_path: Path, sma
     looks: list[int] = []
     grid.get_node_ids = look  # type: ignore[method-assign]
     records = deploy(grid, tmp_path / "run", quick(small, rounds=1), deadline=60)
-    assert [record.clients for record in records] == [2]
+    assert [(record.clients, record.missing) for record in records] == [(2, 0)]  # it never was a client
     assert said[0].count("all clients that are there failed (client 0: its data cannot be used") == 1
 
 

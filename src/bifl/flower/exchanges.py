@@ -211,7 +211,7 @@ class Exchanges:
         for asked, said, failure in self._post.replies():
             wanted = (asked.kind, asked.round) == (kind, round)
             if failure is not None:
-                if self._failed(asked, failure, said.get("number")) and wanted:
+                if self._failed(asked, failure, said.get("number")) and wanted and asked.kind != letters.HELLO:
                     self._missing.add(asked.number)
                     yield asked.number, None
             elif asked.kind == letters.HELLO:
