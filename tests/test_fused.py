@@ -67,7 +67,7 @@ def test_the_joined_stage_equals_the_layers(
     right = list(run(exact, x.double(), upper.double(), fast=False))
     assume(kinks.distance > FAR)
     for ours, theirs in zip(run(fast, x, upper, fast=True), right, strict=True):
-        # largest of 600 random blocks on two processors: 1.5e-5
+        # largest of 300 random blocks on AVX2: 1.5e-5
         assert float((ours.detach().double() - theirs.detach()).abs().max()) < 3e-4 * max(1.0, float(theirs.detach().abs().max()))
 
 
