@@ -191,9 +191,11 @@ class Exchanges:
 
     def _greeted(self, numbers: set[int]) -> set[int]:
         """Clients that are waited for because somebody is just introducing himself."""
-        asked = self._post.asked.values()
-        greeting = any(request.kind == letters.HELLO and self._members.online(request.node) for request in asked)
-        return {number for number in numbers if number not in self._members} if greeting else set()
+        return {number for number in numbers if number not in self._members} if self._greeting() else set()
+
+    def _greeting(self) -> bool:
+        """Whether somebody who is there has yet to answer a greeting."""
+        return any(asked.kind == letters.HELLO and self._members.online(asked.node) for asked in self._post.asked.values())
 
     def _ask(self, kind: str, requests: Mapping[int, Fields]) -> None:
         """Send requests to those who are there and have none."""
@@ -252,8 +254,7 @@ class Exchanges:
             RunError: as many have failed as there are clients.
         """
         self._reasons = {node: why for node, why in self._reasons.items() if self._members.online(node)}
-        greeting = any(asked.kind == letters.HELLO and self._members.online(asked.node) for asked in self._post.asked.values())
-        if self._reasons == self._reported or greeting or self._members.present():
+        if self._reasons == self._reported or self._greeting() or self._members.present():
             return
         self._reported = dict(self._reasons)
         reasons = "; ".join(sorted(self._reasons.values()))

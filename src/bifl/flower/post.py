@@ -33,11 +33,6 @@ class Asked(NamedTuple):
     until: float  # when Flower forgets it
 
     @property
-    def who(self) -> str:
-        """What to call the one who was asked."""
-        return f"client {self.number}" if self.number >= 0 else f"node {self.node}"
-
-    @property
     def under_way(self) -> int:
         """The round that the request is part of: ballots are for the next one, the rest is about the last."""
         return self.round + (self.kind == letters.TURN)
