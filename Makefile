@@ -1,10 +1,12 @@
 # make run   sets everything up and compares four algorithms on the embedded digits
-# make test  sets everything up and runs all tests, linters and types
+# make test  sets everything up and runs all tests, linters and types; pytest in JOBS processes (make test JOBS=4)
 # make processors runs the tests that depend on rounding as on other processors: without AVX, and without AVX-512
 # make ready only sets everything up
 # make bench measures memory, speed beside Flower and a plain loop, and growth, in an environment of its own
 PYTHON ?= python3
 BIN = .venv/bin
+JOBS ?= 2
+PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile
 READY = .venv/.ready
 
 .PHONY: ready run test processors bench clean
@@ -16,11 +18,11 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(PYTEST)
 
 processors: $(READY)
-	$(BIN)/python -m tests.processors old $(BIN)/pytest -m floats
-	$(BIN)/python -m tests.processors avx2 $(BIN)/pytest -m floats
+	$(BIN)/python -m tests.processors old $(PYTEST) -m floats
+	$(BIN)/python -m tests.processors avx2 $(PYTEST) -m floats
 
 ready: $(READY)
 

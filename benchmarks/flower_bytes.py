@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from bifl.flower.keys import make_keys
-from bifl.flower.processes import free_port, stop
+from bifl.deploy.certificates import make_keys
+from bifl.deploy.flower_programs import free_port, stop
 from bifl.processes import tied
 
 BIFL = [sys.executable, "-m", "bifl.cli"]

@@ -36,11 +36,11 @@ def once(folder: str, deed: str) -> dict[str, float]:
     import flwr.clientapp  # noqa: F401
 
     lap("import flwr")
-    from bifl.experiment import Experiment
-    from bifl.flower.home import Home
-    from bifl.flower.letters import Terms
-    from bifl.flower.local_data import Operator
-    from bifl.runtime.turns import Task
+    from bifl.deploy.client_state import Home
+    from bifl.deploy.local_data import Operator
+    from bifl.deploy.protocol import Terms
+    from bifl.engine.turns import Task
+    from bifl.experiment.settings import Experiment
 
     lap("import bifl")
     home = Home(Path(folder), RUN, Operator(0), print)
@@ -53,9 +53,9 @@ def once(folder: str, deed: str) -> dict[str, float]:
         raise SystemExit("there is nothing in the folder")
     lap("open")
     if deed == "turn":
-        worker.turn(Task(0, False, True))
+        worker.turn("ballot", Task(0, False, True))
     elif deed == "measure":
-        worker.measure([0])
+        worker.turn("statistics", Task(0, False, True))
     lap("work")
     return laps | {"MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000}
 

@@ -15,8 +15,8 @@ import tracemalloc
 
 import numpy as np
 
-from bifl import wire
-from bifl.algorithm import BINARY, FLOAT32, Message, mean
+from bifl import codec
+from bifl.core import BINARY, FLOAT32, Message, mean
 
 COUNT, REALS = 81_958, 572  # mnist_cnn
 FEW, MANY = 10, 1000
@@ -31,9 +31,9 @@ def tally_peak(clients: int, floats: bool) -> int:
     """Peak bytes of decoding and tallying that many uploads, one at a time."""
     generator = np.random.default_rng(0)
     symbols = generator.random(COUNT, np.float32) if floats else generator.integers(0, 2, COUNT).astype(np.uint8)
-    upload = wire.encode(Message(symbols, FLOAT32 if floats else BINARY, generator.random(REALS, np.float32), weight=600))
+    upload = codec.encode(Message(symbols, FLOAT32 if floats else BINARY, generator.random(REALS, np.float32), weight=600))
     tracemalloc.start()
-    mean(wire.decode(upload) for _ in range(clients))
+    mean(codec.decode(upload) for _ in range(clients))
     used = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return used

@@ -29,7 +29,7 @@ from scale import TITLE as GROWTH
 
 import bifl
 from bifl.data.datasets import Dataset, dataset
-from bifl.runtime import calibration, worker
+from bifl.engine import seat, worker
 
 HERE = Path(__file__).parent
 PROCESSES = 2
@@ -139,13 +139,13 @@ def timed(module: ModuleType, name: str, into: dict[str, float]) -> Iterator[Non
 
 def overhead(case: Case, rounds: int = 4) -> tuple[float, float]:
     """Shares of a biml round, in one process and without evaluation: measuring batch-norm; all that is no network's arithmetic."""
-    spent = {"train": 0.0, "evaluate": 0.0, "measured": 0.0}
+    spent = {"train": 0.0, "evaluate": 0.0, "image_moments": 0.0}
     measuring, rest = [], []
-    with timed(worker, "train", spent), timed(worker, "evaluate", spent), timed(calibration, "measured", spent):
+    with timed(seat, "train", spent), timed(worker, "evaluate", spent), timed(seat, "image_moments", spent):
         for record in bifl.simulate(experiment(case, "biml", rounds, workers=1)):
             whole = record.seconds - spent["evaluate"]
-            measuring.append(spent["measured"] / whole)
-            rest.append(1 - (spent["train"] + spent["measured"]) / whole)
+            measuring.append(spent["image_moments"] / whole)
+            rest.append(1 - (spent["train"] + spent["image_moments"]) / whole)
             spent.update(dict.fromkeys(spent, 0.0))
     return median(measuring[1:]), median(rest[1:])
 

@@ -1,6 +1,6 @@
 """How fast messages are spelled and read, and ballots counted, on one core, beside numpy and a memory copy in the same run.
 
-    python benchmarks/wire.py            # a message of femnist_cnn's size, 6.6 million weights
+    python benchmarks/codec.py            # a message of femnist_cnn's size, 6.6 million weights
 
 Rates are million weights per second, the best of several; `of a copy` is the ratio to copying as many bytes as there are weights.
 """
@@ -13,10 +13,10 @@ from functools import partial
 
 import numpy as np
 
-from bifl import wire
-from bifl.algorithm import BINARY, Message, Shared, Votes
-from bifl.layout import Layout, Tensor
-from bifl.tally import mean
+from bifl import codec
+from bifl.core import BINARY, Message, Public, Votes
+from bifl.core.layout import Layout, Tensor
+from bifl.core.sums import mean
 
 WEIGHTS = 6_607_000
 VOTERS = 89
@@ -33,7 +33,7 @@ def best(work: Callable[[], object]) -> float:
     return min(times)
 
 
-def federation(layout: Layout) -> tuple[Shared, Message, Message]:
+def federation(layout: Layout) -> tuple[Public, Message, Message]:
     """Public state, ballot and broadcast as in a training under way: votes of a round resemble those of the last."""
     generator = np.random.default_rng(0)
     real = np.ones(layout.reals, np.float32)
@@ -42,15 +42,15 @@ def federation(layout: Layout) -> tuple[Shared, Message, Message]:
         Message(generator.binomial(VOTERS, lean).astype(np.uint8), Votes(VOTERS), real, round=round) for round in (1, 2, 3)
     )
     ballot = Message((generator.random(layout.count) < lean).astype(np.uint8), BINARY, real, sender=0, round=3)
-    return Shared(0, 2, layout, news.values(), real, news=news, before=before), ballot, after
+    return Public(0, 2, layout, news.values(), real, news=news, before=before), ballot, after
 
 
 def rates() -> Iterator[tuple[str, float]]:
     """Name and weights per second of every piece of work."""
     layout = Layout(("layer",), (Tensor("layer.weight", (WEIGHTS,), 0),), (), ())
-    shared, ballot, news = federation(layout)
-    preparing = best(lambda: wire.encode(ballot, wire.Context(layout, 3, wire.SHORT, shared)))
-    plain, context = wire.Context(layout, 3), wire.Context(layout, 3, wire.SHORT, shared)
+    public, ballot, news = federation(layout)
+    preparing = best(lambda: codec.encode(ballot, codec.Context(layout, 3, codec.SHORT, public)))
+    plain, context = codec.Context(layout, 3), codec.Context(layout, 3, codec.SHORT, public)
     bits = np.packbits(ballot.symbols)
     yield "memory copy of one byte per weight", WEIGHTS / best(ballot.symbols.copy)
     yield "numpy.packbits", WEIGHTS / best(lambda: np.packbits(ballot.symbols))
@@ -60,16 +60,16 @@ def rates() -> Iterator[tuple[str, float]]:
         ("context ballot", ballot, context),
         ("context broadcast", news, context),
     ):
-        data = wire.encode(message, end)
+        data = codec.encode(message, end)
         size = f" ({8 * len(data) / WEIGHTS:.3f} bit)"
-        write, read = best(partial(wire.encode, message, end)), best(partial(wire.decode, data, end))
+        write, read = best(partial(codec.encode, message, end)), best(partial(codec.decode, data, end))
         yield f"{name}, encode{size}", WEIGHTS / write
         yield f"{name}, decode{size}", WEIGHTS / read
         yield f"{name}, both", WEIGHTS / (write + read)
     yield "context ballot, encode, the context prepared for it alone", WEIGHTS / preparing
-    packed = wire.encode(ballot, plain)
+    packed = codec.encode(ballot, plain)
     ballots = VOTERS
-    counting = best(lambda: mean(wire.decode(packed, plain) for _ in range(ballots)))
+    counting = best(lambda: mean(codec.decode(packed, plain) for _ in range(ballots)))
     yield "counting packed ballots, checksum and unpacking included", ballots * WEIGHTS / counting
 
 

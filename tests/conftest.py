@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from bifl import cli
+from bifl.cli import main
 from bifl.data.datasets import dataset
+from bifl.deploy import requests, transport
 from tests.commands import SMALL, Run, bifl
 from tests.grid import Clock
 
@@ -21,6 +23,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background sh
 settings.register_profile("bifl", deadline=None, derandomize=True)
 settings.load_profile("bifl")
 
+dataset(lru_cache(dataset.factory("mnist5k")))  # read once for all tests: they build many experiments
+
 
 @pytest.fixture
 def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
@@ -28,7 +32,7 @@ def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(Path.cwd())  # and back afterwards
 
     def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-        code = cli.main([str(word) for word in words])
+        code = main([str(word) for word in words])
         shown = capsys.readouterr()
         return subprocess.CompletedProcess(words, code, shown.out, shown.err)
 
@@ -47,12 +51,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A server's time passes only while it sleeps."""
-    from bifl.flower import exchanges, post
 
     clock = Clock()
-    monkeypatch.setattr(exchanges, "time", clock)
-    monkeypatch.setattr(post, "time", clock)
-    monkeypatch.setattr(exchanges, "LOOK", 0.0)
+    monkeypatch.setattr(requests, "time", clock)
+    monkeypatch.setattr(transport, "time", clock)
+    monkeypatch.setattr(requests, "LOOK", 0.0)
     return clock
 
 
@@ -67,5 +70,13 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--fuzz: how many mutated messages to try, and mutated files of each kind."""
-    parser.addoption("--fuzz", default=None, type=int, help="number of mutated messages, and of mutated files of each kind")
+    """--fuzz: how many mutated messages and examples to try, and mutated files of each kind."""
+    wanted = "number of mutated messages, of mutated files of each kind, and of Hypothesis' examples (default 100)"
+    parser.addoption("--fuzz", default=None, type=int, help=wanted)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before the tests are imported: their decorators read the profile."""
+    if config.getoption("--fuzz"):
+        settings.register_profile("fuzz", settings.get_profile("bifl"), max_examples=config.getoption("--fuzz"))
+        settings.load_profile("fuzz")

@@ -10,19 +10,21 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message
 
-from bifl import wire
-from bifl.algorithm import BINARY
-from bifl.algorithm import Message as Said
+from bifl import codec
+from bifl.core import BINARY
+from bifl.core import Message as Said
 from bifl.data.arrays import Dataset, from_npz
 from bifl.data.datasets import dataset
-from bifl.experiment import Experiment
-from bifl.flower import events, letters
-from bifl.flower.client import app
-from bifl.flower.server import rules, run_rounds
-from bifl.runtime.folder import RunFolder
-from bifl.runtime.record import Record
+from bifl.deploy import events, protocol
+from bifl.deploy.client_app import app
+from bifl.deploy.server_app import rules, run_rounds
+from bifl.engine import running
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import build
+from bifl.runs.folder import RunFolder
+from bifl.runs.record import Record
 from tests.commands import rounds
-from tests.grid import Handler, LocalGrid, Node
+from tests.grid import BALLOT, Handler, LocalGrid, Node, kind_of
 
 QUICK: dict[str, Any] = {"clients": 3, "rounds": 3, "workers": 1, "dataset": "mnist5k"}
 
@@ -52,7 +54,7 @@ def deploy(
 def simulated(folder: Path, experiment: Experiment) -> Path:
     run = RunFolder.start(folder, experiment)
     run.keep_messages = True
-    assert list(run)
+    assert list(running.run(run, build(experiment)))
     return folder
 
 
@@ -70,13 +72,13 @@ def told(folder: Path, kind: str | None = None) -> str:
     return "\n".join(event.text for event in events.read(folder) if kind in (None, event.kind))
 
 
-def spoiled(spoil: Callable[[bytes], Any], kind: str = letters.TURN) -> Handler:
+def spoiled(spoil: Callable[[bytes], Any], kind: str = BALLOT) -> Handler:
     """A client whose uploads are spoiled."""
 
     def answer(message: Message, context: Context) -> Message:
         reply = app(message, context)
-        record = reply.content[letters.RECORD]
-        if message.metadata.message_type == kind and isinstance(record, ConfigRecord):
+        record = reply.content[protocol.RECORD]
+        if kind_of(message) == kind and isinstance(record, ConfigRecord):
             record["upload"] = spoil(record["upload"])  # type: ignore[arg-type]
         return reply
 
@@ -91,10 +93,10 @@ def otherwise(**changes: Any) -> Callable[[bytes], bytes]:
     """The right checksum, but something else in the message."""
 
     def spoil(data: bytes) -> bytes:
-        header = wire.read_header(data)
+        header = codec.read_header(data)
         symbols, real = np.zeros(header.symbols, np.uint8), np.zeros(header.reals, np.float32)
         message = Said(symbols, BINARY, real, sender=header.sender, weight=header.weight, round=header.round)
-        plain = bytearray(wire.encode(message._replace(**changes)))
+        plain = bytearray(codec.encode(message._replace(**changes)))
         plain[28:36] = changes.get("model", header.model)
         plain[-4:] = zlib.crc32(plain[:-4]).to_bytes(4, "little")
         return bytes(plain)

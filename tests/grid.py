@@ -7,16 +7,24 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.app.error import Error
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from bifl.flower.client import app
+from bifl.deploy import protocol
+from bifl.deploy.client_app import app
 
+BALLOT, STATISTICS = "ballot", "statistics"
 Handler = Callable[[Message, Context], Message | None]  # None: no answer ever comes
+
+
+def kind_of(message: Message) -> str:
+    """The exchange that a message asks for, or what else it asks."""
+    record = message.content.get(protocol.RECORD)  # other apps have none
+    return str(record["exchange"] if isinstance(record, ConfigRecord) and "exchange" in record else message.metadata.message_type)
 
 
 class Clock:
@@ -76,7 +84,7 @@ class LocalGrid(Grid):
         name = uuid.uuid4().hex
         message.metadata.__dict__["_message_id"] = name
         node = self.nodes[message.metadata.dst_node_id]
-        node.kinds.append(message.metadata.message_type)
+        node.kinds.append(kind_of(message))
         try:
             answer = node.app(message, node.context)
         except Exception as error:

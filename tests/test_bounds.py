@@ -10,17 +10,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bifl.algorithm import BINARY, Algorithm, Client, Message, Shared, key, register
 from bifl.algorithms.paper import biml
-from bifl.experiment import Experiment
-from bifl.layout import Layout
-from bifl.layout import Tensor as Spec
-from bifl.message import Floats
-from bifl.nn.flat import Network
-from bifl.runtime import bounds, calibration
-from bifl.runtime.bounds import Bounds, within, within_square
-from bifl.runtime.simulate import simulate
-from bifl.runtime.world import build
+from bifl.core import BINARY, Algorithm, Client, Message, Public, register
+from bifl.core.exchange import Seat, Spoken
+from bifl.core.layout import Layout
+from bifl.core.layout import Tensor as Spec
+from bifl.core.message import Floats
+from bifl.engine.simulator import simulate
+from bifl.exchanges import bounds
+from bifl.exchanges.batchnorm import Statistics
+from bifl.exchanges.bounds import Bounds, within, within_square
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import build, plan
+from bifl.training.measuring import noise_squares
 
 LAYOUT = Layout((), (), (), (Spec("wide", (3,)), Spec("narrow", (2,))))
 KNOWN = np.array([0, 1, -2, 50, 0, 1, 2, 5, 2600, 1e-9], np.float32)  # means, then squares; variances 1, 1, 1, 100, 1e-9
@@ -46,9 +48,9 @@ def test_what_lies_within_stays_as_it_is() -> None:
     assert within(said, KNOWN, 0.5, LAYOUT).tobytes() == said.tobytes()
 
 
-def measured(bound: Bounds, shared: Shared, lie: float, liars: int) -> tuple[Floats, Floats]:
+def measured(bound: Bounds, public: Public, lie: float, liars: int) -> tuple[Floats, Floats]:
     """What ten clients are taken to have said, liars among them, and what the honest ones said on average."""
-    dice, known = np.random.default_rng(0), shared.real[shared.layout.trained :]
+    dice, known = np.random.default_rng(0), public.real[public.layout.trained :]
     mean, variance = central(known)
     moved = mean + dice.normal(0, 1, len(mean)) * np.sqrt(variance)  # the network is new: honest clients agree that it moved
     uploads = []
@@ -57,16 +59,16 @@ def measured(bound: Bounds, shared: Shared, lie: float, liars: int) -> tuple[Flo
         honest = np.concatenate([own, variance + own**2]).astype(np.float32)
         said = np.full_like(honest, lie) if number < liars else honest
         uploads.append(Message(np.zeros(0, np.uint8), BINARY, said, sender=number, weight=400))
-    taken = bound.statistics(uploads, shared)
-    for one, other in zip(taken, bound.statistics(uploads[::-1], shared), strict=True):
+    taken = bound.statistics(uploads, public)
+    for one, other in zip(taken, bound.statistics(uploads[::-1], public), strict=True):
         assert one.real.tobytes() == other.real.tobytes(), "it matters who comes first"
     return np.mean([message.real for message in taken], 0), np.mean([message.real for message in uploads[liars:]], 0)
 
 
 @pytest.mark.parametrize("lie", [2.0**30, -(2.0**30), 0.0, 30.0])
-def test_two_liars_of_ten_hardly_move_the_statistics(world: tuple[Bounds, Shared], lie: float) -> None:
-    bound, shared = world
-    pooled, honest = (central(found) for found in measured(bound, shared._replace(round=5), lie, 2))
+def test_two_liars_of_ten_hardly_move_the_statistics(world: tuple[Bounds, Public], lie: float) -> None:
+    bound, public = world
+    pooled, honest = (central(found) for found in measured(bound, public._replace(round=5), lie, 2))
     deviation = np.sqrt(np.maximum(honest[1], 1e-5))
     assert np.abs(pooled[0] - honest[0]).max() < 0.1 * deviation.max()
     assert np.all(np.abs(pooled[1] / honest[1] - 1) < 0.1)
@@ -80,41 +82,42 @@ def test_the_first_moments_have_a_limit_too(said: list[float]) -> None:
 
 
 @pytest.fixture(scope="module")
-def world() -> tuple[Bounds, Shared]:
+def world() -> tuple[Bounds, Public]:
     made = build(Experiment(clients=4, algorithm="biml"))
-    return Bounds(made), made.shared
+    shape, forward = made.data.images.shape[1:], made.algorithm.at(1).forward
+    return Bounds(partial(plan, made.experiment), lambda public: noise_squares(made.network, public, forward, shape)), made.public
 
 
 @given(lie=st.floats(-(2.0**31), 2.0**31, width=32), weight=st.integers(1, 6400))
-def test_trained_numbers_stay_within_reach_of_the_learning_rate(world: tuple[Bounds, Shared], lie: float, weight: int) -> None:
-    bound, shared = world
-    said = Message(np.zeros(0, np.uint8), BINARY, np.full(shared.layout.reals, lie, np.float32), weight=weight)
-    moved = np.abs(bound.ballot(said, shared).real - shared.real)[: shared.layout.trained]
+def test_trained_numbers_stay_within_reach_of_the_learning_rate(world: tuple[Bounds, Public], lie: float, weight: int) -> None:
+    bound, public = world
+    said = Message(np.zeros(0, np.uint8), BINARY, np.full(public.layout.reals, lie, np.float32), weight=weight)
+    moved = np.abs(bound.ballot(said, public).real - public.real)[: public.layout.trained]
     assert moved.max() <= bounds.REACH * 0.005 * -(-weight // 64) + 2**-6 * 1.001
 
 
-def test_a_network_may_start_with_any_statistics_that_images_give(world: tuple[Bounds, Shared]) -> None:
+def test_a_network_may_start_with_any_statistics_that_images_give(world: tuple[Bounds, Public]) -> None:
     """Constant images, black-and-white ones and gradients: none of them is taken for a lie."""
-    bound, shared = world
-    network: Network = bound._world.network
+    bound, public = world
+    network = build(Experiment(clients=4, algorithm="biml")).network
     for images in (
         np.eye(28)[None, None],
         np.tri(28)[None, None] * 2.8 - 0.4,
         np.linspace(-0.4, 2.8, 28 * 28).reshape(1, 1, 28, 28),
     ):
-        network.show(shared.weights, shared.real, biml().forward)
+        network.show(public.weights, public.real, biml().forward)
         network.train_norms()
         batch = np.concatenate([images, images[:, :, ::-1], images[..., ::-1] * 0.5]).astype(np.float32)
         with torch.no_grad():
             found = network.input_moments(torch.from_numpy(batch).to(memory_format=torch.channels_last))
         said = Message(np.zeros(0, np.uint8), BINARY, found)
-        assert bound.statistics([said], shared._replace(round=1))[0].real.tobytes() == found.tobytes()
+        assert bound.statistics([said], public._replace(round=1))[0].real.tobytes() == found.tobytes()
 
 
-def poisoned(client: Client, shared: Shared, liar: int, honest: Algorithm) -> Message:
-    said = honest.upload(client, shared)
-    lies = client.key == key(shared.seed, shared.round + 1, liar)
-    return said._replace(real=np.full_like(said.real, 2.0**30)) if lies else said
+def poisoned(client: Client, public: Public, liar: int, honest: Algorithm) -> Message:
+    said = honest.upload(client, public)
+    assert isinstance(said, Message)
+    return said._replace(real=np.full_like(said.real, 2.0**30)) if client.number == liar else said
 
 
 @pytest.mark.parametrize(("batchnorm", "least"), [("average", 0.0), ("recalibrate", 0.5)])
@@ -125,11 +128,14 @@ def test_one_client_of_four_cannot_end_a_run_or_ruin_its_model(
 
     Statistics of training are bounded less closely: there liars spoil the first rounds, but do not end the run.
     """
-    measured = calibration.measured
 
-    def lying(shared: Shared, algorithms: Algorithm, *rest: object) -> Message:
-        said = measured(shared, algorithms, *rest)  # type: ignore[arg-type]
-        return said._replace(real=np.full_like(said.real, 2.0**30)) if said.sender == 2 else said
+    def lying(self: Statistics, seat: Seat, public: Public, *, uploads: bool) -> Spoken:
+        spoken = honest_say(self, seat, public, uploads=uploads)
+        assert spoken.message is not None
+        lie = spoken.message._replace(real=np.full_like(spoken.message.real, 2.0**30))
+        return spoken._replace(message=lie) if seat.client.number == 2 else spoken
+
+    honest_say = Statistics.say
 
     @register
     def biml_with_a_liar() -> Algorithm:
@@ -137,6 +143,6 @@ def test_one_client_of_four_cannot_end_a_run_or_ruin_its_model(
         honest = biml()
         return Algorithm(partial(poisoned, liar=2, honest=honest), honest.broadcast, honest.update, keeps=("aux",))
 
-    monkeypatch.setattr(calibration, "measured", lying)
+    monkeypatch.setattr(Statistics, "say", lying)
     experiment = Experiment(algorithm="biml_with_a_liar", clients=4, rounds=3, workers=1, batchnorm=batchnorm)
     assert [record.accuracy for record in simulate(experiment)][-1] > least

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bifl import cli
-from bifl.experiment import Choice, Experiment
+from bifl.cli import main
+from bifl.experiment.settings import Choice, Experiment
 from tests.commands import BIFL, SMALL, Run, bifl, refused, rounds
 
 FIELDS = ["round", "accuracy", "loss", "train_loss", "clients", "up_bytes", "down_bytes", "broadcast_bytes"]  # what others rely on
@@ -129,7 +129,7 @@ def test_list_shows_everything() -> None:
 
 def test_help_tells_every_key_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        cli.main(["run", "--help"])
+        main(["run", "--help"])
     shown = capsys.readouterr().out
     for item in fields(Experiment):
         default = item.default

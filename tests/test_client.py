@@ -14,12 +14,12 @@ import pytest
 from flwr.app import Context, Message
 
 from bifl import __version__
+from bifl.deploy import progress, protocol
+from bifl.deploy.client_app import app
+from bifl.deploy.server_app import federate, rules, run_rounds
 from bifl.errors import RunError
-from bifl.experiment import Experiment
-from bifl.flower import letters, progress
-from bifl.flower.client import app
-from bifl.flower.server import federate, rules, run_rounds
-from bifl.runtime.folder import RunFolder
+from bifl.experiment.settings import Experiment
+from bifl.runs.folder import RunFolder
 from tests.federation import deploy, neighbours, quick, told
 from tests.grid import LocalGrid, Node
 
@@ -133,7 +133,7 @@ _replace = Path.replace
 
 
 def test_a_mistake_in_an_app_of_one_s_own_keeps_its_text_to_itself(tmp_path: Path) -> None:
-    from bifl.flower.client import client_app
+    from bifl.deploy.client_app import client_app
 
     def broken(*_: Any) -> Any:
         raise KeyError("/home/me/patients")
@@ -201,13 +201,13 @@ def test_two_versions_meet(tmp_path: Path, small: Path, monkeypatch: pytest.Monk
 
     def newer(message: Message, context: Context) -> Message:
         with monkeypatch.context() as patch:
-            for module in ("letters", "client"):
-                patch.setattr(f"bifl.flower.{module}.__version__", "9.9")
+            for module in ("protocol", "client_app"):
+                patch.setattr(f"bifl.deploy.{module}.__version__", "9.9")
             return app(message, context)
 
     def older(message: Message, context: Context) -> Message:
         reply = app(message, context)
-        del reply.content[letters.RECORD]["version"]
+        del reply.content[protocol.RECORD]["version"]
         return reply
 
     grid.nodes[101].app, grid.nodes[102].app = newer, older

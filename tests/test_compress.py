@@ -15,9 +15,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bifl import wire
-from bifl.flower.compress import RECORD, OneBit, expand, squeeze
-from bifl.message import BINARY, FLOAT32, TERNARY, Alphabet, Message
+from bifl import codec
+from bifl.core.message import BINARY, FLOAT32, TERNARY, Alphabet, Message
+from bifl.deploy.compress import RECORD, OneBit, expand, squeeze
 from tests.grid import LocalGrid, Node
 
 
@@ -36,7 +36,7 @@ def test_squeezed_updates_are_right_on_average() -> None:
     inside = np.abs(end[0] - start[0]) < width
     assert np.abs(mean - end[0])[inside].max() < 5 * width / np.sqrt(2000)
     assert [array.tolist() for array in expand(start, data[0])[1:]] == [[0, 1, 2, 3, 4], 4]
-    with pytest.raises(wire.WireError, match=r"other arrays"):
+    with pytest.raises(codec.WireError, match=r"other arrays"):
         expand(start[:1], data[0])
 
 
@@ -50,7 +50,7 @@ widths = st.sampled_from([0.0, 0.5, -1.0, 1e9, 1e30, math.nan, math.inf])
 
 def upload(widths: Sequence[float] = (0.5, 0.25), real: float = 1.0, alphabet: Alphabet = BINARY, more: int = 0) -> bytes:
     symbols = np.zeros(16 + more, np.uint8 if alphabet.size else np.float32)
-    return wire.encode(Message(symbols, alphabet, np.full(5, real, np.float32), np.array(widths, np.float32), sender=0))
+    return codec.encode(Message(symbols, alphabet, np.full(5, real, np.float32), np.array(widths, np.float32), sender=0))
 
 
 def honest(examples: float = 100, data: object = None) -> RecordDict:

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 from bifl import __version__
-from bifl.flower import letters, progress
-from bifl.flower.client import app
-from bifl.flower.server import rules, run_rounds
-from bifl.runtime.folder import RunFolder
+from bifl.deploy import progress, protocol
+from bifl.deploy.client_app import app
+from bifl.deploy.server_app import rules, run_rounds
+from bifl.runs.folder import RunFolder
 from tests.federation import neighbours, quick, told
 from tests.test_requests import asked
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-FILES = ["terms.json", "shared.npz", "client-*.npz", "train/images.npy", "train/labels.npy", "held/classes.npy"]
+FILES = ["terms.json", "public.npz", "client-*.npz", "train/images.npy", "train/labels.npy", "held/classes.npy"]
 
 
 def cut_short(path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_damaged_state_is_a_lost_one(tmp_path: Path, small: Path) -> None:
         for number, damaged in damage.items() if record.round <= len(FILES) else ():
             damaged(sorted((tmp_path / f"state-{number}" / name).glob(FILES[record.round - 1]))[-1])
     for number, listener in zip(damage, listeners, strict=True):
-        assert grid.nodes[100 + number].kinds.count(letters.HELLO) == 1 + len(FILES)
+        assert grid.nodes[100 + number].kinds.count(protocol.HELLO) == 1 + len(FILES)
         aside = sorted(path.name for path in (tmp_path / f"state-{number}").glob("*.damaged-*"))
         assert aside == [f"{name}.damaged-{count}" for count in range(1, len(FILES) + 1)]
         said = [text for text, _ in listener.heard() if text.startswith("the state of this run is damaged")]
@@ -66,7 +66,7 @@ def test_damage_is_found_when_a_new_server_process_greets(tmp_path: Path, small:
     next(rounds)
     rounds.close()  # type: ignore[attr-defined]
     name = (tmp_path / "run/run").read_text()
-    garbage(tmp_path / "state-1" / name / "shared.npz")
+    garbage(tmp_path / "state-1" / name / "public.npz")
     again = list(run_rounds(grid, RunFolder.resume(tmp_path / "run"), rules(experiment)))
     assert [(record.round, record.clients, record.missing) for record in again] == [(2, 3, 0)]
     assert (tmp_path / "state-1" / f"{name}.damaged-1").is_dir()
@@ -77,18 +77,18 @@ def test_a_disk_that_cannot_be_read_is_not_a_damaged_file(tmp_path: Path, small:
     experiment = quick(small, rounds=2, batchnorm="average")
 
     def unreadable(*_: Any) -> Any:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/home/me/state/shared.npz")
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/home/me/state/public.npz")
 
     for record in run_rounds(grid, RunFolder.start(tmp_path / "run", experiment), rules(experiment, 1, 5)):
         if record.round == 1:
-            monkeypatch.setattr("bifl.flower.home.mapped", unreadable)
+            monkeypatch.setattr("bifl.deploy.client_state.mapped", unreadable)
             grid.nodes[101].online = grid.nodes[102].online = False
             break
     name = (tmp_path / "run/run").read_text()
-    message = asked(letters.HEAR, {"run": name, "round": 1, "version": __version__, "digest": "0" * 16})
-    said = letters.fields_of(app(message, grid.nodes[100].context))
+    message = asked(protocol.HEAR, {"run": name, "round": 1, "version": __version__, "digest": "0" * 16})
+    said = protocol.fields_of(app(message, grid.nodes[100].context))
     assert said["failed"] == "cannot read its state: Permission denied"
-    assert (tmp_path / "state-0" / name / "shared.npz").exists()
+    assert (tmp_path / "state-0" / name / "public.npz").exists()
 
 
 def test_another_number_or_other_data_is_another_client(tmp_path: Path, small: Path) -> None:
@@ -101,4 +101,4 @@ def test_another_number_or_other_data_is_another_client(tmp_path: Path, small: P
             grid.nodes[102].context.node_config["data"] = str(tmp_path / "mine.npz")
     name = (tmp_path / "run/run").read_text()
     assert json.loads((tmp_path / "state-2" / name / "terms.json").read_text())["data"] == str(tmp_path / "mine.npz")
-    assert grid.nodes[102].kinds.count(letters.HELLO) == 2
+    assert grid.nodes[102].kinds.count(protocol.HELLO) == 2

@@ -11,17 +11,18 @@ from flwr.app import ConfigRecord, Context, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bifl.deploy import protocol
+from bifl.deploy.certificates import client_number
+from bifl.deploy.client_app import app
+from bifl.deploy.client_numbers import NODES, write_numbers
+from bifl.deploy.declared_sizes import DECLARED, Declared, over, times
+from bifl.deploy.events import REFUSED
+from bifl.deploy.server_app import open_folder, rules, run_rounds
 from bifl.errors import ConfigError, RunError
-from bifl.flower import letters
-from bifl.flower.client import app
-from bifl.flower.declared import DECLARED, Declared, over, times
-from bifl.flower.events import REFUSED
-from bifl.flower.keys import client_number
-from bifl.flower.numbers import NODES, write_numbers
-from bifl.flower.server import open_folder, rules, run_rounds
-from bifl.runtime.folder import RunFolder
+from bifl.experiment.setup import sampled
+from bifl.runs.folder import RunFolder
 from tests.federation import deploy, neighbours, quick, told
-from tests.grid import Handler, LocalGrid, Node
+from tests.grid import BALLOT, Handler, LocalGrid, Node, kind_of
 
 pytestmark = pytest.mark.usefixtures("clock")
 LIE = 268_435_399
@@ -72,8 +73,8 @@ def claiming(**claims: Any) -> Handler:
 
     def answer(message: Message, context: Context) -> Message:
         reply = app(message, context)
-        if message.metadata.message_type == letters.HELLO:
-            record = reply.content[letters.RECORD]
+        if kind_of(message) == protocol.HELLO:
+            record = reply.content[protocol.RECORD]
             assert isinstance(record, ConfigRecord)
             record.update(claims)
         return reply
@@ -94,7 +95,7 @@ def test_one_of_four_cannot_decide_every_vote(tmp_path: Path, small: Path) -> No
         said = told(folder / "run", REFUSED)
         assert said.count("client 3 refused") == 1
         assert f"the server's operator lets it in with --max-images {LIE}" in said
-        assert grid.nodes[103].kinds == [letters.HELLO, letters.HEAR]
+        assert grid.nodes[103].kinds == [protocol.HELLO, protocol.HEAR]
         models.add((folder / "run/model").read_bytes())
     grid = LocalGrid({100 + number: Node(number, tmp_path / "three" / str(number)) for number in range(3)})
     deploy(grid, tmp_path / "three/run", experiment, deadline=1)
@@ -131,14 +132,15 @@ def test_others_are_drawn_where_those_who_were_may_not_vote(tmp_path: Path, smal
     grid = neighbours(tmp_path)
     grid.nodes[101].app = claiming(images=LIE)
     grid.nodes[101].online = False
-    experiment = quick(small, rounds=6, participation=0.3, idle=idle, batchnorm="average")
+    experiment = quick(small, rounds=6, participation=0.3, idle=idle, batchnorm="average", seed=1)
+    assert [sampled(experiment, 3, round) for round in (1, 4)] == [[0], [1]], "first another, later this one"
     counts = []
     run = RunFolder.start(tmp_path / "run", experiment)
     for record in run_rounds(grid, run, rules(experiment, deadline=1)):
         grid.nodes[101].online = True
         counts.append(record.clients)
     assert counts == [1] * 6
-    assert letters.TURN not in grid.nodes[101].kinds
+    assert BALLOT not in grid.nodes[101].kinds
 
 
 def test_a_node_is_the_client_that_its_key_says(tmp_path: Path, small: Path) -> None:
@@ -169,7 +171,7 @@ def test_keys_that_are_added_later_count(tmp_path: Path, small: Path) -> None:
     assert counts == [2, 3]
     numbers.write_text("damaged")
     with pytest.raises(RunError, match=r"cannot read '.*nodes.json', which says which client a key belongs to"):
-        list(run_rounds(grid, open_folder("", str(_more(tmp_path / "run", 3))), rules(experiment), numbers))
+        list(run_rounds(grid, open_folder("", str(_more(tmp_path / "run", 3)))[0], rules(experiment), numbers))
 
 
 def _more(folder: Path, rounds: int) -> Path:

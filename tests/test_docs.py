@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bifl.experiment import Experiment
-from bifl.runtime.simulate import simulate
+from bifl.engine.simulator import simulate
+from bifl.experiment.settings import Experiment
 
 ROOT = Path(__file__).parent.parent
 
@@ -39,7 +39,7 @@ def test_the_readme_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))]
+    "page", ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 )
 def test_links_lead_somewhere(page: str) -> None:
     links = re.findall(r"\]\(([^)#]*)#?([^)]*)\)", (ROOT / page).read_text())

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from bifl.flower import bundle, gate
-from bifl.flower.launcher import ENVIRONMENT, launched
+from bifl.deploy import bundle, gate
+from bifl.deploy.launcher import ENVIRONMENT, launched
 from bifl.processes import tied
 from tests.test_flower import PATIENCE, Town
 
@@ -73,8 +73,8 @@ dependencies = ["a-package-of-mallory"]
 [tool.flwr.app]
 publisher = "{publisher}"
 [tool.flwr.app.components]
-serverapp = "{package}.server:app"
-clientapp = "{package}.client:app"
+serverapp = "{package}.server_app:app"
+clientapp = "{package}.client_app:app"
 [tool.flwr.app.config]
 """
 
@@ -90,8 +90,8 @@ class Foreign:
         (self.app / "pyproject.toml").write_text(PROJECT.format(name=name, publisher=publisher, package=package))
         for path in {code, code.parent} - {self.app}:
             (path / "__init__.py").write_text(MARK.format(marks=str(self.marks)))
-        (code / "server.py").write_text(MARK.format(marks=str(self.marks)) + SERVER.format(replies=str(self.replies)))
-        (code / "client.py").write_text(MARK.format(marks=str(self.marks)) + CLIENT)
+        (code / "server_app.py").write_text(MARK.format(marks=str(self.marks)) + SERVER.format(replies=str(self.replies)))
+        (code / "client_app.py").write_text(MARK.format(marks=str(self.marks)) + CLIENT)
 
     def imported_by(self) -> list[str]:
         """Command lines of the processes that ran any of it."""
@@ -106,7 +106,7 @@ def foreign(tmp_path: Path) -> list[Foreign]:
     """One that says who it is, and one that calls itself, and its package, bifl."""
     return [
         Foreign(tmp_path / "plain", "evil", "mallory", "evil"),
-        Foreign(tmp_path / "renamed", "bifl", "bifl", "bifl.flower"),
+        Foreign(tmp_path / "renamed", "bifl", "bifl", "bifl.deploy"),
     ]
 
 

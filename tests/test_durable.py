@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bifl.experiment import Experiment
+from bifl.engine.running import run
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import build
 from bifl.files import append_line, write_atomic
-from bifl.runtime.folder import RunFolder
+from bifl.runs.folder import RunFolder
 
 Log = list[tuple[str, str]]
 
@@ -49,8 +51,8 @@ def test_a_round_is_on_the_disk_before_it_is_reported(tmp_path: Path, log: Log) 
     images, labels = np.random.default_rng(0).integers(0, 256, (24, 28, 28), np.uint8), np.arange(24) % 10
     np.savez(tmp_path / "digits.npz", images=images, labels=labels, test_images=images[:4], test_labels=labels[:4])
     dataset = {"name": "npz", "path": str(tmp_path / "digits.npz")}
-    run = RunFolder.start(tmp_path / "run", Experiment(dataset=dataset, clients=2, rounds=2, workers=1))
-    rounds = iter(run)
+    experiment = Experiment(dataset=dataset, clients=2, rounds=2, workers=1)
+    rounds = run(RunFolder.start(tmp_path / "run", experiment), build(experiment))
     next(rounds)
     log.clear()
     next(rounds)  # while it is being reported nothing is left to be written

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bifl.experiment import Experiment
-from bifl.flower.commands import SETTINGS, Watch, remembered
-from bifl.flower.events import EVENTS, FINISHED, REFUSED, Reader, plain, quoted, read, writer
-from bifl.runtime.folder import RunFolder
-from bifl.screen import Meter, console
+from bifl.deploy.events import EVENTS, FINISHED, REFUSED, Reader, plain, quoted, read, writer
+from bifl.deploy.server_commands import SETTINGS, Watch, remembered
+from bifl.experiment.settings import Experiment
+from bifl.runs.folder import RunFolder
+from bifl.show.terminal import Meter, console
 from tests.commands import Run
 
 CONTROLS = "\n\r\t\x00\x1b[2J\x9b\x7f\x85\u2028\u2029\u202e\u2066\u200b\ufeff\ud800\U000e0041"

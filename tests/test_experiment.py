@@ -7,37 +7,18 @@ from typing import Any
 
 import pytest
 
-from bifl import __version__
-from bifl.errors import ConfigError, RunError
-from bifl.experiment import Choice, Experiment
-from bifl.presets import PRESETS
-from bifl.runtime.folder import RunFolder
+from bifl.errors import ConfigError
+from bifl.experiment import config_file
+from bifl.experiment.presets import PRESETS
+from bifl.experiment.settings import Choice, Experiment
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_survive_toml(preset: str, tmp_path: Path) -> None:
     experiment = Experiment.of(preset, ["algorithm=up_down", "lr=0.1", "participation=0.25"])
     path = tmp_path / "config.toml"
-    path.write_text(experiment.to_toml())
-    assert Experiment.from_toml(path) == experiment
-
-
-def test_a_run_is_continued_by_the_version_that_began_it(tmp_path: Path) -> None:
-    """What says nothing of a version is older than this rule, and continued; the version is no setting."""
-    experiment = Experiment(rounds=3)
-    config = RunFolder.start(tmp_path / "run", experiment).path / "config.toml"
-    assert config.read_text().startswith(f'version = "{__version__}"\n')
-    assert Experiment.from_toml(config) == experiment
-    assert not any("version" in word for word in experiment.words())
-    RunFolder.resume(tmp_path / "run", {"rounds": "5"})
-    assert config.read_text() == f'version = "{__version__}"\n' + Experiment(rounds=5).to_toml()
-    config.write_text(experiment.to_toml())
-    assert RunFolder.resume(tmp_path / "run").experiment == experiment
-    config.write_text('version = "0.0.9"\n' + experiment.to_toml())
-    with pytest.raises(RunError, match=rf"is a run of bifl '0.0.9', this is bifl '{__version__}': continue it with that version"):
-        RunFolder.resume(tmp_path / "run", {"rounds": "5"})
-    assert "rounds = 3" in config.read_text()
-    assert Experiment.from_toml(config) == experiment  # to look at, it is as good as any
+    path.write_text(config_file.to_toml(experiment))
+    assert config_file.read(path) == experiment
 
 
 def test_three_ways_to_say_the_same() -> None:
@@ -107,8 +88,8 @@ def test_a_key_given_twice_is_refused() -> None:
 OWN = """
 from __future__ import annotations
 from dataclasses import dataclass
-from bifl.algorithm import Algorithm, register
-from bifl.rules import floats, means, replace
+from bifl.core import Algorithm, register
+from bifl.core.rules import floats, means, replace
 
 @dataclass
 class Thing:
@@ -137,3 +118,37 @@ def test_an_algorithm_from_a_file_that_fails_is_named(tmp_path: Path) -> None:
     path.write_text("1/0")
     with pytest.raises(ConfigError, match=r"mine\.py' fails to load: ZeroDivisionError"):
         Experiment.of(None, [f"algorithm={path}:mine"])
+
+
+CELL = """
+from bifl.core.algorithm import register
+from bifl.algorithms.paper import up_down
+from bifl.nn.models import mnist_cnn, model
+
+@register
+def edited_cell(beta: float = {beta}):
+    "Of a notebook."
+    return up_down(beta)
+
+@model
+def network_of_a_cell(classes: int, width: int = {width}):
+    return mnist_cnn(classes)
+"""
+
+
+def test_a_notebook_cell_may_be_edited_and_run_again() -> None:
+    notebook = {"__name__": "__main__"}
+    for number, (beta, width) in enumerate([(0.5, 4), (0.25, 8)]):
+        cell = compile(CELL.format(beta=beta, width=width), f"/tmp/ipykernel_1/{number}.py", "exec")  # ipykernel's own names
+        exec(cell, notebook)
+    experiment = Experiment(algorithm="edited_cell", model="network_of_a_cell")
+    assert experiment.algorithm.parameters == {"beta": 0.25}
+    assert experiment.model.parameters == {"width": 8}
+
+
+def test_two_files_cannot_claim_one_name(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.py").write_text(OWN.format(name="claimed"))
+    Experiment(algorithm=f"{tmp_path}/first.py:claimed")
+    with pytest.raises(ConfigError, match=r"algorithm 'claimed' exists already, in .*first\.py: choose another name"):
+        Experiment(algorithm=f"{tmp_path}/second.py:claimed")

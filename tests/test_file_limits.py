@@ -19,7 +19,8 @@ import pytest
 from bifl import npz
 from bifl.data.datasets import dataset
 from bifl.errors import ConfigError, DataError
-from bifl.experiment import Experiment
+from bifl.experiment import config_file
+from bifl.experiment.settings import Experiment
 from tests.commands import Run, refused
 from tests.test_trust import with_header
 
@@ -155,7 +156,7 @@ def test_nested_json(finished: Path, tmp_path: Path, here: Run, opening: str) ->
 def test_a_nested_config(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("rounds = " + "[" * 100_000)
     with pytest.raises(ConfigError, match="nested too deeply"):
-        Experiment.from_toml(tmp_path / "config.toml")
+        config_file.read(tmp_path / "config.toml")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ def test_a_nul_character_in_a_config(finished: Path, tmp_path: Path) -> None:
     config = (finished / "config.toml").read_text().replace('name = "mnist5k"', 'name = "npz"\npath = "a\\u0000b"')
     (tmp_path / "config.toml").write_text(config)
     with pytest.raises(ConfigError, match=r"dataset\.path must not hold a NUL character"):
-        Experiment.from_toml(tmp_path / "config.toml")
+        config_file.read(tmp_path / "config.toml")
 
 
 def test_a_message_shows_no_control_characters(tmp_path: Path, here: Run) -> None:

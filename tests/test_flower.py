@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bifl.flower.keys import make_keys
-from bifl.flower.processes import free_port, stop
+from bifl.deploy.certificates import make_keys
+from bifl.deploy.flower_programs import free_port, stop
 from bifl.processes import tied
 from tests.commands import BIFL, bifl, refused, rounds
 

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from bifl import wire
-from bifl.algorithm import FLOAT32, TERNARY, Algorithm, Client, Message, Schedule, Shared, register
+from bifl import codec
 from bifl.algorithms.paper import fedavg
+from bifl.core import FLOAT32, TERNARY, Algorithm, Client, Message, Public, Schedule, Sent, Server, mean, register
+from bifl.core.forward import Latent, ternary
+from bifl.core.layout import Layout, Tensor
+from bifl.core.message import Floats
+from bifl.engine.simulator import simulate
 from bifl.errors import ConfigError
-from bifl.experiment import Experiment
-from bifl.layout import Layout, Tensor
-from bifl.message import Floats
-from bifl.model import Model
-from bifl.nn.flat import Network
-from bifl.nn.forward import Latent, ternary
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import build, judge
+from bifl.export.model import Model
 from bifl.nn.models import mnist_cnn
-from bifl.runtime.simulate import simulate
-from bifl.runtime.world import build, judge
+from bifl.nn.network import Network
 
 LAYOUT = Layout(("a", "b"), (Tensor("a.weight", (5,), 0), Tensor("b.weight", (3,), 1)), (Tensor("norm.weight", (1,)),), ())
 AUX = np.array([0.9, -0.5, 0.2, -0.3, 0.1, 2.0, -1.0, 0.0], np.float32)
@@ -32,55 +32,60 @@ def algorithm(**parameters: float) -> Algorithm:
     return made
 
 
-def state(weights: Floats = AUX, real: tuple[float, ...] = (0.5, 2, 1)) -> tuple[Client, Shared]:
+def state(weights: Floats = AUX, real: tuple[float, ...] = (0.5, 2, 1)) -> tuple[Client, Public]:
     reals = np.array(real, np.float32)
-    return Client(weights, weights, reals, 10, key=0), Shared(0, 0, LAYOUT, weights, reals)
+    return Client(weights, weights, reals, 10), Public(0, 0, LAYOUT, weights, reals)
+
+
+def said(found: Message | Sent) -> Message:
+    assert isinstance(found, Message)
+    return found
 
 
 def test_uploads_are_what_the_network_computed_with() -> None:
-    client, shared = state()
-    upload = algorithm().upload(client, shared)
+    client, public = state()
+    upload = said(algorithm().upload(client, public))
     assert upload.alphabet == TERNARY
     aux = torch.from_numpy(AUX)
-    placed = ternary.weights(Latent(aux, aux, 0, 0, torch.tensor([0.5, 2.0]), LAYOUT.sizes))
+    placed = ternary.weights(Latent(aux, aux, 0, 0, torch.tensor([0.5, 2.0]), LAYOUT.sizes, training=True))
     assert (upload.values() * np.repeat([0.5, 2], LAYOUT.sizes)).tolist() == placed.tolist()
 
 
 def test_the_server_averages_with_each_senders_factor_and_quantises_again() -> None:
-    _, shared = state()
+    _, public = state()
     one = Message(np.array([2, 0, 1, 0, 1, 2, 0, 1]), TERNARY, np.array([0.5, 2, 1], np.float32), weight=10)
     other = Message(np.array([2, 2, 1, 0, 2, 1, 0, 1]), TERNARY, np.array([1, 4, 3], np.float32), weight=10)
-    tally = algorithm().aggregate([one, other], shared)
+    tally = mean(algorithm().reads(upload, public) for upload in (one, other))
     assert tally.mean.tolist() == [0.75, 0.25, 0, -0.75, 0.5, 1, -3, 0]
-    news = algorithm().broadcast(tally, shared, None)
+    news = said(algorithm().broadcast(tally, public, Server()))
     assert news.alphabet == TERNARY
     assert news.values().tolist() == [1, 1, 0, -1, 1, 1, -1, 0]
     assert news.real.tolist() == [np.float32(0.5625), 2, 2], "mean kept magnitudes; other reals are averaged"
-    after = algorithm().absorb(shared, news)
+    after = algorithm().absorb(public, news)
     aux = algorithm().update(state()[0], after, news).aux
     assert aux.tolist() == [0.5625, 0.5625, 0, -0.5625, 0.5625, 2, -2, 0]
 
 
 @pytest.mark.parametrize(("small", "large", "alphabet"), [(0.90, 0.92, TERNARY), (0.88, 0.92, FLOAT32), (0.95, 0.92, TERNARY)])
 def test_floats_are_sent_where_ternary_loses_three_points(small: float, large: float, alphabet: object) -> None:
-    client, shared = state()
-    tally = algorithm().aggregate([algorithm().upload(client, shared)._replace(weight=1)], shared)
+    client, public = state()
+    tally = mean([algorithm().reads(said(algorithm().upload(client, public)), public)])
     tally = tally._replace(mean=AUX.astype(np.float64))
 
     def scores(weights: Floats, real: Floats) -> float:
         return small if np.isin(weights, (-1, 0, 1)).all() else large
 
-    news = algorithm().broadcast(tally, shared, scores)
+    news = said(algorithm().broadcast(tally, public, Server(judge=scores)))
     assert news.alphabet == alphabet
     if alphabet == FLOAT32:
-        after = algorithm().absorb(shared, news)
+        after = algorithm().absorb(public, news)
         np.testing.assert_allclose(algorithm().update(client, after, news).aux, AUX, rtol=1e-6)
 
 
 def test_a_layer_of_zeros_stays_one() -> None:
-    _, shared = state()
+    _, public = state()
     upload = Message(np.ones(8, np.uint8), TERNARY, np.array([0.5, 2, 1], np.float32))
-    news = algorithm().broadcast(algorithm().aggregate([upload], shared), shared, None)
+    news = said(algorithm().broadcast(mean([algorithm().reads(upload, public)]), public, Server()))
     assert news.values().tolist() == [0] * 8
     assert np.isfinite(news.real).all()
 
@@ -88,8 +93,8 @@ def test_a_layer_of_zeros_stays_one() -> None:
 def test_no_more_than_a_trit_is_sent() -> None:
     layout = Network(mnist_cnn(10), ternary).layout
     trits = np.ones(layout.count, np.uint8)
-    empty = len(wire.encode(Message(trits[:0], TERNARY, np.zeros(layout.reals, np.float32))))
-    full = len(wire.encode(Message(trits, TERNARY, np.zeros(layout.reals, np.float32))))
+    empty = len(codec.encode(Message(trits[:0], TERNARY, np.zeros(layout.reals, np.float32))))
+    full = len(codec.encode(Message(trits, TERNARY, np.zeros(layout.reals, np.float32))))
     assert 8 * (full - empty) <= 1.6 * layout.count + 8
 
 
@@ -100,7 +105,7 @@ def test_the_judge_holds_out_training_images_only_where_it_is_needed() -> None:
     assert {len(part) for part in world.parts} == {980}
     score = judge(world, 1)
     assert score is not None
-    assert 0 <= score(world.shared.weights, world.shared.real) <= 1
+    assert 0 <= score(world.public.weights, world.public.real) <= 1
     plain = build(Experiment(algorithm="fedavg", clients=4))
     assert len(plain.held) == 0
     assert judge(plain, 1) is None

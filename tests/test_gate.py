@@ -13,9 +13,9 @@ import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bifl.flower import connections, gate
-from bifl.flower.connections import BoundedConnection
-from bifl.flower.gate import FLEET, TOKEN, Gate, Receive, Scope, Send
+from bifl.deploy import connections, gate
+from bifl.deploy.connections import BoundedConnection
+from bifl.deploy.gate import FLEET, TOKEN, Gate, Receive, Scope, Send
 
 SECRET = "0123456789abcdef"
 SIGNED = b"signature: of a registered client\r\n"

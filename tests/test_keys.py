@@ -14,13 +14,13 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
+from bifl.deploy.certificates import authority, client_key, make_keys, public_keys
+from bifl.deploy.data_check import check_data
+from bifl.deploy.flower_programs import refuse_blanks
+from bifl.deploy.server_commands import SETTINGS, Settings
 from bifl.errors import RunError
-from bifl.experiment import Experiment
-from bifl.flower.commands import SETTINGS, Settings
-from bifl.flower.data_check import check_data
-from bifl.flower.keys import authority, client_key, make_keys, public_keys
-from bifl.flower.processes import refuse_blanks
-from bifl.runtime.folder import RunFolder
+from bifl.experiment.settings import Experiment
+from bifl.runs.folder import RunFolder
 from tests.commands import Run, refused
 
 
@@ -148,13 +148,13 @@ def test_data_is_called_so_that_it_is_found_from_any_folder(tmp_path: Path, monk
 
 
 def test_a_client_s_watchman_does_without_torch() -> None:
-    program = "import sys, bifl.cli, bifl.flower.supernode; sys.exit('torch' in sys.modules or 'flwr' in sys.modules)"
+    program = "import sys, bifl.cli, bifl.deploy.client_commands; sys.exit('torch' in sys.modules or 'flwr' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_a_client_s_process_imports_no_more_than_it_needs() -> None:
     """A new process per message: what it imports is paid in every round."""
     heavy = ("scipy.optimize", "numba", "matplotlib", "mlxtend", "pandas", "sklearn", "plotly")
-    program = f"import sys, bifl.flower.client; sys.exit(' '.join(name for name in {heavy} if name in sys.modules) or 0)"
+    program = f"import sys, bifl.deploy.client_app; sys.exit(' '.join(name for name in {heavy} if name in sys.modules) or 0)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

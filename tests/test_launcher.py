@@ -27,10 +27,10 @@ from flwr.supernode import start_client_internal
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from flwr.supernode.nodestate import NodeStateFactory
 
+from bifl.deploy import gate, launcher
+from bifl.deploy.bundle import APP, Bundle, ForeignBundleError, content, named, own, refuse_foreign
+from bifl.deploy.pinned import pull_own_only, refuse_foreign_run
 from bifl.errors import RunError
-from bifl.flower import gate, launcher
-from bifl.flower.bundle import APP, Bundle, ForeignBundleError, content, named, own, refuse_foreign
-from bifl.flower.pinned import pull_own_only, refuse_foreign_run
 
 
 def changed(folder: Path, old: str, new: str) -> bytes:
@@ -50,7 +50,7 @@ def test_the_bundle_does_not_depend_on_where_it_lies(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("[] #", '["evil"] #'), ("bifl.flower.client:app", "bifl.flower.evil:app"), ("600.0", "601.0")]
+    ("old", "new"), [("[] #", '["evil"] #'), ("bifl.deploy.client_app:app", "bifl.deploy.evil:app"), ("600.0", "601.0")]
 )
 def test_a_bundle_with_our_names_and_other_content_is_foreign(tmp_path: Path, old: str, new: str) -> None:
     other = named(changed(tmp_path, old, new))
@@ -149,7 +149,7 @@ def test_flowers_programs_start_each_other_through_the_launcher_and_no_others() 
     real.Popen = lambda command, **options: started.append(command)
     children = launcher._Children(real)
     children.Popen(["flower-superexec", "--insecure"])
-    assert started == [[sys.executable, "-P", "-m", "bifl.flower.launcher", "flower-superexec", "--insecure"]]
+    assert started == [[sys.executable, "-P", "-m", "bifl.deploy.launcher", "flower-superexec", "--insecure"]]
     for program in ("flwr-agentapp", "flwr-simulation", "flwr-connector", "sh"):
         with pytest.raises(RunError, match=program):
             children.Popen([program])
@@ -183,7 +183,7 @@ def test_registered_is_who_signs_with_a_registered_key() -> None:
 
 
 def launch(*words: str, **environment: str) -> str:
-    command = [sys.executable, "-P", "-m", "bifl.flower.launcher", *words]
+    command = [sys.executable, "-P", "-m", "bifl.deploy.launcher", *words]
     own = {name: value for name, value in os.environ.items() if name != launcher.ENVIRONMENT}
     done = subprocess.run(command, env=own | environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2

@@ -11,14 +11,17 @@ import pytest
 import torch
 from torch import nn
 
-from bifl.algorithm import Client
+from bifl.core import Client
+from bifl.core.forward import Forward, Latent, binary, real, ternary
 from bifl.errors import ConfigError
 from bifl.nn.binarize import binarize
-from bifl.nn.flat import Network
-from bifl.nn.forward import Forward, Latent, binary, real, straight_through_sign, ternary, trained_ternary
 from bifl.nn.models import celeba_cnn, femnist_cnn, mnist_cnn
-from bifl.nn.optim import Adam, Sgd
-from bifl.train import Plan, Samples, batches, schedule, train
+from bifl.nn.network import Network, PlainNetwork
+from bifl.nn.optimizers import Adam, Sgd
+from bifl.nn.straight_through import straight_through_sign
+from bifl.training.local import batches, train
+from bifl.training.plan import Plan, learning_rate
+from bifl.training.samples import Samples
 
 pytestmark = pytest.mark.floats
 
@@ -29,7 +32,7 @@ def latent(aux: torch.Tensor) -> Latent:
 
 def test_sign_of_zero_is_minus_one_and_the_gradient_passes_unchanged() -> None:
     aux = torch.tensor([-0.5, 0.0, 0.5], requires_grad=True)
-    signs = straight_through_sign(latent(aux))
+    signs = straight_through_sign(aux)
     assert signs.tolist() == [-1, -1, 1]
     signs.backward(torch.tensor([1.0, 2.0, 3.0]))  # type: ignore[no-untyped-call]
     assert aux.grad is not None
@@ -42,30 +45,32 @@ def test_pooling_first_changes_no_number() -> None:
     assert torch.equal(torch.tanh(pool(x)), pool(torch.tanh(x)))
 
 
+BOTH = pytest.mark.parametrize("kind", [Network, PlainNetwork])
+
+
 def plain_network() -> nn.Sequential:
     """Without batch-norm, so that ϑ matters."""
     torch.manual_seed(0)
     return nn.Sequential(OrderedDict(flatten=nn.Flatten(), one=nn.Linear(4, 5), tanh=nn.Tanh(), two=nn.Linear(5, 3)))
 
 
-def test_theta_scales_weights_and_bias_and_gets_the_right_gradient() -> None:
-    network = Network(plain_network())
+@BOTH
+def test_theta_scales_weights_and_bias_and_gets_the_right_gradient(kind: type[Network]) -> None:
+    network = kind(plain_network())
     aux = torch.from_numpy(network.initial()[0]).requires_grad_()
     real = torch.tensor([0.7, -1.3], requires_grad=True)
     x, y = torch.randn(6, 1, 2, 2), torch.randint(0, 3, (6,))
-    network.place(latent(aux), real, binary)
-    loss = nn.functional.cross_entropy(network.module(x), y)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss = network.learn(latent(aux), real, binary, x, y)
 
     # the definition, spelled out: a_l = ϑ_l · f_l(Sign(W̄_l), a_{l-1})
-    signs = straight_through_sign(latent(aux.detach())).requires_grad_()
+    signs = straight_through_sign(aux.detach()).requires_grad_()
     theta = real.detach().clone().requires_grad_()
     one, bias_one, two, bias_two = torch.split_with_sizes(signs, [20, 5, 15, 3])
     hidden = torch.tanh(theta[0] * nn.functional.linear(x.flatten(1), one.view(5, 4), bias_one))
     scores = theta[1] * nn.functional.linear(hidden, two.view(3, 5), bias_two)
     expected = nn.functional.cross_entropy(scores, y)
     expected.backward()  # type: ignore[no-untyped-call]
-    assert torch.allclose(loss, expected)
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
     assert aux.grad is not None
     assert signs.grad is not None
     assert real.grad is not None
@@ -83,19 +88,18 @@ def samples(count: int = 12) -> Samples:
 
 def client_of(network: Network) -> Client:
     aux, real = network.initial()
-    return Client(aux, aux, real, 12, key=5)
+    return Client(aux, aux, real, 12, 5)
 
 
-def test_training_is_descent_on_aux_clipped_after_every_step() -> None:
-    network = Network(plain_network())
+@BOTH
+def test_training_is_descent_on_aux_clipped_after_every_step(kind: type[Network]) -> None:
+    network = kind(plain_network())
     client = client_of(network)
     trained, _ = train(client, network, binary, samples(), torch.arange(12), Plan("sgd", 0.5, 12, 1))
 
     again = Network(plain_network())
     aux = torch.from_numpy(client.aux.copy()).requires_grad_()
-    again.place(latent(aux), torch.ones(2), binary)
-    images, labels = samples().batch(slice(None))
-    nn.functional.cross_entropy(again.module(images), labels).backward()  # type: ignore[no-untyped-call]
+    again.learn(latent(aux), torch.ones(2), binary, *samples().batch(slice(None)))
     assert aux.grad is not None
     expected = (aux.detach() - 0.5 * aux.grad).clamp(-1, 1).numpy()
     np.testing.assert_allclose(trained.aux, expected, atol=1e-6)
@@ -191,8 +195,8 @@ def test_optimisers_equal_torchs(ours: type[Adam] | type[Sgd], theirs: type[torc
 
 def test_the_learning_rate_steps_after_the_named_rounds() -> None:
     rates, steps = (0.005, 0.002, 0.001), (30, 60)
-    assert [schedule(r, rates, steps) for r in (1, 30, 31, 60, 61, 100)] == [0.005, 0.005, 0.002, 0.002, 0.001, 0.001]
-    assert schedule(50, (0.1,), steps) == 0.1
+    assert [learning_rate(r, rates, steps) for r in (1, 30, 31, 60, 61, 100)] == [0.005, 0.005, 0.002, 0.002, 0.001, 0.001]
+    assert learning_rate(50, (0.1,), steps) == 0.1
 
 
 @pytest.mark.parametrize(
@@ -213,8 +217,8 @@ def test_the_ternary_forward_and_its_gradients() -> None:
     """Two layers of five and three weights; Δ = 0.7·mean|θ| is 0.28 and 0.7."""
     aux = torch.tensor([0.9, -0.5, 0.2, -0.3, 0.1, 2.0, -1.0, 0.0], requires_grad=True)
     scales = torch.tensor([0.5, -2.0], requires_grad=True)
-    state = Latent(aux, aux.detach(), 0, 0, scales, (5, 3))
-    weights = trained_ternary(state)
+    state = Latent(aux, aux.detach(), 0, 0, scales, (5, 3), training=True)
+    weights = ternary.weights(state)
     assert weights.tolist() == [0.5, -0.5, 0, -0.5, 0, -2, 2, 0]
     gradient = torch.arange(1.0, 9.0)
     weights.backward(gradient)  # type: ignore[no-untyped-call]
@@ -222,7 +226,7 @@ def test_the_ternary_forward_and_its_gradients() -> None:
     assert scales.grad is not None
     assert aux.grad.tolist() == [0.5, 1, 3, 2, 5, -12, -14, 8], "w_q·g where |θ| > Δ, else g"
     assert scales.grad.tolist() == [1 - 2 - 4, 6 - 7], "Σ g·I"
-    shown = trained_ternary(state._replace(progress=1))
+    shown = ternary.weights(state._replace(training=False))
     assert torch.equal(shown[:5], 0.5 * aux[:5]), "when evaluated, the weights are what the server said"
 
 

@@ -11,15 +11,15 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
-from bifl import wire
+from bifl import codec
 from bifl.data.datasets import dataset
+from bifl.deploy import protocol
+from bifl.deploy.server_app import federate, open_folder, rules, run_rounds
 from bifl.errors import ConfigError
-from bifl.experiment import Experiment
-from bifl.flower import letters
-from bifl.flower.server import federate, open_folder, rules, run_rounds
-from bifl.runtime.folder import RunFolder
+from bifl.experiment.settings import Experiment
+from bifl.runs.folder import RunFolder
 from tests.federation import deploy, neighbours, quick, same, simulated, told
-from tests.grid import LocalGrid, Node
+from tests.grid import BALLOT, STATISTICS, LocalGrid, Node, kind_of
 from tests.test_docs import python_blocks
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -46,7 +46,7 @@ def test_the_same_bytes_as_the_simulator(tmp_path: Path, small: Path, settings: 
     same(simulated(tmp_path / "simulated", experiment), tmp_path / "deployed")
     assert not any(record.refused or record.missing for record in records)
     assert {kind for node in grid.nodes.values() for kind in node.kinds} <= {
-        letters.HELLO, letters.TURN, letters.MEASURE, letters.SCORE, letters.HEAR,
+        protocol.HELLO, BALLOT, STATISTICS, protocol.SCORE, protocol.HEAR,
     }  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def test_one_is_missing_and_comes_back(tmp_path: Path, small: Path) -> None:
     assert counts == [3, 2, 2, 3, 3, 3]
     assert extra[3] > 0
     assert not any(extra[:3] + extra[4:])
-    totals = [wire.read_header((tmp_path / f"run/messages/round-0000{n}/broadcast").read_bytes()).total for n in range(1, 7)]
+    totals = [codec.read_header((tmp_path / f"run/messages/round-0000{n}/broadcast").read_bytes()).total for n in range(1, 7)]
     assert [3 * total // totals[0] for total in totals] == counts
 
 
@@ -84,7 +84,7 @@ def test_a_newcomer_joins_late(tmp_path: Path, small: Path) -> None:
         grid.nodes[101].online = record.round >= 2
         counts.append(record.clients)
     assert counts == [2, 2, 3, 3]
-    assert grid.nodes[101].kinds[0] == letters.HELLO
+    assert grid.nodes[101].kinds[0] == protocol.HELLO
 
 
 def test_a_client_that_lost_its_folder_is_told_everything_again(tmp_path: Path, small: Path) -> None:
@@ -97,10 +97,10 @@ def test_a_client_that_lost_its_folder_is_told_everything_again(tmp_path: Path, 
             shutil.rmtree(tmp_path / "state-1")
     whole = simulated(tmp_path / "simulated", experiment)
     assert (tmp_path / "deployed/model").read_bytes() == (whole / "model").read_bytes()
-    assert grid.nodes[101].kinds.count(letters.HELLO) == 2
+    assert grid.nodes[101].kinds.count(protocol.HELLO) == 2
 
 
-@pytest.mark.parametrize("when", [letters.TURN, letters.MEASURE])
+@pytest.mark.parametrize("when", [BALLOT, STATISTICS])
 def test_a_killed_server_continues(tmp_path: Path, small: Path, when: str) -> None:
     """In the middle of round 2, after some have answered: what they did twice they did the same way."""
     experiment = quick(small)
@@ -108,7 +108,7 @@ def test_a_killed_server_continues(tmp_path: Path, small: Path, when: str) -> No
     seen: list[str] = []
 
     def die(message: Message) -> None:
-        seen.append(message.metadata.message_type)
+        seen.append(kind_of(message))
         if seen.count(when) == 5:
             raise KeyboardInterrupt
 
@@ -116,7 +116,7 @@ def test_a_killed_server_continues(tmp_path: Path, small: Path, when: str) -> No
     with pytest.raises(KeyboardInterrupt):
         deploy(grid, tmp_path / "deployed", experiment)
     grid.before_push = lambda message: None
-    run = open_folder("", str(tmp_path / "deployed"))
+    run, _ = open_folder("", str(tmp_path / "deployed"))
     run.keep_messages = True
     assert [record.round for record in run_rounds(grid, run, rules(experiment))] == [2, 3]
     whole = simulated(tmp_path / "simulated", experiment)

@@ -13,10 +13,10 @@ import pytest
 
 from bifl.data.arrays import held_out, normaliser
 from bifl.data.datasets import Dataset, dataset
+from bifl.deploy.local_data import local_images
+from bifl.deploy.protocol import Terms
 from bifl.errors import ConfigError, DataError
-from bifl.experiment import Experiment
-from bifl.flower.letters import Terms
-from bifl.flower.local_data import local_images
+from bifl.experiment.settings import Experiment
 from tests.commands import Run, refused
 
 GOOD: dict[str, Any] = {

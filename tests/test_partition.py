@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bifl.data.partition import partition, split
+from bifl.data.partitions import partition, split
 from bifl.errors import ConfigError
 
 LABELS = np.repeat(np.arange(10), 60)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bifl.flower.letters import Refusal
-from bifl.flower.permits import named_files, permitted
+from bifl.deploy.permits import named_files, permitted
+from bifl.deploy.protocol import Refusal
 
 
 def words(**changes: str) -> str:
@@ -32,7 +32,7 @@ def test_the_operator_s_own_file_is_run(tmp_path: Path) -> None:
     """Known by its name: on another machine it lies elsewhere."""
     file = tmp_path / "permitted_net.py"
     file.write_text(
-        "from bifl.algorithms.paper import biml\nfrom bifl.algorithm import register\n\n"
+        "from bifl.algorithms.paper import biml\nfrom bifl.core import register\n\n"
         "@register\ndef permitted_net(alpha: float = 1.25):\n    '''Mine.'''\n    return biml(alpha)\n"
     )
     text = words(algorithm="/srv/elsewhere/permitted_net.py:permitted_net")

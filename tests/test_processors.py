@@ -16,11 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bifl.algorithm import Message, Shared, absorb, take_over
-from bifl.experiment import Experiment
-from bifl.flower.public import digest, restored, whole
-from bifl.message import FLOAT32, NOTHING
-from bifl.runtime.world import serve
+from bifl.core import Message, Public, take_over
+from bifl.core.algorithm import absorb
+from bifl.core.message import FLOAT32, NOTHING
+from bifl.engine.catch_up import digest, restored, whole
+from bifl.exchanges import exchanges_of
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import serve
 from tests.processors import EMULATED, environment
 from tests.test_docs import python_blocks
 
@@ -61,23 +63,24 @@ def test_an_old_and_a_new_processor_make_a_federation(tmp_path: Path, small: Pat
     assert [name for name, meaning in read[0].items() if read[1][name] != meaning] == []
 
 
-def adding(shared: Shared, news: Message) -> Shared:
+def adding(public: Public, news: Message) -> Public:
     """An `absorb` for broadcasts that are changes: the new state depends on the initial weights for ever."""
-    return take_over(shared, news)._replace(weights=shared.weights + news.values())
+    return take_over(public, news)._replace(weights=public.weights + news.values())
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2])
 @pytest.mark.parametrize("react", [take_over, adding])
-def test_the_whole_state_does_without_the_readers_initial_weights(rounds: int, react: Callable[[Shared, Message], Shared]) -> None:
+def test_the_whole_state_does_without_the_readers_initial_weights(rounds: int, react: Callable[[Public, Message], Public]) -> None:
     experiment = Experiment(algorithm="fedavg", clients=2)
     world = serve(experiment)
-    algorithm, fresh = replace(experiment.build().at(1), absorb=react), world.shared
-    shared, generator = fresh, np.random.default_rng(0)
+    algorithm, fresh = replace(experiment.build().at(1), absorb=react), world.public
+    public, generator = fresh, np.random.default_rng(0)
     for round in range(1, rounds + 1):
         symbols = generator.normal(size=fresh.layout.count).astype(np.float32)
-        shared = absorb(algorithm, shared, Message(symbols, FLOAT32, fresh.real, NOTHING, round=round))
+        public = absorb(algorithm, public, Message(symbols, FLOAT32, fresh.real, NOTHING, round=round))
     elsewhere = fresh._replace(weights=np.nextafter(fresh.weights, np.float32(2)))
-    assert digest(elsewhere, experiment) != digest(fresh, experiment)
-    said = whole(shared, experiment, algorithm, fresh)
-    assert digest(restored(said, algorithm, elsewhere), experiment) == digest(shared, experiment)
+    assert digest(elsewhere, True) != digest(fresh, True)
+    exchanges = exchanges_of(experiment, algorithm, world.network, world.data.images.shape[1:])
+    said = whole(public, exchanges, fresh, True, {})
+    assert digest(restored(said, exchanges, elsewhere), True) == digest(public, True)
     assert ("model" in said) == (rounds == 0 or react is adding), "the model only where the broadcasts do not tell it"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -9,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from bifl.algorithm import BINARY, Message
-from bifl.layout import Layout, Tensor
-from bifl.wire import SHORT, Context, decode, encode
-from bifl.wire.reals import from_grid, on_grid, read_rice, rice, to_grid
+from bifl.codec import SHORT, Context, WireError, decode, encode, read_header
+from bifl.codec.reals import from_grid, on_grid, read_rice, rice, to_grid
+from bifl.core import BINARY, Message, Public
+from bifl.core.layout import Layout, Tensor
 
 pytestmark = pytest.mark.floats
 
@@ -63,6 +66,71 @@ def test_rounding_is_right_on_average() -> None:
         rounded = from_grid(to_grid(np.full(100_000, value), 6, np.random.default_rng(0)), 6)
         step = max(1, 2.0 ** np.floor(np.log2(abs(value)))) / 2**6
         assert abs(rounded.mean() - value) < 4 * step / 100_000**0.5
+
+
+def context_with(real: npt.NDArray[np.float32]) -> Context:
+    weights = np.zeros(8, np.float32)
+    return Context(LAYOUT, 1, SHORT, Public(0, 0, LAYOUT, weights, real))
+
+
+def uploads_of(real: npt.NDArray[np.float32], context: Context, senders: int) -> npt.NDArray[np.float32]:
+    """(senders, reals) what the server reads when so many clients upload the same real numbers."""
+    message = Message(np.zeros(8, np.uint8), BINARY, real, round=1)
+    return np.stack([decode(encode(message._replace(sender=client), context), context).real for client in range(senders)])
+
+
+@pytest.mark.parametrize("step", [0.0, 0.0007])
+def test_the_mean_of_many_uploads_keeps_small_steps_of_gamma_and_beta(step: float) -> None:
+    """γ and β are rounded at random, each client's on its own; also where they equal what both ends know: that is off the grid."""
+    known = np.concatenate([np.zeros(2), np.full(6, 0.3001), np.zeros(5), np.zeros(3), np.ones(3)]).astype(np.float32)
+    real = known.copy()
+    real[2:8] += np.float32(step)
+    read = uploads_of(real, context_with(known), 2000)[:, 2:8]
+    grid = 2.0**-6
+    assert set(np.unique(read)) == {np.float32(0.296875), np.float32(0.3125)}, "the grid's two neighbours, 19/64 and 20/64"
+    assert np.all(np.abs(read.mean(0) - real[2:8]) < 4 * 0.5 * grid / 2000**0.5)
+
+
+def test_statistics_that_are_no_news_are_read_as_known() -> None:
+    """Every client sends the same number for a statistic that it has not measured, at about a bit each."""
+    generator = np.random.default_rng(0)
+    known = np.concatenate([np.zeros(13), generator.normal(size=3), 2 + generator.exponential(size=3)]).astype(np.float32)
+    read = uploads_of(known, context_with(known), 50)[:, 13:]
+    assert np.all(read == read[0])
+    assert np.all(np.abs(read[0] - known[13:]) < 2.0**-5 * np.abs(known[16:].max()))
+
+
+def test_known_numbers_beyond_the_grid_do_not_prevent_short_ones() -> None:
+    """After a broadcast that diverged, the next uploads are spelled as differences to zero."""
+    known = np.full(LAYOUT.reals, np.inf, np.float32)
+    real = np.concatenate([np.zeros(13), np.zeros(3), np.ones(3)]).astype(np.float32)
+    message, context = Message(np.zeros(8, np.uint8), BINARY, real, sender=0, round=1), context_with(known)
+    data = encode(message, context)
+    assert read_header(data).precision == SHORT.upload
+    assert decode(data, context).real.tolist() == real.tolist()
+
+
+@pytest.mark.parametrize("bits", [6, 10])
+def test_numbers_beyond_the_grid_are_refused(bits: int) -> None:
+    """A sender may spell any integer; those beyond the grid stand for no float32."""
+    context = Context(LAYOUT, 1, SHORT)
+    sender = 0 if bits == SHORT.upload else None
+    message = Message(np.zeros(8, np.uint8), BINARY, np.zeros(LAYOUT.reals, np.float32), sender=sender, round=1)
+    data = encode(message, context)
+    header = read_header(data)
+    exact = 4 * int((~LAYOUT.normed).sum())
+    numbers = np.zeros(LAYOUT.reals - exact // 4, np.int64)
+    for largest, taken in ((63 << bits, True), ((63 << bits) + 1, False)):
+        numbers[0] = largest
+        spelled = bytes(exact) + rice(numbers)
+        body = bytearray(data[: 68 + header.symbol_bytes] + spelled)
+        body[64:68] = struct.pack("<I", len(spelled))
+        hostile = bytes(body) + struct.pack("<I", zlib.crc32(body))
+        if taken:
+            assert np.all(np.isfinite(decode(hostile, context).real))
+        else:
+            with pytest.raises(WireError, match="a real number is too large"):
+                decode(hostile, context)
 
 
 @given(st.lists(st.integers(-300_000, 300_000) | st.integers(-3, 3), max_size=100))

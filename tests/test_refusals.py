@@ -16,17 +16,17 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from rich.console import Console
 
-from bifl.algorithm import FLOAT32
+from bifl.core import FLOAT32
+from bifl.deploy import events, protocol
+from bifl.deploy.client_app import app
+from bifl.deploy.events import REFUSED
+from bifl.deploy.server_app import rules, run_rounds
+from bifl.deploy.server_commands import Watch
 from bifl.errors import RunError
-from bifl.flower import events, letters
-from bifl.flower.client import app
-from bifl.flower.commands import Watch
-from bifl.flower.events import REFUSED
-from bifl.flower.server import rules, run_rounds
-from bifl.runtime.folder import RunFolder
-from bifl.screen import Meter
+from bifl.runs.folder import RunFolder
+from bifl.show.terminal import Meter
 from tests.federation import deploy, flipped, neighbours, otherwise, quick, spoiled, told
-from tests.grid import Clock, LocalGrid, Node
+from tests.grid import BALLOT, STATISTICS, Clock, LocalGrid, Node, kind_of
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -74,7 +74,7 @@ def test_what_cannot_be_counted_is_refused(
 
 def test_spoiled_statistics_are_refused(tmp_path: Path, small: Path) -> None:
     grid = neighbours(tmp_path)
-    grid.nodes[102].app = spoiled(flipped, letters.MEASURE)
+    grid.nodes[102].app = spoiled(flipped, STATISTICS)
     records = deploy(grid, tmp_path / "run", quick(small, rounds=1))
     assert [(record.clients, record.refused) for record in records] == [(3, 1)]
 
@@ -85,8 +85,8 @@ def test_a_late_ballot_is_refused_and_its_client_told_so(tmp_path: Path, small: 
     voted: list[bool] = []
 
     def slow(message: Message, context: Context) -> Message | None:
-        if message.metadata.message_type == letters.TURN:
-            voted.append(bool(letters.fields_of(message)["voted"]))
+        if kind_of(message) == BALLOT:
+            voted.append(bool(protocol.fields_of(message)["voted"]))
             if len(voted) == 1:
                 late.append((message, context))
                 return None
@@ -116,7 +116,7 @@ def test_too_few_ballots_end_the_run_with_a_reason(tmp_path: Path, small: Path) 
     grid = neighbours(tmp_path)
 
     def broken(message: Message, context: Context) -> Message:
-        if message.metadata.message_type == letters.TURN:
+        if kind_of(message) == BALLOT:
             raise ValueError("no electricity")
         return app(message, context)
 
@@ -130,8 +130,8 @@ def test_too_few_ballots_end_the_run_with_a_reason(tmp_path: Path, small: Path) 
 def test_refused_statistics_name_their_own_round(tmp_path: Path, small: Path) -> None:
     """The broadcast of round 1 is out by then, and yet these are the statistics of round 1."""
     grid = neighbours(tmp_path)
-    grid.nodes[101].app = spoiled(flipped, letters.MEASURE)
-    grid.nodes[102].app = spoiled(lambda data: "none", letters.MEASURE)
+    grid.nodes[101].app = spoiled(flipped, STATISTICS)
+    grid.nodes[102].app = spoiled(lambda data: "none", STATISTICS)
     deploy(grid, tmp_path / "run", quick(small, rounds=1))
     said = told(tmp_path / "run", REFUSED).splitlines()
     assert [line.split(": ")[:2] for line in said] == [["round 1", "client 1 refused"], ["round 1", "client 2 refused"]]
@@ -142,7 +142,7 @@ def test_what_a_client_says_of_its_errors_is_shown_and_obeyed_by_nobody(tmp_path
     grid = neighbours(tmp_path)
 
     def broken(message: Message, context: Context) -> Message:
-        if message.metadata.message_type == letters.TURN:
+        if kind_of(message) == BALLOT:
             return Message(Error(2, reason), reply_to=message)
         return app(message, context)
 
@@ -182,7 +182,7 @@ class Damaging(LocalGrid):
 
     def _carried(self, message: Message) -> Message:
         objects = {name: thing.deflate() for name, thing in get_all_nested_objects(message).items()}
-        if (message.metadata.message_type, message.metadata.src_node_id) == (letters.TURN, 102):
+        if (message.metadata.message_type, message.metadata.src_node_id) == (protocol.EXCHANGE, 102):
             objects = {name: data[:-9] + b"\xff" * 9 for name, data in objects.items()}
         found = inflate_object_from_contents(message.object_id, objects)
         assert isinstance(found, Message)
@@ -196,15 +196,15 @@ def test_one_client_s_errors_never_end_a_run(tmp_path: Path, small: Path, code: 
     asked: list[str] = []
 
     def broken(message: Message, context: Context) -> Message:
-        asked.append(message.metadata.message_type)
-        if message.metadata.message_type == letters.TURN and asked.count(letters.TURN) < 9:
+        asked.append(kind_of(message))
+        if kind_of(message) == BALLOT and asked.count(BALLOT) < 9:
             return Message(Error(code, "no electricity"), reply_to=message)
         return app(message, context)
 
     grid.nodes[101].app = broken
     records = deploy(grid, tmp_path / "run", quick(small, clients=2, rounds=1), least=2, deadline=5)
     assert [record.clients for record in records] == [2]
-    assert asked.count(letters.TURN) == 9
+    assert asked.count(BALLOT) == 9
 
 
 def test_clients_that_cannot_join_are_no_reason_to_wait_for_ever(tmp_path: Path, small: Path, clock: Clock) -> None:

@@ -7,30 +7,23 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bifl import paper
-from bifl.experiment import Experiment, pairs
-from bifl.plot import PALETTE
-from bifl.report import figures
+from bifl.experiment.settings import Experiment, pairs
+from bifl.paper import values
+from bifl.report import charts
 from bifl.report.collect import Result, read
-from bifl.report.page import render, write
+from bifl.report.page import render
 from bifl.report.remarks import ordering
 from bifl.report.summary import settings
-from bifl.runtime.record import Record
+from bifl.runs.record import Record
+from bifl.show.plot import PALETTE
 from tests.commands import Run, refused
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
-
 ROUNDS = 30
-PATIENCE = 300_000  # ms: a busy machine is slow, not wrong
 
 
 def result(*overrides: str, preset: str = "mnist5k-iid", level: float = 0.9, rounds: int = ROUNDS, votes: bool = True) -> Result:
@@ -55,7 +48,7 @@ def test_seeds_are_averaged_and_stand_beside_the_paper() -> None:
     assert len(row.runs) == 2  # one more is still under way, and one was given twice
     assert row.final().mean == pytest.approx(97.0, abs=0.01)
     assert row.final().std == pytest.approx(1.414, abs=0.01)
-    assert row.printed == paper.Value(97.17, 0.21)
+    assert row.printed == values.Value(97.17, 0.21)
     assert row.average("up_bpp") == 0.5
     assert row.up_per_client() == 100_000
     assert row.reach(97) is None  # one seed does not
@@ -141,7 +134,7 @@ def test_the_order_is_one_of_algorithms_that_differ_in_nothing_else() -> None:
 def test_colours_are_the_pictures_and_stay_with_a_label() -> None:
     style = (files("bifl.report") / "style.css").read_text()
     assert [colour.upper() for colour in re.findall(r"--series-\d: (#\w+);", style)[: len(PALETTE)]] == list(PALETTE)
-    assert len(PALETTE) == figures.COLOURS
+    assert len(PALETTE) == charts.COLOURS
     names = ["fedavg", "full", "biml", "up_only", "fttq", "up_down", "baseline", "bnn"]
     many = [result(f"algorithm={name}") for name in names]
     few = [result("partition=by_class", f"algorithm={name}") for name in ("hybrid", "up_down", "biml")]
@@ -169,8 +162,8 @@ def test_figures_are_what_plotly_takes() -> None:
 
 def test_records_of_earlier_versions_are_drawn_too() -> None:
     older = [record._replace(layer_flips=None, sureness=None) for record in result().records]
-    assert [trace["name"] for trace in figures.flips(older)["data"]] == ["all layers"]
-    assert figures.sureness(older) is None
+    assert [trace["name"] for trace in charts.flips(older)["data"]] == ["all layers"]
+    assert charts.sureness(older) is None
 
 
 def test_runs_are_found_wherever_they_lie(finished: Path, tmp_path: Path, here: Run) -> None:
@@ -231,7 +224,7 @@ def test_a_split_that_cannot_be_dealt_is_no_obstacle() -> None:
 
 def test_an_algorithm_of_ones_own_is_shown_without_its_folder(tmp_path: Path) -> None:
     file = tmp_path / "my.py"
-    imports = "from bifl.algorithm import register\nfrom bifl.algorithms.paper import up_down\n"
+    imports = "from bifl.core import register\nfrom bifl.algorithms.paper import up_down\n"
     file.write_text(imports + "@register\ndef shy(): return up_down()\n")
     page = render(settings([result(f"algorithm={file}:shy")]))
     assert "name = &#34;my.py:shy&#34;" in page
@@ -239,124 +232,3 @@ def test_an_algorithm_of_ones_own_is_shown_without_its_folder(tmp_path: Path) ->
 
 
 # ---- in a browser ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-    with driver.sync_playwright() as playwright:
-        try:
-            found = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"], timeout=PATIENCE)
-        except driver.Error:
-            pytest.skip("no browser is installed: apt-get install chromium, or python -m playwright install chromium")
-        yield found
-        found.close()
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("report") / "report.html"
-    algorithms = {"fedavg": 0.98, "full": 0.97, "biml": 0.96, "up_only": 0.9, "up_down": 0.88}
-    runs = [
-        result(
-            f"algorithm={name}", f"seed={seed}", f"partition={split}", level=level - seed / 100, votes=name in ("biml", "up_only")
-        )
-        for name, level in algorithms.items()
-        for seed in (0, 1)
-        for split in ("iid", "by_class")
-    ]
-    write(settings(runs), path)
-    return path
-
-
-@contextmanager
-def opened(browser: Browser, report: Path, width: int = 1200, **options: Any) -> Iterator[Page]:
-    """The report in a browser that has no network, and that has nothing to complain about."""
-    page = browser.new_context(viewport={"width": width, "height": 900}, offline=True, **options).new_page()
-    page.set_default_timeout(PATIENCE)
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda line: complaints.append(line.text))
-    page.goto(report.as_uri())
-    page.wait_for_selector("html[data-ready]", state="attached")
-    yield page
-    page.context.close()
-    assert complaints == []
-
-
-def lines(page: Page, chart: str) -> int:
-    return page.locator(f"[data-figure={chart}] .scatterlayer path.js-line[style*='stroke-width: 2px']").count()
-
-
-def test_every_chart_is_drawn(browser: Browser, report: Path) -> None:
-    with opened(browser, report) as page:
-        charts = page.locator(".chart:not([hidden])")
-        assert charts.count() == 13
-        for number in range(charts.count()):
-            box = charts.nth(number).locator(".main-svg").first.bounding_box()
-            assert box
-            assert box["width"] > 300
-            assert box["height"] > 200
-        assert lines(page, "s0-rounds") == lines(page, "s0-uploaded") == 5
-
-
-def test_a_click_on_the_legend_hides_a_line_in_all_charts_of_the_setting(browser: Browser, report: Path) -> None:
-    with opened(browser, report) as page:
-        page.locator("[data-figure=s0-rounds] .legendtoggle").first.click()
-        for chart in ("s0-rounds", "s0-uploaded", "s0-downloaded"):
-            page.wait_for_function(
-                "name => document.querySelector(`[data-figure=${name}]`).data.filter(t => t.visible !== true).length === 2",
-                arg=chart,
-            )
-            assert lines(page, chart) == 4
-        assert lines(page, "s1-rounds") == 5
-
-
-def test_another_run_can_be_looked_into(browser: Browser, report: Path) -> None:
-    with opened(browser, report) as page:
-        section = page.locator("#s0")
-        assert section.locator("[data-figure=s0-votes-2] .bars").count() == 4
-        section.locator("select").select_option(label="fedavg, seed 0")
-        assert section.locator("[data-figure=s0-flips-0] .scatterlayer").count() == 1
-        assert section.locator(".missing").is_visible()
-        section.locator("select").select_option(label="up_only, seed 0")
-        assert section.locator(".missing").is_hidden()
-
-
-def test_air_time_follows_what_is_typed(browser: Browser, report: Path) -> None:
-    with opened(browser, report) as page:
-        upload = page.locator("tr.air [data-time=up]").first
-        page.fill("#up-rate", "80")
-        assert upload.inner_text() == "10 s"  # 100 kB
-        page.fill("#up-rate", "8")
-        assert upload.inner_text() == "100 s"
-        page.fill("#up-rate", "")
-        assert upload.inner_text() == "–"
-        page.get_by_role("button", name="LTE-M").click()
-        assert page.input_value("#up-rate") == "375.0"
-        assert upload.inner_text() == "2.13 s"
-        assert "half duplex" in page.inner_text("#link-note")
-
-
-def test_it_fits_a_phone(browser: Browser, report: Path) -> None:
-    with opened(browser, report, width=390, is_mobile=True, has_touch=True) as page:
-        assert page.evaluate("document.documentElement.scrollWidth") == 390
-        assert (
-            page.evaluate("Math.max(...[...document.querySelectorAll('.chart')].map(c => c.getBoundingClientRect().right))") <= 390
-        )
-
-
-def test_dark_light_and_paper(browser: Browser, report: Path) -> None:
-    with opened(browser, report, color_scheme="dark") as page:
-        ground = "getComputedStyle(document.body).backgroundColor"
-        line = "document.querySelector('[data-figure=s0-rounds]').data.at(-1).line.color"
-        dark = page.evaluate(ground), page.evaluate(line)
-        page.emulate_media(color_scheme="light")
-        page.wait_for_function(f"{line} !== '{dark[1]}'")
-        light = page.evaluate(ground), page.evaluate(line)
-        assert light[0] == "rgb(255, 255, 255)" != dark[0]
-        page.emulate_media(color_scheme="dark", media="print")
-        page.wait_for_function(f"{line} === '{light[1]}'")
-        assert page.evaluate(ground) == light[0]
-        assert not page.locator("nav").is_visible()
-        assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")

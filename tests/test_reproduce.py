@@ -9,19 +9,22 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bifl import cells, paper
+from bifl import __version__
 from bifl.errors import RunError
-from bifl.experiment import Experiment
-from bifl.identity import identity
+from bifl.experiment.identity import identity
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import LastDataset
+from bifl.paper import values
+from bifl.paper.reproduce import _announced, _parts, request, theory_seed, wanted
+from bifl.paper.runner import Store
+from bifl.paper.studies import PLACES, STUDIES
+from bifl.paper.studies import cells as cells_of
+from bifl.paper.study_tables import Shown
 from bifl.report.collect import read as read_results
 from bifl.report.page import render
-from bifl.reproduce.command import _announced, _parts, request, theory_seed, wanted
-from bifl.reproduce.runner import Store
-from bifl.reproduce.studies import PLACES, STUDIES
-from bifl.reproduce.studies import cells as cells_of
-from bifl.reproduce.tables import Shown
-from bifl.runtime.folder import RunFolder
-from bifl.runtime.record import Record
+from bifl.runs import kept
+from bifl.runs.folder import RunFolder
+from bifl.runs.record import Record
 from tests.commands import BIFL, bifl, refused, wait_for_round
 
 RECORD = Record(1, 0.5, 1.0, 1.0, 10, 100, 200, 20, 0.5, 1.5, 0.1, 1.0)
@@ -36,46 +39,46 @@ def test_every_study_runs_on_every_dataset_and_no_two_cells_share_a_name() -> No
         found: dict[str, Experiment] = {}
         for study in STUDIES:
             for cell in cells_of(study, dataset, rounds=5):
-                other = found.setdefault(cells.name(cell.experiment), cell.experiment)
+                other = found.setdefault(kept.name(cell.experiment), cell.experiment)
                 assert identity(other) == identity(cell.experiment)
         assert len(found) >= 30
 
 
 def test_tables_one_and_two_on_mnist_are_the_papers_cells() -> None:
-    printed = [paper.cell_of(cell.experiment) for study in ("table1", "table2") for cell in cells_of(study, "mnist", None)]
+    printed = [values.cell_of(cell.experiment) for study in ("table1", "table2") for cell in cells_of(study, "mnist", None)]
     assert None not in printed
-    assert set(printed) == {cell for cell in paper.CELLS if cell.preset.startswith("mnist")}
+    assert set(printed) == {cell for cell in values.CELLS if cell.preset.startswith("mnist")}
 
 
 def test_a_kept_cell_is_found_by_what_decides_its_numbers(tmp_path: Path) -> None:
     ran = Experiment(rounds=3, workers=2, seed=1)
-    path = cells.save(tmp_path, ran, records(0.1, 0.2, 0.3))
-    assert cells.load(tmp_path, Experiment(rounds=2, workers=1, seed=1)) == records(0.1, 0.2)
-    assert cells.load(tmp_path, Experiment(rounds=9, seed=1)) == records(0.1, 0.2, 0.3)
+    path = kept.save(tmp_path, ran, records(0.1, 0.2, 0.3))
+    assert kept.load(tmp_path, Experiment(rounds=2, workers=1, seed=1)) == records(0.1, 0.2)
+    assert kept.load(tmp_path, Experiment(rounds=9, seed=1)) == records(0.1, 0.2, 0.3)
     for other in (Experiment(seed=2), Experiment(seed=1, lr=0.1), Experiment(seed=1, algorithm={"name": "biml", "alpha": 2.0})):
-        assert cells.load(tmp_path, other) == []
-    assert cells.save(tmp_path, ran, records(0.9)) == path
-    assert len(cells.load(tmp_path, ran)) == 3, "fewer rounds do not replace more"
+        assert kept.load(tmp_path, other) == []
+    assert kept.save(tmp_path, ran, records(0.9)) == path
+    assert len(kept.load(tmp_path, ran)) == 3, "fewer rounds do not replace more"
     assert read_results([tmp_path]).results[0].records == records(0.1, 0.2, 0.3), "the report reads cells"
 
 
 def test_the_same_run_is_the_same_file(tmp_path: Path) -> None:
-    first = cells.save(tmp_path / "a", Experiment(workers=1), records(0.1)).read_bytes()
-    assert cells.save(tmp_path / "b", Experiment(workers=2), records(0.1)).read_bytes() == first
+    first = kept.save(tmp_path / "a", Experiment(workers=1), records(0.1)).read_bytes()
+    assert kept.save(tmp_path / "b", Experiment(workers=2), records(0.1)).read_bytes() == first
 
 
 def test_a_damaged_cell_is_named(tmp_path: Path) -> None:
-    path = cells.save(tmp_path, Experiment(), records(0.1))
+    path = kept.save(tmp_path, Experiment(), records(0.1))
     for damage in (path.read_bytes()[:-9], b"", gzip.compress(b"{}\n"), gzip.compress(b"\xff")):
         path.write_bytes(damage)
         with pytest.raises(RunError, match=path.name):
-            cells.load(tmp_path, Experiment())
+            kept.load(tmp_path, Experiment())
 
 
 def test_everything_is_run_in_the_order_of_the_paper_and_the_first_seed_first() -> None:
     asked = request(["all"], {"dataset": "mnist5k", "seeds": "0,1"}, (Path("a"), Path("b")), quick=False, kept=False)
     assert asked.studies == ["table1", "table2", "alpha", "hybrid", "clients", "unbalanced", "participation", "theory"]
-    experiments = asked.store.missing(wanted(asked, _parts(asked, Console())))
+    experiments = asked.store.missing(wanted(asked, _parts(asked, Console(), LastDataset())))
     seeds = [experiment.seed for experiment in experiments]
     assert seeds == sorted(seeds)
     assert [experiment.algorithm.name for experiment in experiments[:3]] == ["baseline", "fedavg", "bnn"]
@@ -85,7 +88,7 @@ def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
     store = Store(tmp_path / "cells", tmp_path / "work")
     short, long, other = Experiment(rounds=2), Experiment(rounds=3), Experiment(rounds=2, seed=1)
     assert store.missing([short, long, other, short]) == [long, other]
-    cells.save(store.kept, long, records(0.1, 0.2, 0.3))
+    kept.save(store.kept, long, records(0.1, 0.2, 0.3))
     assert store.missing([short, long, other]) == [other]
 
 
@@ -96,7 +99,7 @@ def shown(store: Store, study: str, rounds: int | None) -> Shown:
 def test_remarks_tell_the_order_and_the_price_of_a_switch(tmp_path: Path) -> None:
     for cell in cells_of("hybrid", "mnist5k", rounds=5):
         good = {"fedavg": 0.9, "biml": 0.8}.get(cell.experiment.algorithm.name, 0.7)
-        cells.save(tmp_path, cell.experiment, records(good, good - 0.1, good, good, good))
+        kept.save(tmp_path, cell.experiment, records(good, good - 0.1, good, good, good))
     found = shown(Store(tmp_path, tmp_path), "hybrid", 5)
     assert [line.texts()[3] for line in found.lines] == ["78.00", "68.00", "68.00", "68.00", "88.00"]
     assert found.remarks() == [
@@ -104,6 +107,7 @@ def test_remarks_tell_the_order_and_the_price_of_a_switch(tmp_path: Path) -> Non
         "IID: hybrid T = 1: 70.00 % before the switch, 60.00 % in the round after it.",
         "IID: hybrid T = 2: 60.00 % before the switch, 70.00 % in the round after it.",
         "IID: hybrid T = 3: 70.00 % before the switch, 70.00 % in the round after it.",
+        f"Made by bifl {__version__}.",
     ]
     page = render(found.settings())
     assert '<p class="note">hybrid T = 1: 70.00 % before the switch' in page
@@ -112,9 +116,9 @@ def test_remarks_tell_the_order_and_the_price_of_a_switch(tmp_path: Path) -> Non
 def test_a_table_shows_every_seed_that_is_kept(tmp_path: Path) -> None:
     store = Store(tmp_path, tmp_path)
     base = cells_of("table1", "mnist5k", 2)[4].experiment
-    for seed, kept in ((0, records(0.5, 0.7)), (12, records(0.5, 0.9)), (3, records(0.1))):
-        cells.save(tmp_path, base.changed({"seed": seed}), kept)
-    cells.save(tmp_path, base.changed({"lr": 0.1, "seed": 4}), records(0.1, 0.1))
+    for seed, ran in ((0, records(0.5, 0.7)), (12, records(0.5, 0.9)), (3, records(0.1))):
+        kept.save(tmp_path, base.changed({"seed": seed}), ran)
+    kept.save(tmp_path, base.changed({"lr": 0.1, "seed": 4}), records(0.1, 0.1))
     assert store.seeds(base) == [0, 3, 12]
     found = shown(store, "table1", 2)
     (line,) = found.lines
@@ -128,7 +132,7 @@ def test_a_table_shows_every_seed_that_is_kept(tmp_path: Path) -> None:
 def test_megabytes_stand_beside_the_papers_account(tmp_path: Path) -> None:
     experiment = cells_of("table1", "mnist5k", 1)[4].experiment  # BiFL-BiML, 10 clients
     heavy = RECORD._replace(up_bytes=500_000, down_bytes=3_200_000, up_bpp=0.5)  # of 10 clients with 800,000 parameters
-    cells.save(tmp_path, experiment, [heavy])
+    kept.save(tmp_path, experiment, [heavy])
     (line,) = shown(Store(tmp_path, tmp_path), "table1", 1).lines
     assert line.wide_texts()[-2:] == ["0.50 / 3.20", "1.00 / 3.46"]
 
@@ -136,7 +140,7 @@ def test_megabytes_stand_beside_the_papers_account(tmp_path: Path) -> None:
 def test_every_study_has_its_own_rounds_in_the_report(tmp_path: Path) -> None:
     """FedAvg is in Table I with 100 rounds and in `unbalanced` with 60."""
     known = cells_of("table1", "mnist", None)[1].experiment
-    cells.save(tmp_path, known, records(*[0.9] * 100))
+    kept.save(tmp_path, known, records(*[0.9] * 100))
     lines = [Shown.of(Store(tmp_path, tmp_path), study, "mnist", None, [0]).lines for study in ("table1", "unbalanced")]
     assert [line.series.rounds for (line,) in lines] == [100, 60]
 
@@ -144,10 +148,10 @@ def test_every_study_has_its_own_rounds_in_the_report(tmp_path: Path) -> None:
 def test_reproduce_runs_keeps_and_shows(tmp_path: Path) -> None:
     command = ["reproduce", "unbalanced", "--quick", "rounds=1"]
     first = bifl(*command, cwd=tmp_path)
-    assert "4 cells, 0 known already; 4 to run, 4 rounds: about" in first.stdout
+    assert "4 runs, 0 known already; 4 to run, 4 rounds: about" in first.stdout
     assert "BiFL-BiML" in first.stdout
     again = bifl(*command, cwd=tmp_path)
-    assert "4 cells, all known already" in again.stdout
+    assert "4 runs, all known already" in again.stdout
     more = bifl("reproduce", "unbalanced", "--quick", "rounds=2", cwd=tmp_path)
     assert "4 to run, 4 rounds" in more.stdout, "the first round of each is not run again"
     assert "start anew" not in more.stdout
@@ -157,29 +161,29 @@ def test_reproduce_runs_keeps_and_shows(tmp_path: Path) -> None:
 
 
 def test_a_cell_that_fails_costs_no_table(tmp_path: Path) -> None:
-    """The folder of one cell holds a config of another version, that of another cannot be written to; the third cell is kept."""
+    """The folder of one cell holds a config that cannot be read, that of another cannot be written to; the third cell is kept."""
     command = ["reproduce", "clients", "--quick"]
-    kept, foreign, broken = (cell.experiment for cell in cells_of("clients", "mnist5k", None))
+    known, foreign, broken = (cell.experiment for cell in cells_of("clients", "mnist5k", None))
     store = Store(tmp_path / "runs" / "quick" / "cells", tmp_path / "runs" / "quick" / "work")
-    cells.save(store.kept, kept, records(*[0.5] * 12))
+    kept.save(store.kept, known, records(*[0.5] * 12))
     RunFolder.start(store.folder(foreign), foreign)
-    (store.folder(foreign) / "config.toml").write_text("warp = 9\n")
+    (store.folder(foreign) / "config.toml").write_text(f'version = "{__version__}"\nwarp = 9\n')
     RunFolder.start(store.folder(broken), broken)
     (store.folder(broken) / "checkpoint").write_bytes(b"")
     done = bifl(*command, cwd=tmp_path)
     assert "warp" in refused(done)
-    assert f"cell {cells.name(broken)}: " in done.stderr
-    assert f"{cells.name(broken)}: failed" in done.stdout
+    assert f"{kept.name(broken)}: " in done.stderr
+    assert f"{kept.name(broken)}: failed" in done.stdout
     assert "M = 5" in done.stdout
     assert (tmp_path / "runs" / "quick" / "report.html").exists()
 
 
 def test_what_is_kept_can_be_shown_without_data(tmp_path: Path) -> None:
     known = cells_of("unbalanced", "mnist_writers", None)[1].experiment
-    cells.save(tmp_path / "results" / "cells", known.changed({"seed": 1}), records(0.1, 0.2))
+    kept.save(tmp_path / "results" / "cells", known.changed({"seed": 1}), records(0.1, 0.2))
     done = bifl("reproduce", "table1", "unbalanced", "dataset=mnist_writers", "--kept", cwd=tmp_path, data=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "12 cells, 1 of them kept; nothing is run" in done.stdout
+    assert "12 runs, 1 of them kept; nothing is run" in done.stdout
     assert "Table I" in done.stdout, "one of its cells is the one that is kept"
     assert "2 of 100×1" in done.stdout
     assert not (tmp_path / "runs").exists()
@@ -187,7 +191,7 @@ def test_what_is_kept_can_be_shown_without_data(tmp_path: Path) -> None:
 
 def test_nothing_is_downloaded_for_what_is_kept(tmp_path: Path) -> None:
     known = cells_of("clients", "mnist", None)[1].experiment
-    cells.save(tmp_path / "results" / "cells", known, records(0.1, 0.2))
+    kept.save(tmp_path / "results" / "cells", known, records(0.1, 0.2))
     done = bifl("reproduce", "clients", "--kept", cwd=tmp_path, data=tmp_path / "data")
     assert done.returncode == 0, done.stderr
     assert "mnist’s images are not on the machine" in (tmp_path / "results" / "report.html").read_text()
@@ -198,8 +202,8 @@ def test_a_damaged_cell_costs_no_table_and_is_not_replaced(tmp_path: Path) -> No
     small, middle, large = (cell.experiment for cell in cells_of("clients", "mnist5k", 1))
     store = Store(tmp_path / "results" / "cells", tmp_path / "runs" / "work")
     for experiment in (small, middle):
-        cells.save(store.kept, experiment, records(0.5))
-    damaged = cells.save(store.kept, large, records(0.5))
+        kept.save(store.kept, experiment, records(0.5))
+    damaged = kept.save(store.kept, large, records(0.5))
     damaged.write_bytes(damaged.read_bytes()[:-9])
     RunFolder.start(store.folder(small), small)
     (store.folder(small) / "rounds.jsonl").write_bytes(b"\xff\n")
@@ -236,7 +240,7 @@ def test_more_seeds_leave_the_theory_alone() -> None:
 
 def test_quick_results_go_where_they_are_asked_to(tmp_path: Path) -> None:
     known = cells_of("clients", "mnist5k", None)[0].experiment
-    cells.save(tmp_path / "here" / "cells", known, records(0.5))
+    kept.save(tmp_path / "here" / "cells", known, records(0.5))
     done = bifl("reproduce", "clients", "--quick", "--kept", "--out", "here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "here" / "clients-mnist5k.md").is_file()
@@ -253,8 +257,8 @@ def test_rounds_that_cannot_be_continued_are_announced(tmp_path: Path) -> None:
     """They were run elsewhere: the cell came without its checkpoint."""
     first, second = (cell.experiment for cell in cells_of("table1", "mnist5k", 2)[:2])
     store = Store(tmp_path / "cells", tmp_path / "work")
-    cells.save(store.kept, first, records(0.1))
-    said = _announced(store, [first, second], store.missing([first, second]), 1)
+    kept.save(store.kept, first, records(0.1))
+    said = _announced(store, [first, second], store.missing([first, second]), 1, LastDataset())
     assert "2 to run, 4 rounds" in said
     assert "1 of them, kept with fewer rounds and without a checkpoint here, will start anew" in said
 

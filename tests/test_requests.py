@@ -16,26 +16,29 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bifl import __version__
+from bifl.deploy import protocol
+from bifl.deploy.client_app import app
+from bifl.deploy.client_state import Home
+from bifl.deploy.local_data import Operator
+from bifl.deploy.progress import Listener
+from bifl.deploy.protocol import Refusal
 from bifl.errors import BiflError
-from bifl.experiment import Experiment
-from bifl.flower import letters
-from bifl.flower.client import app
-from bifl.flower.home import Home
-from bifl.flower.letters import Refusal
-from bifl.flower.local_data import Operator
-from bifl.flower.progress import Listener
+from bifl.experiment.settings import Experiment
+from tests.grid import BALLOT, STATISTICS
 
 RUN, STATE = "0123456789abcdef", "fedcba9876543210"
 WORDS = shlex.join(Experiment(dataset="remote", clients=2, rounds=2, batch=2).words())
 TERMS = {"experiment": WORDS, "classes": 10, "shape": [1, 28, 28], "mean": 0.1, "std": 0.3, "share": 0.0}
 COMMON = {"run": RUN, "round": 0, "version": __version__}
-KINDS = [letters.HELLO, letters.TURN, letters.MEASURE, letters.SCORE, letters.HEAR]
+KINDS = [protocol.HELLO, BALLOT, STATISTICS, protocol.SCORE, protocol.HEAR]
 
 
 def asked(kind: str, fields: dict[str, Any]) -> Message:
     """A request as the server's, with whatever fields."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
-    message = Message(letters.content(fields), 1, kind)
+    if kind in (BALLOT, STATISTICS):
+        fields, kind = {"exchange": kind} | fields, protocol.EXCHANGE
+    message = Message(protocol.content(fields), 1, kind)
     message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
     return message
 
@@ -52,7 +55,7 @@ class Victim:
         self.context = Context(1, 1, config, RecordDict(), {})  # type: ignore[arg-type]
 
     def ask(self, kind: str, **fields: Any) -> dict[str, Any]:
-        return letters.fields_of(app(asked(kind, fields), self.context))
+        return protocol.fields_of(app(asked(kind, fields), self.context))
 
     def files(self) -> dict[str, bytes]:
         """Everything, links unfollowed."""
@@ -76,7 +79,7 @@ def test_a_run_s_name_is_no_path(victim: Victim, run: Any) -> None:
     """Before: `run` went into a path, and `train` below it was deleted."""
     before = victim.files()
     for name in (run, str(victim.folder / "precious")):
-        said = victim.ask(letters.HELLO, **TERMS | COMMON | {"run": name})
+        said = victim.ask(protocol.HELLO, **TERMS | COMMON | {"run": name})
         assert "its 'run' must be 16 hexadecimal digits" in said["failed"]
     assert victim.files() == before
 
@@ -85,12 +88,12 @@ def test_links_in_the_state_directory_are_not_followed(victim: Victim) -> None:
     victim.state.mkdir()
     (victim.state / RUN).symlink_to(victim.folder / "precious")
     before = victim.files()
-    assert "failed" in victim.ask(letters.HELLO, **TERMS | COMMON)
+    assert "failed" in victim.ask(protocol.HELLO, **TERMS | COMMON)
     assert victim.files() == before
     (victim.state / RUN).unlink()
     (victim.state / RUN).mkdir()
     (victim.state / RUN / "train").symlink_to(victim.folder / "precious")
-    assert "holds a link" in victim.ask(letters.HELLO, **TERMS | COMMON)["failed"]
+    assert "holds a link" in victim.ask(protocol.HELLO, **TERMS | COMMON)["failed"]
     assert (victim.folder / "precious/train/thesis.tex").read_text() == "years of work"
 
 
@@ -107,7 +110,7 @@ def test_links_in_the_state_directory_are_not_followed(victim: Victim) -> None:
 )  # fmt: skip
 def test_malformed_terms_are_refused(victim: Victim, change: dict[str, Any]) -> None:
     before = victim.files()
-    assert "the server's request makes no sense" in victim.ask(letters.HELLO, **TERMS | COMMON | change)["failed"]
+    assert "the server's request makes no sense" in victim.ask(protocol.HELLO, **TERMS | COMMON | change)["failed"]
     assert victim.files() == before
 
 
@@ -115,33 +118,41 @@ def test_malformed_terms_are_refused(victim: Victim, change: dict[str, Any]) -> 
     "change",
     [
         {"digest": "x"}, {"digest": 3}, {"voted": 1}, {"uploads": "yes"}, {"anew": 1}, {"steps": [b"x"]},
-        {"starts": [STATE] * 17, "kinds": ["broadcast"] * 17, "steps": [b"x"] * 17},
-        {"starts": [STATE], "kinds": ["exec"], "steps": [b"x"]}, {"starts": ["../x"], "kinds": ["broadcast"], "steps": [b"x"]},
-        {"starts": [STATE], "kinds": ["broadcast"], "steps": ["text"]}, {"whole.exec": b"x"}, {"whole.news": "text"},
+        {"starts": [STATE] * 17, "exchanges": ["ballot"] * 17, "steps": [b"x"] * 17},
+        {"starts": [STATE], "exchanges": ["X"], "steps": [b"x"]}, {"starts": ["../x"], "exchanges": ["ballot"], "steps": [b"x"]},
+        {"starts": [STATE], "exchanges": ["ballot"], "steps": ["text"]}, {"whole.../exec": b"x"}, {"whole.news": "text"},
     ],
     ids=str,
 )  # fmt: skip
 def test_malformed_requests_are_refused(victim: Victim, change: dict[str, Any]) -> None:
-    assert "images" in victim.ask(letters.HELLO, **TERMS | COMMON)
+    assert "images" in victim.ask(protocol.HELLO, **TERMS | COMMON)
     before = victim.files()
-    said = victim.ask(letters.TURN, **COMMON | {"digest": STATE, "voted": False, "uploads": True} | change)
+    said = victim.ask(BALLOT, **COMMON | {"digest": STATE, "voted": False, "uploads": True} | change)
     assert "the server's request makes no sense" in said["failed"]
     assert victim.files() == before
 
 
 def test_the_server_s_notice_is_shown_in_one_line(victim: Victim) -> None:
-    digest = victim.ask(letters.HELLO, **TERMS | COMMON)["digest"]
+    digest = victim.ask(protocol.HELLO, **TERMS | COMMON)["digest"]
     with Listener(victim.state) as listener:
-        victim.ask(letters.HEAR, **COMMON | {"digest": digest, "notice": "too many images\x1b[2J\nbifl: all is well"})
+        victim.ask(protocol.HEAR, **COMMON | {"digest": digest, "notice": "too many images\x1b[2J\nbifl: all is well"})
         assert [text for text, _ in listener.heard()] == ["the server says: too many images?[2J?bifl: all is well"]
-        assert "its 'notice' must be" in victim.ask(letters.HEAR, **COMMON | {"digest": digest, "notice": "x" * 1001})["failed"]
+        assert "its 'notice' must be" in victim.ask(protocol.HEAR, **COMMON | {"digest": digest, "notice": "x" * 1001})["failed"]
 
 
 def test_messages_are_no_longer_than_the_model_needs(victim: Victim) -> None:
-    digest = victim.ask(letters.HELLO, **TERMS | COMMON)["digest"]
-    steps = {"starts": [digest], "kinds": ["broadcast"], "steps": [bytes(10**6)]}
-    said = victim.ask(letters.TURN, **COMMON | {"digest": STATE, "voted": False, "uploads": True} | steps)
+    digest = victim.ask(protocol.HELLO, **TERMS | COMMON)["digest"]
+    steps = {"starts": [digest], "exchanges": ["ballot"], "steps": [bytes(10**6)]}
+    said = victim.ask(BALLOT, **COMMON | {"digest": STATE, "voted": False, "uploads": True} | steps)
     assert "more than this model needs" in said["failed"]
+
+
+def test_an_exchange_that_a_run_does_not_have_is_refused(victim: Victim) -> None:
+    digest = victim.ask(protocol.HELLO, **TERMS | COMMON)["digest"]
+    request = COMMON | {"digest": STATE, "voted": False, "uploads": True}
+    for more in ({"starts": [digest], "exchanges": ["exec"], "steps": [b"x"]}, {"anew": True, "whole.exec": b"x"}):
+        assert "the exchange 'exec', which this run does not have" in victim.ask(BALLOT, **request | more)["failed"]
+    assert "the exchange 'exec'" in victim.ask(BALLOT, **request | {"exchange": "exec", "digest": digest})["failed"]
 
 
 SCALARS = st.one_of(
@@ -157,7 +168,7 @@ NAMES = [
     *COMMON,
     "digest",
     "starts",
-    "kinds",
+    "exchanges",
     "steps",
     "anew",
     "voted",
@@ -174,7 +185,7 @@ GOOD = TERMS | COMMON | {"digest": STATE, "voted": False, "uploads": True}
 @pytest.fixture(scope="module")
 def settled(tmp_path_factory: pytest.TempPathFactory) -> Victim:
     victim = Victim(tmp_path_factory.mktemp("victim"))
-    assert "images" in victim.ask(letters.HELLO, **TERMS | COMMON)
+    assert "images" in victim.ask(protocol.HELLO, **TERMS | COMMON)
     return victim
 
 
@@ -198,11 +209,11 @@ def test_no_request_reaches_beyond_the_state_directory(
 @given(st.sampled_from(KINDS), st.dictionaries(st.one_of(st.sampled_from(NAMES), st.text(max_size=12)), VALUES, max_size=20))
 def test_a_request_is_read_or_refused(kind: str, fields: dict[str, Any]) -> None:
     try:
-        request = letters.read_request(asked(kind, fields))
+        request = protocol.read_request(asked(kind, fields))
     except BiflError:
         return
     assert len(request.run) == 16
-    assert isinstance(request, letters.Request)
+    assert isinstance(request, protocol.Request)
 
 
 # ---- its own data and files -----------------------------------------------------------------------------------------
@@ -213,18 +224,18 @@ def test_a_client_without_data_reads_no_file_of_the_server_s_choice(victim: Vict
     np.savez(secret, images=np.zeros((4, 28, 28), np.uint8), labels=np.arange(4))
     victim.context.node_config["data"] = ""
     text = shlex.join(["dataset=npz", "clients=2", f"dataset.path={secret}"])
-    said = victim.ask(letters.HELLO, **TERMS | COMMON | {"experiment": text})
+    said = victim.ask(protocol.HELLO, **TERMS | COMMON | {"experiment": text})
     assert said["failed"] == "it does not allow dataset.path=secret.npz, a file: its operator can, with --allow, or give --data"
     assert not victim.state.exists()
 
 
 def test_classes_and_shape_are_those_of_the_client_s_data(victim: Victim) -> None:
-    said = victim.ask(letters.HELLO, **TERMS | COMMON | {"shape": [1, 8, 8]})
+    said = victim.ask(protocol.HELLO, **TERMS | COMMON | {"shape": [1, 8, 8]})
     assert said["failed"] == "its images are (1, 28, 28), the run's are (1, 8, 8)"
-    said = victim.ask(letters.HELLO, **TERMS | COMMON | {"classes": 3})
+    said = victim.ask(protocol.HELLO, **TERMS | COMMON | {"classes": 3})
     assert said["failed"] == "its labels must run from 0 to 2, not from 0 to 3"
     victim.context.node_config["data"] = "mnist5k"
-    said = victim.ask(letters.HELLO, **TERMS | COMMON | {"classes": 9_000})
+    said = victim.ask(protocol.HELLO, **TERMS | COMMON | {"classes": 9_000})
     assert said["failed"] == "its classes are 10, the run's are 9000"
     assert not victim.state.exists()
 
@@ -233,19 +244,19 @@ def test_classes_and_shape_are_those_of_the_client_s_data(victim: Victim) -> Non
 
 
 def test_a_server_that_invents_runs_does_not_fill_the_disk(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bifl.flower.home.MOST_RUNS", 2)
-    answers = [victim.ask(letters.HELLO, **TERMS | COMMON | {"run": f"{n:016x}"}) for n in range(3)]
+    monkeypatch.setattr("bifl.deploy.client_state.MOST_RUNS", 2)
+    answers = [victim.ask(protocol.HELLO, **TERMS | COMMON | {"run": f"{n:016x}"}) for n in range(3)]
     assert ["failed" in said for said in answers] == [False, False, True]
     assert answers[2]["failed"] == "its state directory is full: it holds 2 runs"
 
 
 def test_a_run_s_settings_do_not_change_but_for_its_length(victim: Victim) -> None:
-    assert "images" in victim.ask(letters.HELLO, **TERMS | COMMON)
+    assert "images" in victim.ask(protocol.HELLO, **TERMS | COMMON)
     longer = WORDS.replace("rounds=2", "rounds=5")
-    assert "images" in victim.ask(letters.HELLO, **TERMS | COMMON | {"experiment": longer})
+    assert "images" in victim.ask(protocol.HELLO, **TERMS | COMMON | {"experiment": longer})
     other = WORDS.replace("seed=0", "seed=1")
     assert other != WORDS
-    said = victim.ask(letters.HELLO, **TERMS | COMMON | {"experiment": other})
+    said = victim.ask(protocol.HELLO, **TERMS | COMMON | {"experiment": other})
     assert "has changed the settings" in said["failed"]
     assert json.loads((victim.state / RUN / "terms.json").read_text())["experiment"] == longer
 
@@ -256,7 +267,7 @@ def test_names_that_flower_keeps_are_checked_too(victim: Victim) -> None:
     escape = victim.folder / "escaped"
     names = {f"{RUN}/../../{'../' * 9}{escape}": b"x", str(escape): b"x", f"{RUN}/train/../../../../x.npy": b"x"}
     victim.context.state["bifl-state"] = ConfigRecord(names)  # type: ignore[arg-type]
-    assert "images" in victim.ask(letters.HELLO, **TERMS | COMMON)
+    assert "images" in victim.ask(protocol.HELLO, **TERMS | COMMON)
     assert not escape.exists()
     kept = victim.context.state["bifl-state"]
     assert isinstance(kept, ConfigRecord)

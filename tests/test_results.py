@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bifl.reproduce.runner import Store
-from bifl.reproduce.studies import STUDIES
-from bifl.reproduce.tables import Shown
-from bifl.theory.tables import PAGE
+from bifl.paper.runner import Store
+from bifl.paper.studies import STUDIES
+from bifl.paper.study_tables import Shown
+from bifl.paper.theory.pages import PAGE
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 PAGES = sorted(path.stem for path in RESULTS.glob("*.md") if path.name != PAGE and not path.stem.endswith("-rounds"))
-EXPLAINED = ("N_c = 3",)  # where the last rounds are below the paper's: docs/results.md says why
+EXPLAINED = ("N_c = 3",)  # where the last rounds are below the paper's: docs/results/missing-classes.md says why
 
 
 def shown(study: str, dataset: str = "mnist") -> Shown:
@@ -83,7 +83,7 @@ def test_the_readme_tells_what_was_measured() -> None:
 
 
 def test_the_papers_order_holds() -> None:
-    """FA > Full > BiML ≫ the others; that FTTQ is better here than there is told in docs/results.md."""
+    """FA > Full > BiML ≫ the others; that FTTQ is better here than there is told in docs/results/fttq.md."""
     finals = {line.cell.row: line.series.final().mean for line in shown("table1").lines}
     best, full, biml, *others = (
         finals[row] for row in ("FA", "BiFL-Full", "BiFL-BiML", "FTTQ", "UpOnly β = 0.3", "UpDown β = 0.3")

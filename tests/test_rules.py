@@ -5,22 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bifl import mle
-from bifl.algorithm import BINARY, FLOAT32, NOTHING, Client, Message, Shared, Votes, mean, take_over
+from bifl.core import BINARY, FLOAT32, NOTHING, Client, Message, Public, Server, Votes, likelihood, mean, take_over
+from bifl.core.layout import Layout
+from bifl.core.rules import blend, blend_signs, floats, majority, means, ml_pu, replace, sign, signs, votes
 from bifl.errors import ConfigError
-from bifl.layout import Layout
-from bifl.rules import blend, blend_signs, floats, majority, means, ml_pu, replace, sign, signs, votes
 
 AUX = np.array([0.5, -0.25, 0.0, 1.0], np.float32)
 EMPTY = Layout((), (), (), ())
 
 
 def client_of(aux: np.ndarray[tuple[int], np.dtype[np.float32]], weight: int = 600, voted: bool = True) -> Client:
-    return Client(aux, aux, NOTHING, weight, key=0, voted=voted)
+    return Client(aux, aux, NOTHING, weight, voted=voted)
 
 
-def shared_after(news: Message) -> Shared:
-    return take_over(Shared(0, 0, EMPTY, np.zeros(4, np.float32), NOTHING), news)
+def shared_after(news: Message) -> Public:
+    return take_over(Public(0, 0, EMPTY, np.zeros(4, np.float32), NOTHING), news)
 
 
 def test_sign_of_zero_is_minus_one_everywhere() -> None:
@@ -31,19 +30,21 @@ def test_sign_of_zero_is_minus_one_everywhere() -> None:
 def test_votes_majority_and_means_say_the_same_tally() -> None:
     ballots = [[1, 0, 1, 1], [1, 0, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0]]
     tally = mean(Message(np.array(b, np.uint8), BINARY, NOTHING, weight=600) for b in ballots)
-    shared = shared_after(Message(AUX, FLOAT32, NOTHING))
-    assert votes(tally, shared, None).symbols.tolist() == [4, 1, 2, 1]
-    assert votes(tally, shared, None).alphabet == Votes(4, 600)
-    assert votes(tally, shared, None).values().tolist() == means(tally, shared, None).values().tolist() == [1, -0.5, 0, -0.5]
-    assert majority(tally, shared, None).values().tolist() == [1, -1, -1, -1]  # a tie is −1
+    public = shared_after(Message(AUX, FLOAT32, NOTHING))
+    assert votes(tally, public, Server()).symbols.tolist() == [4, 1, 2, 1]
+    assert votes(tally, public, Server()).alphabet == Votes(4, 600)
+    assert (
+        votes(tally, public, Server()).values().tolist() == means(tally, public, Server()).values().tolist() == [1, -0.5, 0, -0.5]
+    )
+    assert majority(tally, public, Server()).values().tolist() == [1, -1, -1, -1]  # a tie is −1
 
 
 def test_blend_and_replace() -> None:
     news = Message(np.array([4, 1, 2, 1]), Votes(4), NOTHING)
-    shared = shared_after(news)
-    assert replace(client_of(AUX), shared, news).aux.tolist() == [1, -0.5, 0, -0.5]
-    assert blend(client_of(AUX), shared, news, beta=0.25).aux.tolist() == [0.625, -0.3125, 0, 0.625]
-    assert blend_signs(client_of(AUX), shared, news, beta=0.25).aux.tolist() == [0.625, -0.4375, -0.25, 0.5]
+    public = shared_after(news)
+    assert replace(client_of(AUX), public, news).aux.tolist() == [1, -0.5, 0, -0.5]
+    assert blend(client_of(AUX), public, news, beta=0.25).aux.tolist() == [0.625, -0.3125, 0, 0.625]
+    assert blend_signs(client_of(AUX), public, news, beta=0.25).aux.tolist() == [0.625, -0.4375, -0.25, 0.5]
 
 
 @pytest.mark.parametrize("voted", [True, False])
@@ -56,22 +57,22 @@ def test_ml_pu_is_the_definition(weight: int, voted: bool) -> None:
     own = weight // unit
     counts = generator.integers(own, total - own + 1, 500)
     news = Message(counts, Votes(total, unit), NOTHING)
-    shared = shared_after(news)
+    public = shared_after(news)
     expected = []
-    for w, w_mean in zip(aux, shared.weights, strict=True):
+    for w, w_mean in zip(aux, public.weights, strict=True):
         voters = total * unit / weight
         positive = (float(w_mean) + 1) * voters / 2
         agree = np.clip(positive if w > 0 else voters - positive, 1 if voted else 0, voters)  # w̃ is rounded to float32
-        expected.append(np.clip(alpha * float(mle.ratio(agree, voters, voted)) * w, -1, 1))
-    updated = ml_pu(client_of(aux, weight, voted), shared, news, alpha=alpha).aux
+        expected.append(np.clip(alpha * float(likelihood.ratio(agree, voters, voted)) * w, -1, 1))
+    updated = ml_pu(client_of(aux, weight, voted), public, news, alpha=alpha).aux
     np.testing.assert_allclose(updated, expected, atol=2e-5)
     assert updated.dtype == np.float32
 
 
 def test_rules_that_need_ballots_say_so() -> None:
-    shared = shared_after(Message(AUX, FLOAT32, NOTHING))
-    tally = mean([floats(client_of(AUX), shared)])
+    public = shared_after(Message(AUX, FLOAT32, NOTHING))
+    tally = mean([floats(client_of(AUX), public)])
     with pytest.raises(ConfigError, match="upload of signs"):
-        votes(tally, shared, None)
+        votes(tally, public, Server())
     with pytest.raises(ConfigError, match="broadcast of votes"):
-        ml_pu(client_of(AUX), shared, Message(AUX, FLOAT32, NOTHING), alpha=1.25)
+        ml_pu(client_of(AUX), public, Message(AUX, FLOAT32, NOTHING), alpha=1.25)

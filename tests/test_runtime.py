@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 
 import bifl
-from bifl.algorithm import BINARY, Client, Message, Votes
+from bifl.core import BINARY, Message, Votes
+from bifl.engine.loop import loop
+from bifl.engine.simulator import Simulation
 from bifl.errors import ConfigError, Diverged, RunError
-from bifl.experiment import Experiment
-from bifl.model import Model
-from bifl.runtime.loop import loop
-from bifl.runtime.record import Record, layer_flips, sureness
-from bifl.runtime.shelf import Shelf
-from bifl.runtime.simulate import Simulation
-from bifl.runtime.world import build, sampled
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import build, sampled
+from bifl.export.model import Model
+from bifl.runs.record import Record, layer_flips, sureness
 
 CASES: dict[str, dict[str, Any]] = {
     "biml": {},
@@ -48,16 +47,16 @@ def simulated(experiment: Experiment) -> tuple[Simulation, list[Record]]:
 def test_simulator_and_loop_say_the_same_bytes(case: str) -> None:
     experiment = Experiment(clients=20, rounds=3, workers=1, **CASES[case])
     simulation, records = simulated(experiment)
-    *_, (_, shared) = loop(experiment)
-    assert simulation.shared.weights.tobytes() == shared.weights.tobytes()
-    assert simulation.shared.real.tobytes() == shared.real.tobytes()
+    *_, (_, public) = loop(experiment)
+    assert simulation.public.weights.tobytes() == public.weights.tobytes()
+    assert simulation.public.real.tobytes() == public.real.tobytes()
     assert [record.round for record in records] == [1, 2, 3]
 
 
 def test_the_number_of_workers_changes_nothing() -> None:
     runs = [simulated(Experiment(clients=5, rounds=2, participation=0.7, holdout=0.2, workers=workers)) for workers in (1, 2, 3)]
     assert runs[0][1] == runs[1][1] == runs[2][1]
-    assert len({simulation.shared.weights.tobytes() for simulation, _ in runs}) == 1
+    assert len({simulation.public.weights.tobytes() for simulation, _ in runs}) == 1
 
 
 def test_without_test_images_the_clients_evaluate(tmp_path: Path) -> None:
@@ -91,7 +90,7 @@ def test_another_seed_is_another_run() -> None:
 def test_bytes_are_those_of_the_messages() -> None:
     plain = {"wire": "packed", "reals": "float32", "batchnorm": "average"}
     _, (record,) = simulated(Experiment(clients=10, rounds=1, workers=1, participation=0.25).changed(plain))
-    layout = build(Experiment()).shared.layout
+    layout = build(Experiment()).public.layout
     upload = 68 + -(-81_958 // 8) + 4 * 572 + 4
     broadcast = 68 + -(-81_958 * 2 // 8) + 4 * 572 + 4  # ⌈0.25·10⌉ = 3 voters: counts 0 … 3 in two bits
     assert record.clients == 3
@@ -186,7 +185,7 @@ def test_a_loop_that_was_left_cannot_be_entered_again() -> None:
 
 def test_a_loop_with_a_folder_goes_on_where_it_was_left(tmp_path: Path) -> None:
     experiment = Experiment(clients=2, rounds=3, workers=1)
-    simulation = Simulation(experiment, tmp_path)
+    simulation = Simulation(build(experiment), tmp_path)
     first = next(iter(simulation))
     assert without_seconds([first, *simulation]) == simulated(experiment)[1]
 
@@ -194,13 +193,13 @@ def test_a_loop_with_a_folder_goes_on_where_it_was_left(tmp_path: Path) -> None:
 OWN = """
 import numpy as np
 import bifl
-from bifl.algorithm import FLOAT32, Algorithm, Message, register
-from bifl.rules import floats, means
+from bifl.core import FLOAT32, Algorithm, Message, register
+from bifl.core.rules import floats, means
 
-def remember(client, shared, news):
+def remember(client, public, news):
     # error feedback of a kind: uses what a client remembers of the last round
     change = client.aux - client.start + (client.memory if client.memory.size else 0)
-    return client._replace(aux=shared.weights + 0.1 * change, memory=change)
+    return client._replace(aux=public.weights + 0.1 * change, memory=change)
 
 @register
 def remembering() -> Algorithm:
@@ -212,21 +211,13 @@ def remembering() -> Algorithm:
 def test_private_state_is_the_same_in_every_runtime(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     experiment = Experiment(algorithm=f"{tmp_path}/own.py:remembering", clients=3, rounds=3, workers=1)
-    *_, (_, shared) = loop(experiment)
-    assert simulated(experiment)[0].shared.weights.tobytes() == shared.weights.tobytes()
+    *_, (_, public) = loop(experiment)
+    assert simulated(experiment)[0].public.weights.tobytes() == public.weights.tobytes()
     (tmp_path / "state").mkdir()
     for rounds in (1, 2, 3):  # as if killed after every round
-        resumed = Simulation(experiment.changed({"rounds": rounds}), tmp_path / "state")
+        resumed = Simulation(build(experiment.changed({"rounds": rounds})), tmp_path / "state")
         list(resumed)
-    assert resumed.shared.weights.tobytes() == shared.weights.tobytes()
-
-
-def test_an_algorithm_of_a_script_reaches_the_workers(tmp_path: Path) -> None:
-    setting = "algorithm='remembering', rounds=1, clients=2, workers=2"
-    run = f"for record in bifl.simulate(bifl.Experiment({setting})):\n    print(record.round)\n"
-    (tmp_path / "script.py").write_text(OWN + run)
-    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("1\n", "")
+    assert resumed.public.weights.tobytes() == public.weights.tobytes()
 
 
 def test_more_clients_than_images_is_refused() -> None:
@@ -251,7 +242,7 @@ def test_a_record_tells_flips_by_layer_and_how_sure_the_clients_are() -> None:
     for record in records:
         assert record.layer_flips is not None
         assert record.sureness is not None
-        sizes = simulation.shared.layout.sizes
+        sizes = simulation.public.layout.sizes
         weighted = sum(size * share for size, share in zip(sizes, record.layer_flips.values(), strict=True))
         assert weighted / sum(sizes) == pytest.approx(record.flips, rel=1e-3)
         assert sum(record.sureness) == pytest.approx(1, abs=1e-3)
@@ -259,7 +250,7 @@ def test_a_record_tells_flips_by_layer_and_how_sure_the_clients_are() -> None:
         assert Record.from_json(record.to_json()) == record
         older = {key: value for key, value in record._asdict().items() if key not in ("layer_flips", "sureness")}
         assert Record.from_json(json.dumps(older)) == record._replace(layer_flips=None, sureness=None)
-    assert list(layer_flips(simulation.shared, simulation.shared).values()) == [0, 0, 0, 0]
+    assert list(layer_flips(simulation.public, simulation.public).values()) == [0, 0, 0, 0]
 
 
 def test_sureness_counts_votes_exactly() -> None:
@@ -267,35 +258,3 @@ def test_sureness_counts_votes_exactly() -> None:
     news = Message(np.array([0, 50, 55, 45, 56, 95, 96, 100]), Votes(100), nothing)
     assert sureness(news) == [0.125, 0.375, 0, 0, 0, 0, 0, 0, 0, 0.5]
     assert sureness(Message(np.array([0, 1], np.uint8), BINARY, nothing)) is None
-
-
-def test_clients_on_a_shelf_give_the_same_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = Experiment(rounds=3, clients=3, workers=1)
-    in_memory = without_seconds(list(bifl.simulate(experiment)))
-    monkeypatch.setattr("bifl.runtime.worker.LIMIT", 0)
-    monkeypatch.setattr("bifl.runtime.shelf._BLOCK", 2**16)  # a block for every client
-    assert without_seconds(list(bifl.simulate(experiment))) == in_memory
-
-
-def test_arrays_on_a_shelf_may_change_places() -> None:
-    """What is put back may be what is stored there, under another name."""
-    fresh = np.zeros(3000, np.float32)
-    shelf = Shelf(fresh)
-    shelf[0] = Client(fresh + 1, fresh + 2, fresh, weight=1, key=0, memory=fresh + 3)
-    stored = shelf[0]
-    shelf[0] = stored._replace(aux=stored.start, start=stored.aux)
-    assert [float(array[0]) for array in (shelf[0].aux, shelf[0].start, shelf[0].memory)] == [2, 1, 3]
-
-
-def test_a_shelf_without_room_says_so() -> None:
-    program = """
-import resource, signal, numpy as np
-from bifl.algorithm import Client
-from bifl.runtime.shelf import Shelf
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))
-fresh = np.zeros(3000, np.float32)
-Shelf(fresh)[0] = Client(fresh + 1, fresh, fresh, weight=1, key=0)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "RunError: no room for more than 0.0 GB of clients' state" in done.stderr

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bifl.census import count
-from bifl.experiment import Experiment
-from bifl.presets import PRESETS
+from bifl.experiment.presets import PRESETS
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import load
+from bifl.show.split_stats import count
 from tests.commands import Run, refused
 
 
@@ -23,7 +24,8 @@ def test_data_shows_every_client_and_draws(here: Run, tmp_path: Path) -> None:
     done = here("data", "partition=by_class", "clients=10")
     assert done.returncode == 0, done.stderr
     assert "4,000 training and 1,000 test images, 28×28 grey, 10 classes; 3,990 dealt to 10 clients" in done.stdout
-    counts = count(Experiment(partition="by_class")).counts
+    experiment = Experiment(partition="by_class")
+    counts = count(experiment, load(experiment)).counts
     for client, row in enumerate(counts):
         words = [str(client), str(row.sum()), *(str(n) if n else "·" for n in row)]
         assert " ".join(words) in " ".join(done.stdout.split())
@@ -71,9 +73,11 @@ def test_summary_adds_up(here: Run) -> None:
 
 
 def test_every_preset_is_a_valid_experiment() -> None:
-    for name in PRESETS:
+    for name, preset in PRESETS.items():
         experiment = Experiment.of(name)
-        assert experiment.build()
+        settings = experiment.flat()
+        assert {key: settings[key] for key in preset.settings} == preset.settings
+        experiment.build()  # raises where the algorithm does not take its parameters
     assert Experiment.of("femnist-noniid").lr == (3e-4, 1e-4, 5e-5)
     assert Experiment.of("femnist-iid").clients == 89
     assert Experiment.of("celeba-iid").lr == (0.1, 0.05, 0.02)

@@ -15,11 +15,12 @@ from hypothesis.extra import numpy as arrays
 from rich.console import Console
 from torch import nn
 
-from bifl import mle, theory
+from bifl.core import likelihood
 from bifl.nn.models import mnist_cnn
-from bifl.theory import curves, descent, exact, findings, lemmas, quadratics
-from bifl.theory.findings import CORRECTED, FALSE, HOLDS, Finding
-from bifl.theory.quadratics import Array, Quadratic
+from bifl.paper import theory
+from bifl.paper.theory import curves, descent, exact, findings, lemmas, quadratics
+from bifl.paper.theory.findings import CORRECTED, FALSE, HOLDS, Finding
+from bifl.paper.theory.quadratics import Array, Quadratic
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -233,7 +234,7 @@ def test_the_curves_of_ml_pu() -> None:
     drawn = curves.ml_pu_curves()
     q = np.sqrt(drawn.location**2 + 4)
     assert drawn.location * (q - drawn.location) / 2 == pytest.approx(drawn.ratio, abs=1e-12)
-    assert drawn.ratio_fit == pytest.approx(mle.FIT, abs=4e-3)
+    assert drawn.ratio_fit == pytest.approx(likelihood.FIT, abs=4e-3)
     assert np.abs(drawn.printed - drawn.ratio).max() < 0.2
     assert np.abs(drawn.printed - drawn.location).max() > 4
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bifl.runtime.folder import RunFolder
-from bifl.track import KINDS, Tracker, numbers
+from bifl.runs.folder import RunFolder
+from bifl.runs.trackers import KINDS, Tracker, numbers
 from tests.commands import SMALL, Run, bifl, refused, rounds, start, wait_for_round
 
 

@@ -14,22 +14,23 @@ from typing import NamedTuple
 import pytest
 
 import bifl
-from bifl import cells
 from bifl.errors import ConfigError, DataError, Untrusted
-from bifl.experiment import Experiment
-from bifl.model import MAGIC, Model
+from bifl.experiment import config_file
+from bifl.experiment.settings import Experiment
+from bifl.export.model import MAGIC, Model
 from bifl.nn.models import model
 from bifl.report.collect import read
 from bifl.report.page import render
 from bifl.report.summary import settings
-from bifl.runtime.folder import RunFolder
+from bifl.runs import kept
+from bifl.runs.folder import RunFolder
 from tests.commands import SMALL, Run, refused, rounds, start, wait_for_round
 from tests.commands import bifl as process
 
 CODE = """
 from pathlib import Path
 from torch import nn
-from bifl.algorithm import register
+from bifl.core import register
 from bifl.algorithms.paper import up_down
 from bifl.nn.models import model
 
@@ -152,7 +153,7 @@ def test_a_run_folder_runs_no_python_unless_trusted(tmp_path: Path, here: Run) -
     with pytest.raises(Untrusted):
         RunFolder.resume(tmp_path / "run")
     with pytest.raises(Untrusted):
-        Experiment.from_toml(tmp_path / "run" / "config.toml")
+        config_file.read(tmp_path / "run" / "config.toml")
     assert not (tmp_path / "rule.ran").exists()
     assert len(rounds(tmp_path / "run")) == 2
     done = process("run", "--resume", tmp_path / "run", "rounds=3", "--trust")
@@ -204,11 +205,11 @@ def test_a_report_never_runs_python(finished: Path, tmp_path: Path) -> None:
 
 def test_a_kept_cell_never_runs_python(tmp_path: Path) -> None:
     file = user_file(tmp_path, "kept")
-    config = Experiment().to_toml().replace('name = "biml"', f'name = "{file}:biml"')
+    config = config_file.to_toml(Experiment()).replace('name = "biml"', f'name = "{file}:biml"')
     cell = tmp_path / "cell.jsonl.gz"
     cell.write_bytes(gzip.compress(json.dumps({"config": config}).encode() + b"\n"))
-    kept, _ = cells.read(cell)
-    assert kept.python_files() == [str(file)]
+    shown, _, _ = kept.read(cell)
+    assert shown.python_files() == [str(file)]
     assert not file.with_suffix(".ran").exists()
 
 

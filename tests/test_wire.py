@@ -1,66 +1,34 @@
-"""Messages survive the wire, in any context; no other bytes are taken for one."""
+"""Messages survive the wire, and no other bytes are taken for one. With a context: test_codec_context.py."""
 
 from __future__ import annotations
 
-import hashlib
+import pickle
 import struct
-import tracemalloc
-import zlib
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bifl.algorithm import BINARY, FLOAT32, TERNARY, Alphabet, Message, Shared, Votes
-from bifl.layout import Layout, Tensor
-from bifl.wire import EXACT, SHORT, Context, Precision, WireError, bits_by_weight, decode, encode, ideal_size, read_header
-from bifl.wire.pack import packed_size
-
-HEADER, CHECKSUM = 68, 4
-NOTHING = np.zeros(0, np.float32)
-
-alphabets = st.one_of(
-    st.sampled_from([BINARY, TERNARY, FLOAT32]),
-    st.builds(Votes, st.integers(1, 300), st.integers(1, 1000)),
-    st.builds(Votes, st.integers(1, 2**30)),
-)
-counts = st.integers(0, 40) | st.sampled_from([127, 128, 129, 1023, 3000])
-
-
-def layout_of(count: int) -> Layout:
-    half = count // 2
-    coded = (Tensor("a.weight", (half,), 0), Tensor("b.weight", (count - half,), 1))
-    return Layout(("a", "b"), coded, (Tensor("norm.weight", (3,)),), (Tensor("norm", (1,)),))
-
-
-def symbols_of(alphabet: Alphabet, count: int, seed: int) -> npt.NDArray[Any]:
-    """Symbols with a preference, so that there is something to code."""
-    generator = np.random.default_rng(seed)
-    if not alphabet.size:
-        return generator.normal(size=count).astype(np.float32)
-    return generator.binomial(alphabet.size - 1, generator.beta(0.3, 0.3, count))
-
-
-def context_of(count: int, said: Alphabet | None = None, earlier: Alphabet | None = None, precision: Precision = SHORT) -> Context:
-    """What both ends know after no, one or two broadcasts."""
-    layout = layout_of(count)
-    real = np.array([1, 1, 0.5, -0.25, 30, 0.1, 1000], np.float32)
-    news = None if said is None else Message(symbols_of(said, count, 1), said, real)
-    before = None if earlier is None else Message(symbols_of(earlier, count, 1), earlier, real)
-    weights = np.random.default_rng(2).uniform(-0.3, 0.3, count).astype(np.float32) if news is None else news.values()
-    return Context(layout, 7, precision, Shared(0, 6, layout, weights, real, news=news, before=before))
-
-
-def upload_of(symbols: npt.NDArray[Any], alphabet: Alphabet, context: Context) -> Message:
-    real = np.array([1.01, 0.99, 0.48, -0.2, 31, 0.11, 1100], np.float32)
-    return Message(symbols, alphabet, real, sender=3, weight=600, round=context.round)
-
-
-def same(back: Message, message: Message) -> bool:
-    return back.symbols.tolist() == message.symbols.tolist() and back[1] == message[1] and back[4:] == message[4:]
+from bifl.codec import EXACT, SHORT, Context, WireError, decode, encode, read_header
+from bifl.codec.packed import packed_size
+from bifl.core import BINARY, FLOAT32, TERNARY, Alphabet, Message, Votes
+from bifl.core.layout import Layout, Tensor
+from tests.messages import (
+    CHECKSUM,
+    HEADER,
+    NOTHING,
+    SMALL,
+    alphabets,
+    checked,
+    context_of,
+    counts,
+    layout_of,
+    peak_of,
+    same,
+    symbols_of,
+    upload_of,
+)  # fmt: skip
 
 
 @given(
@@ -89,41 +57,6 @@ def test_round_trip_without_a_context(
     assert encode(back) == data
 
 
-@given(
-    alphabet=alphabets, count=counts, said=st.none() | alphabets, earlier=st.none() | alphabets, seed=st.integers(0, 9),
-    sender=st.none() | st.integers(0, 99),
-)  # fmt: skip
-@example(alphabet=BINARY, count=1_000_000, said=Votes(100), earlier=Votes(100), seed=1, sender=1)
-@example(alphabet=Votes(100), count=1_000_000, said=Votes(100), earlier=Votes(100), seed=1, sender=None)
-@example(alphabet=Votes(54_000), count=100_000, said=Votes(54_000), earlier=Votes(54_000), seed=1, sender=None)
-@example(alphabet=Votes(97), count=10_000, said=Votes(100), earlier=Votes(98), seed=1, sender=None)
-def test_round_trip_in_a_context(
-    alphabet: Alphabet, count: int, said: Alphabet | None, earlier: Alphabet | None, seed: int, sender: int | None
-) -> None:
-    context = context_of(count, said, earlier)
-    message = upload_of(symbols_of(alphabet, count, seed), alphabet, context)._replace(sender=sender)
-    data = encode(message, context)
-    back = decode(data, context_of(count, said, earlier))  # the other end's own
-    assert same(back, message)
-    assert encode(back, context) == data, "what was rounded once stays"
-    packed = encode(message, Context(context.layout, 7, SHORT))
-    assert read_header(data).symbol_bytes <= read_header(packed).symbol_bytes, "smallest wins"
-    assert same(decode(packed, context), message), "a plain message is read in any context"
-    assert decode(packed, context).real.tobytes() == back.real.tobytes(), "both spell reals alike"
-
-
-def test_a_predictable_ballot_costs_what_it_surprises() -> None:
-    context = context_of(100_000, Votes(10), Votes(10))
-    message = upload_of(np.random.default_rng(5).binomial(1, symbols_of(Votes(10), 100_000, 1) / 10), BINARY, context)
-    data = encode(message, context)
-    ideal = ideal_size(data, message, context)
-    assert ideal is not None
-    assert len(data) < 100_000 / 8 / 1.5
-    assert ideal < len(data) < 1.02 * ideal
-    bits = bits_by_weight(data, message, context)
-    assert abs(bits.sum() / 8 - read_header(data).symbol_bytes) < 8
-
-
 @pytest.mark.parametrize(
     ("alphabet", "bits"),
     [(BINARY, 1), (TERNARY, 1.6), (Votes(1), 1), (Votes(3), 2), (Votes(100), 7), (Votes(127), 7), (Votes(128), 8)],
@@ -148,27 +81,6 @@ def test_golden_bytes() -> None:
     )
 
 
-@pytest.mark.floats
-@pytest.mark.parametrize(
-    ("sender", "alphabet", "golden"),
-    [(4, BINARY, "7649e9204bc3e09e"), (None, Votes(5), "046e941567bc0b0a"), (4, TERNARY, "f2657968e16714bc")],
-)
-def test_golden_bytes_of_the_context_coder(sender: int | None, alphabet: Alphabet, golden: str) -> None:
-    """Probabilities come from integers alone: these bytes, here their hash, must be the same on every machine."""
-    number = np.arange(3000)
-    layout = Layout(("l",), (Tensor("l.weight", (3000,), 0),), (Tensor("norm.weight", (3,)),), (Tensor("norm", (1,)),))
-    real = np.array([1, 1, 0.5, -30, 0.5, 4], np.float32)
-    counts = [number * number % 17 % 6 + (number % step == 0) * (number % 2) for step in (97, 41, 29)]
-    before, news = (Message(np.minimum(votes, 5), Votes(5), real) for votes in counts[:2])
-    shared = Shared(0, 2, layout, news.values(), real, news=news, before=before)
-    symbols = ((alphabet.size - 1) * np.minimum(counts[2], 5) + 2) // 5
-    message = Message(symbols, alphabet, real + np.float32(0.25), sender=sender, weight=600, round=3)
-    data = encode(message, Context(layout, 3, SHORT, shared))
-    assert read_header(data).coder == 1
-    assert hashlib.sha256(data).hexdigest()[:16] == golden
-
-
-SMALL = encode(Message(np.array([1, 0, 1, 1, 0]), BINARY, np.array([1.5, -2], np.float32), sender=3, weight=4, round=2))
 CONTEXTS = {name: context_of(64, said, said) for name, said in {"votes": Votes(10), "binary": BINARY, "none": None}.items()}
 CODED = [
     (context, encode(upload_of(symbols_of(alphabet, 64, 1), alphabet, context)._replace(sender=sender), context))
@@ -196,11 +108,6 @@ def test_every_truncation_and_extension_is_noticed() -> None:
             decode(data + b"\0", context)
 
 
-def checked(body: bytes) -> bytes:
-    """A hostile sender computes the checksum too."""
-    return body + struct.pack("<I", zlib.crc32(body))
-
-
 def test_mutated_messages_are_messages_or_refused(pytestconfig: pytest.Config) -> None:
     """`pytest tests/test_wire.py -k mutated --fuzz 200000` for the long one."""
     generator = np.random.default_rng(0)
@@ -218,13 +125,16 @@ def test_mutated_messages_are_messages_or_refused(pytestconfig: pytest.Config) -
                 body[place:place] = generator.bytes(int(generator.integers(1, 9)))
             if len(body) < 8:
                 break
+        damaged = checked(bytes(body))
         try:
-            message = decode(checked(bytes(body)), context if generator.random() < 0.8 else None)
+            message = decode(damaged, context if generator.random() < 0.8 else None)
         except WireError:
             continue
         taken += 1
+        header = read_header(damaged)
+        assert (len(message.symbols), len(message.real), len(message.scales)) == (header.symbols, header.reals, header.scales)
         assert message.alphabet.size == 0 or (len(message.symbols) == 0 or message.symbols.max() < message.alphabet.size)
-        assert np.all(np.isfinite(message.real)) or message.real.dtype == np.float32
+        assert header.precision == 0 or np.all(np.isfinite(message.real)), "rounded numbers are finite, float32 may be anything"
     assert taken
 
 
@@ -255,30 +165,43 @@ def test_arbitrary_bytes(data: bytes) -> None:
         decode(checked(b"BIFL\1" + data))
 
 
-def test_what_was_meant_for_somebody_else_is_refused_by_name() -> None:
-    context = context_of(64, Votes(10), Votes(10))
-    message = upload_of(symbols_of(BINARY, 64, 1), BINARY, context)
-    data = encode(message, context)
-    other = context_of(64, Votes(11), Votes(10))
-    for receiver, reason, offset in (
-        (Context(layout_of(65), 7), "is for model .*, this is", 28),
-        (Context(context.layout, 8, shared=context.shared), "is of round 7, this is round 8", 12),
-        (other, f"was coded in context {context.digest.hex()}, ours is {other.digest.hex()}", 36),
-        (Context(context.layout, 7), "was coded in context", 36),
-    ):
-        with pytest.raises(WireError, match=reason) as caught:
-            decode(data, receiver)
-        assert caught.value.offset == offset
-    with pytest.raises(WireError, match="holds 5 symbols, the model has 81958"):
-        decode(SMALL, expect=81_958)
-    with pytest.raises(WireError, match="only in the context"):
-        decode(data)
-    assert same(decode(encode(message, Context(context.layout, 7)), other), message), "a plain message is for everybody"
-
-
 def test_other_versions_are_refused_by_name() -> None:
     with pytest.raises(WireError, match="version 9"):
         decode(SMALL[:4] + b"\x09" + SMALL[5:])
+
+
+UPLOAD = encode(Message(np.array([1, 0, 1]), BINARY, NOTHING, sender=3, weight=4, round=2))
+BROADCAST = encode(Message(np.array([1, 0, 1]), BINARY, NOTHING, weight=4, round=2))
+
+
+@pytest.mark.parametrize(
+    ("data", "offset", "field", "reason"),
+    [
+        (UPLOAD, 5, b"\3", "kind 3 is unknown"),
+        (UPLOAD, 6, b"\7", "alphabet 7 is unknown"),
+        (UPLOAD, 7, b"\3", "coder 3 is unknown"),
+        (UPLOAD, 8, b"\x0d", "reals have 13 digits"),
+        (UPLOAD, 9, b"\1", "the padding is not zero"),
+        (BROADCAST, 16, b"\3", "a broadcast has no sender"),
+        (UPLOAD, 20, bytes(4), "weight must be from 1 to 1073741824, not 0"),
+        (UPLOAD, 20, struct.pack("<I", 2**30 + 1), "weight must be from 1 to 1073741824, not 1073741825"),
+        (UPLOAD, 7, b"\1", "coded symbols name no context"),
+        (UPLOAD, 44, b"\1", "total and unit must be 1 or more for votes"),
+        (UPLOAD, 52, b"\1", "1 float32 take 4 bytes, not 0"),
+        (UPLOAD, 60, b"\2\0\0\0\xff\xff\xff\xff", "its header calls for"),
+    ],
+)
+def test_header_fields_that_no_encoder_writes_are_refused(data: bytes, offset: int, field: bytes, reason: str) -> None:
+    body = bytearray(data[:-CHECKSUM])
+    body[offset : offset + len(field)] = field
+    with pytest.raises(WireError, match=reason):
+        decode(checked(bytes(body)))
+
+
+def test_errors_cross_from_worker_processes() -> None:
+    error = pickle.loads(pickle.dumps(WireError(36, "was coded in another context")))
+    assert (type(error), error.offset, error.reason) == (WireError, 36, "was coded in another context")
+    assert str(error) == "bad message at byte 36: was coded in another context"
 
 
 def test_symbols_outside_the_alphabet_are_not_encoded() -> None:
@@ -291,31 +214,6 @@ def test_symbols_outside_the_alphabet_are_not_encoded() -> None:
 def test_decoding_takes_a_bounded_multiple_of_the_message(alphabet: Alphabet) -> None:
     data = encode(Message(symbols_of(alphabet, 1_000_000, 0), alphabet, NOTHING))
     assert peak_of(data, None) < 32 * len(data)
-
-
-def test_a_tiny_message_is_no_bomb() -> None:
-    context = context_of(1_000_000, Votes(100), Votes(100))
-    sure = (symbols_of(Votes(100), 1_000_000, 1) > 50).astype(np.uint8)
-    data = encode(upload_of(sure, BINARY, context), context)
-    assert len(data) < 100_000
-    assert context.digest  # what the receiver prepares once per round
-    assert peak_of(data, context) < 32 * 1_000_000
-    claims_more = bytearray(data[:-CHECKSUM])
-    claims_more[24:28] = struct.pack("<I", 2**32 - 1)
-    with pytest.raises(WireError, match="holds 4294967295 symbols"):
-        decode(checked(bytes(claims_more)), context)
-    claims_reals = bytearray(data[:-CHECKSUM])
-    claims_reals[52:56] = struct.pack("<I", 2**32 - 1)
-    with pytest.raises(WireError, match="holds 4294967295 real numbers, the model has 7"):
-        decode(checked(bytes(claims_reals)), context)
-
-
-def peak_of(data: bytes, context: Context | None) -> int:
-    tracemalloc.start()
-    decode(data, context)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak
 
 
 def test_padding_must_be_zero() -> None:

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bifl.message import Floats
-from bifl.nn.flat import Network
-from bifl.nn.forward import Forward, Latent
+from bifl.core.forward import Forward, Latent
+from bifl.core.message import Floats
+from bifl.nn.network import Network
+from bifl.training.threads import one_thread
 
 FAR = 1e-5  # from a kink. Rounding decides below about 3e-7, where normalised numbers of size 1 are compared
 
@@ -46,6 +47,7 @@ class Step(NamedTuple):
     buffers: list[Tensor]  # running statistics afterwards
 
 
+@one_thread()
 def step(net: Network, aux: Floats, forward: Forward, images: Tensor, labels: Tensor) -> Step:
     """One step from `aux` and the network's own real parameters, in the precision of the images."""
     weights = torch.from_numpy(aux).to(images.dtype, copy=True).requires_grad_()
@@ -76,7 +78,10 @@ class Kinks:
         if isinstance(child, nn.ReLU):
             distances = x.abs()
         else:
-            pixels = x.unfold(2, 2, 2).unfold(3, 2, 2).flatten(4)
+            assert isinstance(child, nn.MaxPool2d)
+            assert isinstance(child.padding, int)
+            padded = nn.functional.pad(x, (child.padding,) * 4, value=-torch.inf)
+            pixels = padded.unfold(2, 2, 2).unfold(3, 2, 2).flatten(4)
             first, second = pixels.topk(2).values.unbind(-1)
             distances = torch.where(first > 0, first - second, torch.inf) if self._after_relu(child) else first - second
         self.distance = min(self.distance, float(distances.min()))

@@ -24,15 +24,14 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from bifl import wire
-from bifl.experiment import Experiment, of_words
-from bifl.flower import exchanges, letters, post
-from bifl.flower.client import client_app, operator_of
-from bifl.flower.home import Home
-from bifl.flower.permits import named_files
-from bifl.flower.public import digest
-from bifl.flower.server import DEADLINE, federate
-from bifl.runtime import calibration
+from bifl import codec
+from bifl.deploy import protocol, requests, transport
+from bifl.deploy.client_app import client_app, operator_of
+from bifl.deploy.client_state import Home
+from bifl.deploy.permits import named_files
+from bifl.deploy.server_app import DEADLINE, federate
+from bifl.engine.catch_up import digest
+from bifl.experiment.settings import Experiment, of_words
 from tests.grid import Clock, LocalGrid, Node
 from tests.processors import environment
 
@@ -42,7 +41,7 @@ Notes = dict[str, str]  # digest of a message's bytes → digest of what was rea
 def note_meanings() -> Notes:
     """Note what every message read from now on means."""
     notes: Notes = {}
-    decode = wire.decode
+    decode = codec.decode
 
     def noted(data: bytes, *given: Any, **more: Any) -> Any:
         message = decode(data, *given, **more)
@@ -52,7 +51,7 @@ def note_meanings() -> Notes:
         notes[hashlib.sha256(data).hexdigest()] = meaning.hexdigest()
         return message
 
-    wire.decode = noted
+    codec.decode = noted
     return notes
 
 
@@ -82,9 +81,9 @@ def serve(processor: str, folder: Path, experiments: list[str]) -> dict[str, Any
     theirs.close()
     notes = note_meanings()
     clock = Patience()
-    for module in (exchanges, post):
+    for module in (requests, transport):
         setattr(module, "time", clock)  # noqa: B010
-    exchanges.LOOK = 0.0
+    requests.LOOK = 0.0
     try:
         rounds = {
             words: _rounds(ours, folder / str(number), of_words(shlex.split(words))) for number, words in enumerate(experiments)
@@ -101,10 +100,10 @@ def _rounds(clients: Connection, folder: Path, experiment: Experiment) -> list[d
     digests: list[str] = []
 
     def ask(message: Message, context: Context) -> Message:
-        clients.send((dict(context.node_config), message.metadata.message_type, letters.fields_of(message)))
+        clients.send((dict(context.node_config), message.metadata.message_type, protocol.fields_of(message)))
         fields, state = clients.recv()
         digests.append(state)
-        return Message(letters.content(fields), reply_to=message)
+        return Message(protocol.content(fields), reply_to=message)
 
     members = {1 + number: Node(number, folder / f"state-{number}") for number in range(experiment.clients)}
     for node in members.values():
@@ -113,7 +112,9 @@ def _rounds(clients: Connection, folder: Path, experiment: Experiment) -> list[d
     found = []
     deployment = federate(LocalGrid(members), experiment)
     for record in deployment:
-        found.append(json.loads(record.to_json()) | {"after": digest(deployment.shared, experiment), "in": digests.copy()})
+        found.append(
+            json.loads(record.to_json()) | {"after": digest(deployment.public, experiment.in_context()), "in": digests.copy()}
+        )
         digests.clear()
     found[-1]["heard"] = digests.copy()  # the last word
     return found
@@ -133,19 +134,18 @@ def answer_all(server: Connection) -> None:
 
 def _answer(app: ClientApp, config: dict[str, Any], kind: str, fields: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """The answer of one client, and the digest of the public state as this client now knows it."""
-    message = Message(letters.content(fields), 1, kind)
+    message = Message(protocol.content(fields), 1, kind)
     context = Node(config["partition-id"], Path(config["state-dir"])).context
     context.node_config.update(config)
-    said = letters.fields_of(app(message, context))
-    assert letters.FAILED not in said, said
+    said = protocol.fields_of(app(message, context))
+    assert protocol.FAILED not in said, said
     home = Home(Path(config["state-dir"]), fields["run"], operator_of(context, None), lambda text: None)
     opened = home.open(fields["round"])
     assert opened is not None
     worker = opened[0]
     if "upload" in said:  # what it means to its sender
-        statistics = kind == letters.MEASURE
-        wire.decode(said["upload"], calibration.context(worker.experiment, worker.shared) if statistics else worker.context)
-    return said, digest(worker.shared, worker.experiment)
+        codec.decode(said["upload"], worker.exchanges[fields["exchange"]].context(worker.public))
+    return said, digest(worker.public, worker.experiment.in_context())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""bifl: federated learning in which every client uploads about one bit per weight.
+"""bifl: federated learning in which every client uploads a fraction of a bit per weight.
 
 >>> import bifl
 >>> for record in bifl.simulate(bifl.Experiment(algorithm="biml", rounds=1, clients=2, workers=1)):
@@ -9,28 +9,27 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bifl.experiment import Choice, Experiment
-    from bifl.model import Model, load
+    from bifl.engine.simulator import Simulation, simulate
+    from bifl.experiment.settings import Choice, Experiment
+    from bifl.export.model import Model, load
     from bifl.nn.binarize import binarize
-    from bifl.runtime.record import Record
-    from bifl.runtime.simulate import Simulation, simulate
+    from bifl.runs.record import Record
 
-__version__ = version("bifl")
+__version__ = "0.2.0"  # pyproject.toml reads it from here; another version's unfinished runs are not continued
 __all__ = ["Choice", "Experiment", "Model", "Record", "Simulation", "binarize", "load", "simulate"]
 
 _HOMES = {  # imported on first use: `import bifl` alone must not wait for torch
-    "Choice": "bifl.experiment",
-    "Experiment": "bifl.experiment",
-    "Model": "bifl.model",
-    "Record": "bifl.runtime.record",
-    "Simulation": "bifl.runtime.simulate",
+    "Choice": "bifl.experiment.settings",
+    "Experiment": "bifl.experiment.settings",
+    "Model": "bifl.export.model",
+    "Record": "bifl.runs.record",
+    "Simulation": "bifl.engine.simulator",
     "binarize": "bifl.nn.binarize",
-    "load": "bifl.model",
-    "simulate": "bifl.runtime.simulate",
+    "load": "bifl.export.model",
+    "simulate": "bifl.engine.simulator",
 }
 
 
@@ -38,7 +37,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     try:
-        return import_module(f"bifl.{name}")  # bifl.mle, bifl.wire, … without a second import
+        return import_module(f"bifl.{name}")  # bifl.core.likelihood, bifl.codec, … without a second import
     except ModuleNotFoundError as error:
         if error.name != f"bifl.{name}":
             raise

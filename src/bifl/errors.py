@@ -38,3 +38,7 @@ class Busy(RunError):
 
 class Diverged(BiflError):
     """Training left the range of numbers (NaN or infinite)."""
+
+
+class AlgorithmError(BiflError):
+    """An algorithm returned something that cannot be used: a mistake of its author's."""

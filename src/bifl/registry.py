@@ -27,9 +27,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_type_hints
-
-import cloudpickle
+from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 from bifl.errors import ConfigError
 
@@ -60,6 +58,56 @@ def _module_name(file: Path) -> str:
     return f"bifl_user_{zlib.crc32(bytes(file)):08x}_{file.stem}"
 
 
+def _same_home(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Whether the same module, notebook or file defined both. A notebook's cells have a file name each, and one module."""
+    return one.__module__ == other.__module__ or (_file(one) == _file(other) and not _file(one).startswith("<"))
+
+
+def _file(factory: Callable[..., Any]) -> str:
+    """The file that defines a factory, or its module where there is none."""
+    code = getattr(inspect.unwrap(factory), "__code__", None)
+    return code.co_filename if code else factory.__module__
+
+
+class Source(NamedTuple):
+    """A user's Python file, as it was when it was run."""
+
+    path: Path
+    text: bytes
+
+
+_SOURCES: dict[str, Source] = {}  # by the names of their modules
+
+
+def source_of(module: str) -> Source | None:
+    """The user's Python file that was run as a module of this name; None for every other module."""
+    return _SOURCES.get(module)
+
+
+def run_file(path: Path, text: bytes) -> None:
+    """Run a user's Python file, unless that has been done, so that the things in it are registered.
+
+    Args:
+        path: of the file, resolved.
+        text: what is in it.
+    """
+    name = _module_name(path)
+    if name in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None:
+        raise ConfigError(f"'{path}' is not a Python file: its name must end in .py")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        exec(compile(text, path, "exec"), module.__dict__)
+    except Exception as error:
+        del sys.modules[name]
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"Python file '{path}' fails to load: {type(error).__name__}: {error}") from error
+    _SOURCES[name] = Source(path, text)
+
+
 class Registry(Generic[T]):
     """Factories by name. Used as a decorator; the function's name, doc and keyword defaults are all there is to say."""
 
@@ -68,12 +116,10 @@ class Registry(Generic[T]):
         self._factories: dict[str, Callable[..., T]] = {}
 
     def __call__(self, factory: F) -> F:
-        """Register a factory under its own name."""
+        """Register a factory under its own name; one that its module or notebook defined before is replaced."""
         known = self._factories.get(factory.__name__)
-        if known is not None and inspect.getsourcefile(known) != inspect.getsourcefile(factory):
-            raise ConfigError(
-                f"{self.kind} '{factory.__name__}' exists already, in {inspect.getsourcefile(known)}: choose another name"
-            )
+        if known is not None and not _same_home(known, factory):
+            raise ConfigError(f"{self.kind} '{factory.__name__}' exists already, in {_file(known)}: choose another name")
         self._factories[factory.__name__] = factory
         return factory
 
@@ -92,13 +138,17 @@ class Registry(Generic[T]):
     def factory(self, name: str) -> Callable[..., T]:
         """The factory called `name`; one of a user's own file must have been loaded."""
         name = self.spelled(name)
-        if ":" in name:
-            if _module_name(Path(name.rpartition(":")[0])) not in sys.modules:
-                raise ConfigError(f"{self.kind} '{name}' is in a Python file that was not loaded")
-            name = short(name)
-        if name not in self._factories:
-            raise ConfigError(f"unknown {self.kind} '{name}'{nearest(name, self._factories)}")
-        return self._factories[name]
+        if ":" not in name:
+            if name not in self._factories:
+                raise ConfigError(f"unknown {self.kind} '{name}'{nearest(name, self._factories)}")
+            return self._factories[name]
+        file, module = name.rpartition(":")[0], _module_name(Path(name.rpartition(":")[0]))
+        if module not in sys.modules:
+            raise ConfigError(f"{self.kind} '{name}' is in a Python file that was not loaded")
+        own = {known: factory for known, factory in self._factories.items() if factory.__module__ == module}
+        if short(name) not in own:
+            raise ConfigError(f"Python file '{file}' defines no {self.kind} '{short(name)}'{nearest(short(name), own)}")
+        return own[short(name)]
 
     def parameters(self, name: str) -> dict[str, Any]:
         """What a config may set: the factory's keyword arguments, with their defaults."""
@@ -132,18 +182,7 @@ class Registry(Generic[T]):
         file = Path(path)
         if not os.path.isfile(file):  # unlike Path's, it raises nothing
             raise ConfigError(f"{self.kind} file '{path}' does not exist")
-        name = _module_name(file)
-        if name in sys.modules:
-            return
-        spec = importlib.util.spec_from_file_location(name, file)
-        if spec is None or spec.loader is None:
-            raise ConfigError(f"{self.kind} file '{path}' is not a Python file")
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        cloudpickle.register_pickle_by_value(module)  # worker processes have no such module
         try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            del sys.modules[name]
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(f"{self.kind} file '{path}' fails to load: {type(error).__name__}: {error}") from error
+            run_file(file, file.read_bytes())
+        except OSError as error:
+            raise ConfigError(f"{self.kind} file '{path}' cannot be read: {error.strerror}") from error

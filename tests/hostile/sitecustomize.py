@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import bifl.wire
-from bifl.message import Message
-from bifl.wire import Context
+import bifl.codec
+from bifl.codec import Context
+from bifl.core.message import Message
 
-_encode = bifl.wire.encode
+_encode = bifl.codec.encode
 
 
 def garbage(message: Message, context: Context | None = None) -> bytes:
     return _encode(message, context) if message.sender is None else b"garbage" * 1000
 
 
-bifl.wire.encode = garbage
+bifl.codec.encode = garbage

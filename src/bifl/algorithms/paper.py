@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from functools import partial
 
-from bifl import mle
-from bifl.algorithm import Algorithm, Schedule, register
+from bifl.core import (
+    Algorithm,
+    Schedule,
+    blend,
+    blend_signs,
+    floats,
+    likelihood,
+    majority,
+    means,
+    ml_pu,
+    real,
+    register,
+    replace,
+    signs,
+    votes,
+)
 from bifl.errors import ConfigError
-from bifl.nn.forward import real
-from bifl.rules import blend, blend_signs, floats, majority, means, ml_pu, replace, signs, votes
 
 
 @register
@@ -63,7 +75,7 @@ def biml(alpha: float = 1.25) -> Algorithm:
 def biml_fit(alpha: float = 1.25) -> Algorithm:
     """BiFL-BiML with the paper's three-constant fit instead of the exact maximum."""
     return Algorithm(
-        upload=signs, broadcast=votes, update=partial(ml_pu, alpha=gain(alpha), ratio=mle.fitted_ratio), keeps=("aux",)
+        upload=signs, broadcast=votes, update=partial(ml_pu, alpha=gain(alpha), ratio=likelihood.fitted_ratio), keeps=("aux",)
     )
 
 

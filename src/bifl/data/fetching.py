@@ -1,4 +1,4 @@
-"""Whether data that are not here may be fetched: not for a picture in a report."""
+"""Whether datasets may be downloaded: not while a report is made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _allowed = ContextVar("fetching", default=True)
 
 @contextmanager
 def local_only() -> Iterator[None]:
-    """Take what is on this machine, or refuse."""
+    """Use only data on this machine within this block; downloads raise."""
     before = _allowed.set(False)
     try:
         yield
@@ -20,5 +20,5 @@ def local_only() -> Iterator[None]:
 
 
 def allowed() -> bool:
-    """Whether to try."""
+    """Whether a dataset may be downloaded now."""
     return _allowed.get()

@@ -1,1 +1,3 @@
-"""Networks: which weights they compute with (`forward`), what they look like (`models`), how they lie flat (`flat`)."""
+"""Networks: which weights they compute with (`forward`), what they look like (`models`), how they lie flat (`network`), what
+computes them (`engine`).
+"""

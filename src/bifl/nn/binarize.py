@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from bifl.errors import ConfigError
-from bifl.nn.forward import Latent, straight_through_sign
+from bifl.nn.straight_through import straight_through_sign
 from bifl.registry import nearest
 
 LAYERS = (nn.Conv2d, nn.Linear)
@@ -32,7 +32,7 @@ class Binary(nn.Module):
 
     def forward(self, aux: Tensor) -> Tensor:
         """The weights that the layer computes with."""
-        return self.scale * straight_through_sign(Latent(aux, aux, progress=0, key=0))
+        return self.scale * straight_through_sign(aux)
 
 
 def binarize(module: nn.Module, keep: Sequence[str] = ()) -> nn.Module:
@@ -50,9 +50,9 @@ def binarize(module: nn.Module, keep: Sequence[str] = ()) -> nn.Module:
     layers = {name: child for name, child in module.named_modules() if isinstance(child, LAYERS)}
     for name in keep:
         if name not in layers:
-            raise ConfigError(f"binarize: keep names '{name}', no convolution or linear layer{nearest(name, layers)}")
+            raise ConfigError(f"binarize: keep names '{name}', no Conv2d or Linear layer{nearest(name, layers)}")
     if len(set(keep)) == len(layers):
-        raise ConfigError("binarize: no convolution or linear layer is left to be binary")
+        raise ConfigError("binarize: no Conv2d or Linear layer is left to be binary")
     for name, child in layers.items():
         if name not in keep and not parametrize.is_parametrized(child):
             binary = Binary()
@@ -64,11 +64,11 @@ def binarize(module: nn.Module, keep: Sequence[str] = ()) -> nn.Module:
 def layers_of(module: nn.Module) -> list[tuple[str, nn.Module, bool]]:
     """The convolutions and linear layers by name, and whether they may be coded: those of `binarize` if it was used, else all.
 
-    Their auxiliary weights are ordinary parameters again afterwards.
+    Their auxiliary weights are ordinary parameters again afterwards; frozen ones are the ±1 that the layer computes with.
     """
     layers: list[tuple[str, nn.Module]] = [(name, child) for name, child in module.named_modules() if isinstance(child, LAYERS)]
     chosen = [child for _, child in layers if parametrize.is_parametrized(child)]
     for child in chosen:
-        for attribute in list(child.parametrizations):  # type: ignore[arg-type]
-            parametrize.remove_parametrizations(child, attribute, leave_parametrized=False)
+        for attribute, held in list(child.parametrizations.items()):  # type: ignore[operator, union-attr]
+            parametrize.remove_parametrizations(child, attribute, leave_parametrized=not held.original.requires_grad)
     return [(name, child, not chosen or child in chosen) for name, child in layers]

@@ -1,4 +1,4 @@
-"""The paper's networks (§4), as plain PyTorch modules: which of their weights are binary is decided outside, in `flat`."""
+"""The paper's networks (§4), as plain PyTorch modules: which of their weights are binary is decided outside, in `network`."""
 
 from __future__ import annotations
 

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bifl import cells
+from bifl import __version__
 from bifl.errors import BiflError, RunError
-from bifl.experiment import Experiment
-from bifl.runtime.folder import CONFIG, read_records
-from bifl.runtime.record import Record
+from bifl.experiment import config_file
+from bifl.experiment.settings import Experiment
+from bifl.runs import kept
+from bifl.runs.folder import CONFIG, read_records, version_of
+from bifl.runs.record import Record
 
 DEPTH = 3  # runs/, a comparison in it, a run in that: no deeper, so that a slip of the path does not search a whole disk
 
@@ -21,6 +23,7 @@ class Result(NamedTuple):
     name: str
     experiment: Experiment
     records: list[Record]
+    version: str = __version__  # of the bifl that ran it
 
 
 class Found(NamedTuple):
@@ -31,7 +34,7 @@ class Found(NamedTuple):
 
 
 def read(paths: Iterable[Path]) -> Found:
-    """The runs in run folders, comparisons, kept cells, or folders of such, each once; those without a round are passed over.
+    """The runs in run folders, comparisons, kept runs, or folders of such, each once; those without a round are passed over.
 
     Raises:
         RunError: there is none that can be read in one of the places.
@@ -58,7 +61,7 @@ def read(paths: Iterable[Path]) -> Found:
 def _places(path: Path, depth: int, problems: list[str]) -> Iterator[Path]:
     """Runs in and below a path."""
     try:
-        is_run = path.name.endswith(cells.SUFFIX) or (path / CONFIG).is_file()
+        is_run = path.name.endswith(kept.SUFFIX) or (path / CONFIG).is_file()
         children = sorted(path.iterdir()) if depth and not is_run and path.is_dir() else []
     except OSError as error:
         problems.append(f"cannot read '{path}': {error.strerror}")
@@ -70,5 +73,7 @@ def _places(path: Path, depth: int, problems: list[str]) -> Iterator[Path]:
 
 
 def _result(path: Path) -> Result:
-    known = cells.read(path) if path.is_file() else (Experiment.shown(path / CONFIG), read_records(path))
-    return Result(str(path.resolve()), *known)
+    name = str(path.resolve())
+    if path.is_file():
+        return Result(name, *kept.read(path))
+    return Result(name, config_file.read_to_show(path / CONFIG), read_records(path), version_of(path))

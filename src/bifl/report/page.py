@@ -9,16 +9,19 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bifl import __version__, census
-from bifl.choices import Choice, Unloaded
+from bifl import __version__
 from bifl.data.fetching import local_only
 from bifl.errors import BiflError, DataError
-from bifl.experiment import REGISTRIES, Experiment
+from bifl.experiment import config_file
+from bifl.experiment.choices import Choice, Unloaded
+from bifl.experiment.settings import REGISTRIES, Experiment
+from bifl.experiment.setup import LastDataset
 from bifl.files import write_atomic, writing
 from bifl.registry import short, without_folder
-from bifl.report import figures
+from bifl.report import charts
 from bifl.report.remarks import remarks
 from bifl.report.summary import LAST, TARGETS, Series, Setting
+from bifl.show import split_stats
 
 ML_PU = ("biml", "biml_fit", "hybrid")  # the algorithms with a maximum-likelihood update
 MANY_CLIENTS = 300  # columns of a heat map beyond which nothing can be told apart
@@ -59,18 +62,19 @@ def render(groups: list[Setting]) -> str:
     """The whole page."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    drawn: dict[str, figures.Figure] = {}
+    drawn: dict[str, charts.Figure] = {}
+    images = LastDataset()
     sections = [
-        _section(f"s{number}", group, places, drawn)
+        _section(f"s{number}", group, places, drawn, images)
         for number, (group, places) in enumerate(zip(groups, _places(groups), strict=True))
     ]
     voters = _voters(groups)
     if voters:
-        drawn["ml-pu"] = figures.ml_pu(voters)
+        drawn["ml-pu"] = charts.ml_pu(voters)
     environment = Environment(
         loader=PackageLoader("bifl.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals |= {"key": figures.key, "portable": _portable}
+    environment.globals |= {"key": charts.key, "portable": _portable}
     return environment.get_template("template.html").render(
         version=__version__,
         runs=len({result.name for group in groups for one in group.series for result in one.results}),
@@ -107,15 +111,17 @@ def _places(groups: list[Setting]) -> list[dict[str, int]]:
     return found
 
 
-def _section(key: str, group: Setting, places: dict[str, int], drawn: dict[str, figures.Figure]) -> dict[str, Any]:
+def _section(
+    key: str, group: Setting, places: dict[str, int], drawn: dict[str, charts.Figure], images: LastDataset
+) -> dict[str, Any]:
     """One setting's part of the page; its figures go to `drawn`."""
     series = group.series
-    drawn[f"{key}-rounds"] = figures.accuracy_by_round(series, places)
+    drawn[f"{key}-rounds"] = charts.accuracy_by_round(series, places)
     for way in ("uploaded", "downloaded"):
-        drawn[f"{key}-{way}"] = figures.accuracy_by_megabytes(series, places, way)
+        drawn[f"{key}-{way}"] = charts.accuracy_by_megabytes(series, places, way)
     for number, one in enumerate(series):
-        drawn[f"{key}-flips-{number}"] = figures.flips(one.runs[0])  # of one.furthest[0], as the page says
-        if votes := figures.sureness(one.runs[0]):
+        drawn[f"{key}-flips-{number}"] = charts.flips(one.runs[0])  # of one.furthest[0], as the page says
+        if votes := charts.sureness(one.runs[0]):
             drawn[f"{key}-votes-{number}"] = votes
     voted = [number for number in range(len(series)) if f"{key}-votes-{number}" in drawn]
     return {
@@ -127,7 +133,7 @@ def _section(key: str, group: Setting, places: dict[str, int], drawn: dict[str, 
         "several": any(len(one.runs) > 1 for one in series),
         "sends": any(one.sends for one in series),
         "shown": voted[0] if voted else 0,
-        "splits": [_split(f"{key}-split-{number}", one, drawn) for number, one in enumerate(_dealt(series))],
+        "splits": [_split(f"{key}-split-{number}", one, drawn, images) for number, one in enumerate(_dealt(series))],
     }
 
 
@@ -139,7 +145,7 @@ def _dealt(series: list[Series]) -> list[Experiment]:
     return list({experiment.clients: experiment for experiment in reversed(federated)}.values())
 
 
-def _split(key: str, experiment: Experiment, drawn: dict[str, figures.Figure]) -> Split:
+def _split(key: str, experiment: Experiment, drawn: dict[str, charts.Figure], images: LastDataset) -> Split:
     for kind in ("dataset", "partition"):
         if isinstance(choice := getattr(experiment, kind), Unloaded):
             return Split(
@@ -147,15 +153,17 @@ def _split(key: str, experiment: Experiment, drawn: dict[str, figures.Figure]) -
             )
     try:
         with local_only():
-            dealt = census.count(experiment)
+            dealt = split_stats.count(experiment, images.of(experiment))
     except DataError:  # its sentence has folders of this machine in it
         name = short(experiment.dataset.name)
         return Split(f"The split cannot be shown: {name}’s images are not on the machine that made this page.", None)
     except BiflError as error:
         return Split(f"The split cannot be shown: {error}.", None)
     if len(dealt.counts) > MANY_CLIENTS:
-        return Split(f"{census.facts(dealt)}; the first {MANY_CLIENTS} are shown.", _put(drawn, key, dealt.counts[:MANY_CLIENTS]))
-    return Split(f"{census.facts(dealt)}.", _put(drawn, key, dealt.counts))
+        return Split(
+            f"{split_stats.facts(dealt)}; the first {MANY_CLIENTS} are shown.", _put(drawn, key, dealt.counts[:MANY_CLIENTS])
+        )
+    return Split(f"{split_stats.facts(dealt)}.", _put(drawn, key, dealt.counts))
 
 
 def _portable(experiment: Experiment) -> str:
@@ -164,11 +172,11 @@ def _portable(experiment: Experiment) -> str:
     for name, choice in choices.items():
         files = {key: Path(str(value)).name for key, value in choice.parameters.items() if key == "path" and value}
         choices[name] = Unloaded(without_folder(choice.name), {**choice.parameters, **files})
-    return experiment.changed(choices).to_toml()
+    return config_file.to_toml(experiment.changed(choices))
 
 
-def _put(drawn: dict[str, figures.Figure], key: str, counts: Any) -> str:
-    drawn[key] = figures.partition(counts)
+def _put(drawn: dict[str, charts.Figure], key: str, counts: Any) -> str:
+    drawn[key] = charts.partition(counts)
     return key
 
 

@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from statistics import mean
 
-from bifl import paper
-from bifl.experiment import Experiment
-from bifl.identity import but_for
+from bifl.experiment.identity import but_for
+from bifl.experiment.settings import Experiment
+from bifl.paper import values
 from bifl.report.summary import Series
 
 FAR = 3.0  # points: those that are ≈ lie closer together, ≫ means this far above
-_ALIKE = paper.ORDER[-1]
+_ALIKE = values.ORDER[-1]
 
 
 def remarks(series: list[Series]) -> list[str]:
     """Sentences about the experiments of one setting."""
-    order = ordering(series)
-    return [*([order] if order else []), *switches(series)]
+    order, several = ordering(series), len(versions(series)) > 1
+    return [*([order] if order else []), *switches(series), *([made_by(series)] if several else [])]
+
+
+def versions(series: list[Series]) -> Counter[str]:
+    """The versions of bifl that ran these experiments, with the number of runs."""
+    return Counter(sorted(result.version for one in series for result in one.results))
+
+
+def made_by(series: list[Series]) -> str:
+    """Which version of bifl ran these experiments, in a sentence."""
+    counts = versions(series)
+    if len(counts) == 1:
+        return f"Made by bifl {next(iter(counts))}."
+    parts = " and ".join(f"bifl {version} ({count} run{'s' * (count > 1)})" for version, count in counts.items())
+    return f"Made by {parts}: versions draw other random numbers, so that the same seed gives other runs."
 
 
 def ordering(series: list[Series]) -> str | None:
     """Whether the paper's order of algorithms holds among these, in a sentence; None where there are not two to compare."""
     rows = _comparable(series)
-    tiers = [present for tier in paper.ORDER if (present := [name for name in tier if name in rows])]
+    tiers = [present for tier in values.ORDER if (present := [name for name in tier if name in rows])]
     if len(tiers) < 2:
         return None
     finals = {name: rows[name].final().mean for tier in tiers for name in tier}
@@ -84,7 +98,7 @@ def _comparable(series: list[Series]) -> dict[str, Series]:
     families: dict[str, dict[str, list[Series]]] = defaultdict(lambda: defaultdict(list))
     for one in series:
         families[but_for(one.experiment, "algorithm", "seed")][one.experiment.algorithm.name].append(one)
-    ranked = {name for tier in paper.ORDER for name in tier}
+    ranked = {name for tier in values.ORDER for name in tier}
     largest = max(families.values(), key=lambda family: len(ranked & family.keys()), default={})
     chosen = {name: [one for one in same if len(same) == 1 or _usual(one.experiment)] for name, same in largest.items()}
     return {name: same[0] for name, same in chosen.items() if same}
@@ -92,7 +106,7 @@ def _comparable(series: list[Series]) -> dict[str, Series]:
 
 def _usual(experiment: Experiment) -> bool:
     """Whether the algorithm's parameters are the paper's first choice, or else the defaults."""
-    cell = paper.cell_of(experiment)
+    cell = values.cell_of(experiment)
     if cell is not None:
         return not cell.row.parameters
     return experiment.algorithm == Experiment(algorithm=experiment.algorithm.name).algorithm

@@ -8,19 +8,19 @@ from math import isfinite, nan
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from bifl import paper
-from bifl.choices import Choice, Unloaded
-from bifl.experiment import Experiment
-from bifl.identity import NO_NUMBERS, but_for, identity
+from bifl.experiment.choices import Choice, Unloaded
+from bifl.experiment.identity import NO_NUMBERS, but_for, identity
+from bifl.experiment.settings import Experiment
+from bifl.paper import values
 from bifl.registry import short
 from bifl.report.collect import Result
-from bifl.runtime.record import Record
+from bifl.runs.record import Record
 
 LAST = 10  # rounds that the final accuracy is a mean of: single rounds swing
 TARGETS = (90, 95, 97)  # %
 _HEADING = ("dataset", "partition", "model")
 _UNLABELLED = {*_HEADING, *NO_NUMBERS, "seed", "algorithm"}
-_RANKS = list(dict.fromkeys(cell.row.algorithm for cell in paper.CELLS))
+_RANKS = list(dict.fromkeys(cell.row.algorithm for cell in values.CELLS))
 
 
 class Spread(NamedTuple):
@@ -70,9 +70,9 @@ class Series(NamedTuple):
         return max(result.experiment.rounds for result in self.results)
 
     @property
-    def printed(self) -> paper.Value | None:
+    def printed(self) -> values.Value | None:
         """The paper's accuracy for it."""
-        return paper.value(self.experiment)
+        return values.value(self.experiment)
 
     def final(self) -> Spread:
         """Accuracy in %, mean of the last rounds."""
@@ -103,7 +103,7 @@ class Series(NamedTuple):
         if not first.clients or not first.up_bpp:  # in a file that somebody edited
             return None
         parameters = round(8 * first.up_bytes / first.clients / first.up_bpp)
-        return paper.megabytes(self.experiment.algorithm.name, parameters, first.clients, self.experiment.clients)
+        return values.megabytes(self.experiment.algorithm.name, parameters, first.clients, self.experiment.clients)
 
     def up_per_client(self) -> float:
         """Bytes that a client uploads in an average round."""

@@ -1,0 +1,96 @@
+"""The longer texts of `--help`: examples, keys and their meaning, studies, what the commands for real machines do."""
+
+EXAMPLES = """\
+examples:
+  bifl run                                     train with 1-bit uploads on embedded digits
+  bifl run algorithm=up_down algorithm.beta=1  another algorithm, another parameter
+  bifl run mnist-iid --out runs/table1         the paper's setting on full MNIST
+  bifl run --resume runs/table1                continue what was stopped or killed
+  bifl compare seeds=0,1,2 rounds=30           fedavg, full, biml, up_down: table and picture
+  bifl eval runs/table1/model mnist            a trained model on a test set
+  bifl run --keep-messages --out runs/look     keep every message …
+  bifl inspect runs/look/messages/round-00002/upload-00001    … and see what its bytes are
+  bifl reproduce table1                        the paper's Table I on full MNIST, beside its values
+  bifl report runs -o report.html              a page with charts of all runs, beside the paper's values
+  bifl data mnist-nc3                          who holds what: table and picture
+  bifl summary mnist_cnn                       a network layer by layer: what is binary, what it weighs
+  bifl list                                    algorithms, datasets, partitions, models, presets
+  bifl federation up --clients 3 rounds=5      server and clients as processes of their own, over TLS
+  bifl server --listen 0.0.0.0:8000 …          on real machines: docs/deploy.md
+
+Bad input ends with one sentence and exit code 2, Ctrl-C with 130.
+"""
+
+_KEYS = """\
+  dataset (mnist5k), partition (iid), model (mnist_cnn)
+                        names from `bifl list`, parameters as for algorithms
+  rounds (15), clients (10)
+  participation (1.0)   share of clients that upload in a round
+  idle (train)          what the others do: train (as in the paper) or sleep
+  optimizer (adam)      adam or sgd, fresh every round
+  lr (0.005,0.002,0.001), lr_steps (30,60)
+                        learning rates, and the rounds after which the next one applies;
+                        a single lr is used throughout
+  batch (64), local_epochs (1)
+  batchnorm (recalibrate)
+                        statistics that clients measure of the broadcast network, in an exchange
+                        of its own; average: those of their own training
+  holdout (0.0)         share of its images that every client keeps for evaluation; without test
+                        images a fifth
+  wire (context)        context codes messages in what both ends know, packed spells every bit out;
+                        results do not depend on it
+  reals (short)         batch-norm in 6 binary digits up and 10 down, or float32
+  device (auto)         a GPU if there is one; cpu, cuda
+  workers (0)           processes, 0 = one per core; results do not depend on it
+"""
+
+STUDIES = """\
+studies:
+  table1                accuracy of all nine algorithms, IID
+  table2                four of them, not IID
+  alpha                 BiFL-BiML's gain: 1, 1.25, 1.5, 2, 3
+  hybrid                BiFL-BiML up to a fifth, two and three fifths of the rounds, then FedAvg
+  clients               half, once and twice as many
+  unbalanced            clients of unequal size
+  participation         a tenth, three tenths, half and all of the clients upload; IID and not
+  theory                lemmas and theorems on random quadratics, misprints, ML-PU's curves
+  all                   everything above
+keys (default):
+  dataset (mnist)       mnist, mnist5k, fashion_mnist, mnist_writers, femnist, celeba; several with
+                        commas: those that are not on this machine are named and left out
+  seeds (0)             which to run; tables show all that are kept, as mean ± standard deviation
+  rounds                instead of each study's own, 60 or 100
+
+Finished runs are kept in DIR/cells and never run again; a stopped command goes on where it was.
+More about it: docs/reproduce.md.
+"""
+
+TRACK = """\
+  track (nothing)       tensorboard or mlflow: log every round there too; may be given with --resume
+"""
+
+RUN_KEYS = f"""\
+keys (default) and their meaning:
+  algorithm (biml)      a name from `bifl list`; its parameters are set as algorithm.alpha=1.5;
+                        algorithm=my.py:mine takes one from a file of your own
+  seed (0)              fixes everything
+{_KEYS}"""
+
+COMPARE_KEYS = f"""\
+keys (default) and their meaning:
+  algorithms (fedavg,full,biml,up_down)
+                        names from `bifl list`, parameters after plus signs: biml,up_down+beta=1;
+                        my.py:mine is one from a file of your own
+  seeds (0)             several give mean ± standard deviation
+{_KEYS}"""
+
+ABOUT_KEYS = "Make an authority, the server's certificate and a key pair per client. What is there already stays as it is."
+ABOUT_SERVER = (
+    "Serve one run: certificates, Flower's SuperLink, the clients' keys, the rounds as they come, and a run folder in the end."
+)
+ABOUT_CLIENT = "Take part with local data: one of Flower's SuperNodes, started again whenever it ends, until Ctrl-C."
+CLIENT_DATA = "FILE.npz, a folder of LEAF's, or a dataset's name, of which this client gets its part (default: the run's dataset)"
+CLIENT_ALLOW = "a file that the run may name, as in algorithm=FILE.py:mine or dataset.path=FILE: yours is used; may be repeated"
+ABOUT_FEDERATION = (
+    "A server and its clients on this machine, each a process of its own, over TLS and with keys, as between machines."
+)

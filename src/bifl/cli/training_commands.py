@@ -1,0 +1,97 @@
+"""`bifl run` and `bifl compare`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from bifl.engine import running
+from bifl.errors import ConfigError
+from bifl.experiment.settings import Experiment, pairs, preset_of
+from bifl.experiment.setup import LastDataset, World, build
+from bifl.nn.sent import remark
+from bifl.registry import short
+from bifl.runs.comparison import ALGORITHMS, Comparison, summarise
+from bifl.runs.folder import RunFolder, claim, folder_name
+from bifl.runs.trackers import checked, followed
+from bifl.show.plot import draw, title
+from bifl.show.terminal import Meter, comparison_table, console, run_table
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train one model, or continue."""
+    track = _track(options)
+    if options.resume:
+        run = RunFolder.resume(options.resume, pairs(options.settings), options.trust)
+        world = build(run.experiment)
+    else:
+        preset, overrides = preset_of(options.settings)
+        experiment = Experiment.of(preset, overrides)
+        world = build(experiment)  # refuses what cannot be run, before anything is written
+        remark(world.network)
+        run = RunFolder.start(options.out or claim(Path("runs"), folder_name(experiment, preset)), experiment)
+    run.keep_messages = options.keep_messages
+    out = console()
+    with Meter(out, run.experiment.rounds).running() as meter:
+        try:
+            _go(run, world, meter, short(run.experiment.algorithm.name), track)
+        except KeyboardInterrupt:
+            return _stopped(run, f"bifl run --resume {shlex.quote(str(run.path))}", track)
+    out.print(run_table(run.records(), run.path / "model"))
+    return 0
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Train with several algorithms on the same split: table and picture."""
+    track, images = _track(options), LastDataset()
+    if options.resume:
+        comparison = Comparison.resume(options.resume, pairs(options.settings), options.trust)
+    else:
+        preset, overrides = preset_of(options.settings)
+        settings = pairs(overrides)
+        for single, several in (("algorithm", "algorithms"), ("seed", "seeds")):
+            if single in settings:
+                raise ConfigError(f"a comparison takes {several}=…, separated by commas, instead of {single}=")
+        algorithms, seeds = settings.pop("algorithms", ALGORITHMS), settings.pop("seeds", "0")
+        base = Experiment.of(preset).changed(settings)
+        remark(build(base, data=images.of(base)).network)
+        path = options.out or claim(Path("runs"), f"compare-{preset or base.dataset.name}")
+        comparison = Comparison.start(path, base, algorithms, seeds)
+    out = console()
+    with Meter(out, sum(one.run.experiment.rounds for one in comparison.runs)).running() as meter:
+        for one in comparison.runs:
+            try:
+                world = build(one.run.experiment, data=images.of(one.run.experiment))
+                _go(one.run, world, meter, one.run.path.name, track)
+            except KeyboardInterrupt:
+                return _stopped(one.run, f"bifl compare --resume {shlex.quote(str(comparison.path))}", track)
+    results = comparison.results()
+    rounds = max(len(records) for seeds in results.values() for records in seeds)
+    out.print(comparison_table([summarise(*item) for item in results.items()], rounds, max(map(len, results.values()))))
+    draw({"": results}, comparison.path / "compare.png", title(comparison.runs[0].run.experiment))
+    out.print(f"picture: {comparison.path / 'compare.png'}", soft_wrap=True)
+    return 0
+
+
+def _go(run: RunFolder, world: World, meter: Meter, label: str, track: str | None) -> None:
+    meter.begin(label, run.records())
+    for record in followed(running.run(run, world), run, track):
+        meter.show(record, run.experiment.rounds)
+
+
+def _track(options: argparse.Namespace) -> str | None:
+    """Take track= out of the settings: it decides no numbers, so it is none of the experiment's."""
+    kinds = [word.removeprefix("track=") for word in options.settings if word.startswith("track=")]
+    options.settings = [word for word in options.settings if not word.startswith("track=")]
+    if len(kinds) > 1:
+        raise ConfigError("key 'track' is given twice")
+    return checked(kinds[0]) if kinds else None
+
+
+def _stopped(run: RunFolder, command: str, track: str | None) -> int:
+    command += " --trust" if run.experiment.python_files() else ""
+    command += f" track={track}" if track else ""
+    print(f"bifl: stopped after round {len(run.records())} of {run.experiment.rounds}; continue with: {command}", file=sys.stderr)
+    return 130

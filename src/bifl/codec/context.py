@@ -1,0 +1,238 @@
+"""What both ends of a message know already: the context in which it is coded.
+
+Every weight has a class: its vote count in the last broadcast, or what else that broadcast said of it. Symbols are coded class by
+class, with probabilities that both ends count from the broadcasts they share: how the weights of a class voted a round ago is the
+best guess of how they will vote now. Where that is not known well enough, the first symbols of a message teach the later ones.
+
+All arithmetic is on integers, or single operations that IEEE 754 defines to the last bit, so that both ends agree on every machine.
+The digest names the context in a few bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bifl.codec.reals import EXACT, Precision
+from bifl.core.layout import Layout
+from bifl.core.message import BINARY, NOTHING, Alphabet, Floats, Message, Selection, Symbols, Votes
+
+Runs = list[tuple[int, int, int]]  # of weights of one class: the class, begin and end in the order of coding
+Counts = npt.NDArray[np.int64]  # (classes, symbols)
+
+NO_DIGEST = bytes(8)
+_LEVELS = 256  # at most this many classes, and as many coarse symbols
+_FLOAT_LEVELS = 64  # classes of float weights
+_BLOCK = 2**14  # weights at a time, so that what is computed in between stays in the processor's cache
+_FIRST_BLOCK = 1024  # about so many symbols are coded before anything is learnt from them …
+_LESSONS = 9  # … and this often as many again: half a million teach the rest
+
+
+class Coarse(NamedTuple):
+    """Large alphabets in two parts: which of at most 256 equal drawers, coded, and the place in it, spelled out."""
+
+    drawers: int
+    width: int  # of a drawer
+
+    @classmethod
+    def of(cls, alphabet: Alphabet) -> Coarse:
+        """The drawers of an alphabet; up to 256 symbols have one each."""
+        width = -(-alphabet.size // _LEVELS)
+        return cls(-(-alphabet.size // width), width)
+
+
+class Sequence(NamedTuple):
+    """The order in which weights are coded: block by block, in it class by class."""
+
+    order: npt.NDArray[np.int64]  # (count,)
+    blocks: list[Runs]
+
+    @classmethod
+    def of(cls, block: npt.NDArray[np.uint16], classes: npt.NDArray[np.uint8]) -> Sequence:
+        """Of (count,) block numbers and classes."""
+        keys = block << np.uint16(8) | classes
+        sizes = np.bincount(keys)
+        blocks: list[Runs] = [[] for _ in range(int(block.max(initial=0)) + 1)]
+        end = 0
+        for key in np.flatnonzero(sizes).tolist():
+            begin, end = end, end + int(sizes[key])
+            blocks[key >> 8].append((key & 255, begin, end))
+        return cls(np.argsort(keys, kind="stable"), blocks)  # of 16 bit: a radix sort
+
+
+class Known(Protocol):
+    """What both ends know of the numbers that a message is about; the public state is that (`bifl.core.state.Public`)."""
+
+    @property
+    def real(self) -> Floats:
+        """(reals,) the last real numbers."""
+
+    @property
+    def weights(self) -> Floats:
+        """(count,) the last weights."""
+
+    @property
+    def news(self) -> Message | None:
+        """The last broadcast."""
+
+    @property
+    def before(self) -> Message | None:
+        """The one before it."""
+
+
+class KnownReals(NamedTuple):
+    """The same for messages without symbols."""
+
+    real: Floats
+    weights: Floats = NOTHING
+    news: Message | None = None
+    before: Message | None = None
+
+
+def _all_weights(sender: int | None) -> Selection | None:
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What one end knows of the messages of one exchange.
+
+    Attributes:
+        layout: of the model; messages for another are refused.
+        round: of the messages; others are refused.
+        precision: of the real parameters, when writing.
+        known: what both ends know; None spells every message so that it can be read without.
+        selects: sender → what the symbols of its message are about; None is the server.
+        about: what the symbols of the message at hand are about, see `narrowed`.
+        whole: the context that was narrowed.
+    """
+
+    layout: Layout
+    round: int
+    precision: Precision = EXACT
+    known: Known | None = None
+    selects: Callable[[int | None], Selection | None] = _all_weights
+    about: Selection | None = None
+    whole: Context | None = None
+
+    def narrowed(self, about: Selection | None) -> Context:
+        """The context in which the symbols of a message are coded that is about some of the weights, or about no single ones."""
+        return self if about is None else replace(self, about=about, whole=self)
+
+    @property
+    def count(self) -> int:
+        """How many symbols a message has."""
+        return self.layout.count if self.about is None else self.about.length
+
+    @cached_property
+    def digest(self) -> bytes:
+        """8 bytes that differ where what the coder takes from the public state differs."""
+        if self.known is None:
+            return NO_DIGEST
+        state = hashlib.sha256(f"{self.layout.fingerprint} {self.round}".encode())
+        state.update(self.known.real.astype("<f4").tobytes())
+        state.update(self.classes.tobytes())
+        if self._history is not None:
+            classes, news = self._history
+            state.update(repr(news.alphabet).encode())
+            state.update(classes.tobytes())
+            if Coarse.of(news.alphabet).width > 1:  # else they are the classes
+                state.update(news.symbols.astype("<u4").tobytes())
+        return state.digest()[:8]
+
+    @cached_property
+    def classes(self) -> npt.NDArray[np.uint8]:
+        """(count,) what is known of what each symbol is about."""
+        if self.known is None:
+            raise ValueError("a context-free message has no classes")
+        if self.about is not None and self.whole is not None:
+            chosen = self.about.positions
+            return np.zeros(self.about.length, np.uint8) if chosen is None else self.whole.classes[chosen]
+        news = self.known.news
+        if news is None or news.about is not None or news.alphabet.size == 0:
+            return _levels(self.known.weights, self.layout)
+        return _classes(news)
+
+    def sequence(self, alphabet: Alphabet, *, upload: bool) -> Sequence:
+        """The order of coding. Ballots need not learn from themselves when last round's are known: one block is the fastest."""
+        return self._settled if upload and self._ballots(alphabet) else self._learning
+
+    def _ballots(self, alphabet: Alphabet) -> bool:
+        """Whether the history tells how clients voted."""
+        return self._history is not None and alphabet == BINARY and isinstance(self._history[1].alphabet, Votes)
+
+    @cached_property
+    def _settled(self) -> Sequence:
+        return Sequence.of(np.zeros(self.count, np.uint16), self.classes)
+
+    @cached_property
+    def _learning(self) -> Sequence:
+        """Every second weight is in the last block, every fourth in the one before …: each doubles what was seen."""
+        count = self.count
+        doublings = max(0, (count // _FIRST_BLOCK).bit_length() - 1)
+        block = np.full(count, min(doublings, _LESSONS), np.uint16)
+        for step in range(1, doublings + 1):
+            block[:: 1 << step] = min(doublings - step, _LESSONS)
+        return Sequence.of(block, self.classes)
+
+    @cached_property
+    def levels(self) -> list[int]:
+        """The classes that occur."""
+        return np.flatnonzero(np.bincount(self.classes)).tolist()
+
+    @cached_property
+    def _history(self) -> tuple[npt.NDArray[np.uint8], Message] | None:
+        """The classes before the last broadcast, and that broadcast; None before there were two of a kind."""
+        if self.about is not None and self.whole is not None:
+            return None if self.about.positions is None else self.whole._history
+        if self.known is None or self.known.news is None or self.known.before is None:
+            return None
+        news, before = self.known.news, self.known.before
+        same = before.alphabet == news.alphabet and news.about is None and before.about is None
+        return (_classes(before), news) if same and news.alphabet.size else None
+
+    def seen(self, alphabet: Alphabet, *, upload: bool) -> Counts:
+        """(classes, drawers) how often weights of a class took each symbol a round ago; zeros where there is no history."""
+        drawers = Coarse.of(alphabet).drawers
+        if self._history is None or (upload and not self._ballots(alphabet)):
+            return np.zeros((_LEVELS, drawers), np.int64)
+        classes, news = self._history
+        if upload and isinstance(news.alphabet, Votes):
+            positive = np.bincount(classes, news.symbols, _LEVELS).astype(np.int64)
+            return np.stack([np.bincount(classes, minlength=_LEVELS) * news.alphabet.total - positive, positive], 1)
+        if Coarse.of(news.alphabet).drawers != drawers:
+            return np.zeros((_LEVELS, drawers), np.int64)
+        return tabulated(classes, news.symbols, news.alphabet)
+
+
+def tabulated(classes: npt.NDArray[np.uint8], symbols: Symbols, alphabet: Alphabet) -> Counts:
+    """(classes, drawers) how often weights of a class have each symbol."""
+    drawers, width = Coarse.of(alphabet)
+    places = classes * np.int64(drawers) + (symbols // width).astype(np.int64)
+    return np.bincount(places, minlength=_LEVELS * drawers).reshape(_LEVELS, drawers)
+
+
+def _classes(message: Message) -> npt.NDArray[np.uint8]:
+    return (message.symbols // Coarse.of(message.alphabet).width).astype(np.uint8)
+
+
+def _levels(weights: Floats, layout: Layout) -> npt.NDArray[np.uint8]:
+    """(count,) float weights in equal steps between the powers of two that hold each layer."""
+    levels, done = np.zeros(layout.count, np.uint8), 0
+    for part in layout.split(weights):
+        largest = np.frexp(max(np.max(part, initial=0.0), -np.min(part, initial=0.0)))[1]
+        for start in range(0, part.size, _BLOCK):
+            steps = part[start : start + _BLOCK].astype(np.float64)
+            steps *= math.ldexp(1.0, 5 - int(largest))  # exact; the sum is rounded as IEEE 754 says, everywhere the same
+            steps += _FLOAT_LEVELS // 2
+            np.clip(np.floor(steps, out=steps), 0, _FLOAT_LEVELS - 1, out=steps)
+            levels[done : done + len(steps)] = steps
+            done += len(steps)
+    return levels

@@ -1,0 +1,158 @@
+"""Batch-norm in a few bits per number: rounded to a grid without bias, then spelled as differences to what both ends know.
+
+The rule: γ, β and mean/deviation are rounded to multiples of 2^−bits, or, above 1, to `bits` binary digits after the first;
+variances, which may be of any size, always to `bits` digits. Rounding is up or down at random, with the odds that make it right on
+average, so that many clients' small common steps survive; round and sender give the dice. ϑ and the weights of layers kept real
+stay float32.
+
+Grid numbers are consecutive integers. Their differences to the reference are spelled in Rice's code, with one parameter for every
+32 of them.
+
+>>> import numpy as np
+>>> values = np.array([1.0, -0.3, 100.3])
+>>> grid = to_grid(values, 7, np.random.default_rng(0))
+>>> from_grid(grid, 7)
+array([  1.      ,  -0.296875, 100.      ])
+>>> read_rice(rice(grid), 3).tolist() == grid.tolist()
+True
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bifl.core.layout import Layout
+from bifl.core.message import Floats
+
+Numbers = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+LARGEST = 2.0**62  # where the grid ends
+_BINADES = 63  # of the grid: numbers below 2, then one for every power of two
+_SQUARES = 30  # variances are taken times 2^30, so that the grid is as fine for small ones
+_SNAP = 2.0**-10  # numbers this close to the grid, in steps, are on it: they were rounded before
+_BLOCK = 32  # numbers that share a Rice parameter
+_PARAMETER_BITS = 5
+_LARGEST_PARAMETER = 20  # the grid's largest difference, 2·63·2^12, has 20 bits
+
+
+class Precision(NamedTuple):
+    """Binary digits of batch-norm on the wire; 0 means float32 as it is."""
+
+    upload: int
+    broadcast: int
+
+
+SHORT = Precision(6, 10)
+EXACT = Precision(0, 0)
+FINEST = 12
+
+
+def split(real: Floats, layout: Layout) -> tuple[Floats, Numbers]:
+    """A real vector as what stays float32, and what goes on the grid: γ, β, mean/deviation and variance in 2^−30."""
+    trained = real[: layout.trained]
+    first, second = np.split(real[layout.trained :].astype(np.float64), 2)
+    variance = np.maximum(second - first**2, 2.0**-_SQUARES)
+    return trained[~layout.normed], np.concatenate(
+        [trained[layout.normed], first / np.sqrt(variance), np.ldexp(variance, _SQUARES)]
+    )
+
+
+def join(exact: Floats, numbers: Numbers, layout: Layout) -> Floats:
+    """The real vector that `split` took apart."""
+    real = np.empty(layout.reals, np.float32)
+    trained = real[: layout.trained]
+    trained[~layout.normed] = exact
+    normed, ratio, scaled = np.split(numbers, [int(layout.normed.sum()), (len(numbers) + int(layout.normed.sum())) // 2])
+    trained[layout.normed] = normed
+    variance = np.maximum(np.ldexp(scaled, -_SQUARES), 0)
+    first = ratio * np.sqrt(variance)
+    real[layout.trained :] = np.concatenate([first, variance + first**2])
+    return real
+
+
+def fits(numbers: Numbers) -> bool:
+    """Whether the grid reaches that far."""
+    return bool(np.all(np.abs(numbers) < LARGEST))  # False for NaN
+
+
+def to_grid(numbers: Numbers, bits: int, dice: np.random.Generator | None) -> Integers:
+    """(n,) the grid numbers of numbers that fit, rounded up or down at random, or without dice to the nearest."""
+    exact = np.abs(numbers)
+    exponent = np.maximum(np.frexp(exact)[1] - 1, 0)
+    up = 0.5 if dice is None else np.clip(dice.random(len(numbers)), _SNAP, 1 - _SNAP)
+    digits = np.floor(np.ldexp(exact, bits - exponent) + up).astype(np.int64)
+    grid: Integers = np.where(numbers < 0, -1, 1) * (digits + (exponent.astype(np.int64) << bits))
+    return grid
+
+
+def from_grid(grid: Integers, bits: int) -> Numbers:
+    """(n,) the numbers that grid numbers stand for."""
+    magnitude = np.abs(grid)
+    exponent = np.maximum((magnitude >> bits) - 1, 0)
+    numbers: Numbers = np.ldexp((magnitude - (exponent << bits)).astype(np.float64), exponent - bits)
+    return np.where(grid < 0, -numbers, numbers)
+
+
+def on_grid(grid: Integers, bits: int) -> bool:
+    """Whether all these numbers are of the grid."""
+    return bool(np.all(np.abs(grid) <= _BINADES << bits))
+
+
+def rice(numbers: Integers) -> bytes:
+    """Integers, small ones in fewer bits: Rice parameters, then all quotients in unary, then all remainders."""
+    folded = np.where(numbers < 0, -2 * numbers - 1, 2 * numbers)  # 0, −1, 1, −2 … as 0, 1, 2, 3 …
+    padded = np.zeros((-(-len(folded) // _BLOCK), _BLOCK), np.int64)
+    padded.ravel()[: len(folded)] = folded
+    choices = np.arange(_LARGEST_PARAMETER + 1)
+    cost = (padded[:, :, None] >> choices).sum(1) + _BLOCK * choices
+    parameters = cost.argmin(1)
+    width = np.repeat(parameters, _BLOCK)[: len(folded)]
+    quotient = folded >> width
+    unary = np.zeros(int(quotient.sum()) + len(quotient), np.uint8)
+    unary[np.cumsum(quotient + 1) - 1] = 1
+    which, shift = _places(width)
+    return np.packbits(np.concatenate([_bits(parameters), unary, ((folded[which] >> shift) & 1).astype(np.uint8)])).tobytes()
+
+
+def read_rice(data: bytes, count: int) -> Integers:
+    """The integers that `rice` spelled.
+
+    Raises:
+        ValueError: it did not spell these bytes.
+    """
+    blocks = -(-count // _BLOCK)
+    if blocks * _PARAMETER_BITS + count > 8 * len(data):
+        raise ValueError(f"{len(data)} bytes are too few for {count} real numbers")
+    if 8 * len(data) > blocks * (
+        _PARAMETER_BITS + 2 * _BLOCK * (_LARGEST_PARAMETER + 2)
+    ):  # a sum that the best parameter never exceeds
+        raise ValueError(f"{len(data)} bytes are too many for {count} real numbers")
+    bits = np.unpackbits(np.frombuffer(data, np.uint8))
+    head = bits[: blocks * _PARAMETER_BITS].reshape(blocks, _PARAMETER_BITS)
+    parameters = head.astype(np.int64) @ (1 << np.arange(_PARAMETER_BITS)[::-1])
+    if np.any(parameters > _LARGEST_PARAMETER):
+        raise ValueError(f"a Rice parameter is {parameters.max()}, the largest is {_LARGEST_PARAMETER}")
+    width = np.repeat(parameters, _BLOCK)[:count]
+    ends = np.flatnonzero(bits[head.size :])[:count] + 1
+    rest = bits[head.size + (int(ends[-1]) if count else 0) :] if len(ends) == count else bits[:0]
+    if len(ends) < count or not 0 <= len(rest) - int(width.sum()) < 8 or rest[int(width.sum()) :].any():
+        raise ValueError(f"the section does not spell {count} real numbers")
+    which, shift = _places(width)
+    folded = (np.diff(ends, prepend=0) - 1) << width
+    np.add.at(folded, which, rest[: len(which)].astype(np.int64) << shift)
+    numbers: Integers = np.where(folded & 1, -(folded + 1) >> 1, folded >> 1)
+    return numbers
+
+
+def _bits(parameters: Integers) -> npt.NDArray[np.uint8]:
+    return ((parameters[:, None] >> np.arange(_PARAMETER_BITS)[::-1]) & 1).astype(np.uint8).ravel()
+
+
+def _places(width: Integers) -> tuple[Integers, Integers]:
+    """For every remainder bit: which number it belongs to, and its place in it, high places first."""
+    which = np.repeat(np.arange(len(width)), width)
+    return which, np.repeat(np.cumsum(width), width) - 1 - np.arange(len(which))

@@ -1,0 +1,100 @@
+"""A round is a list of exchanges. In an exchange clients say something, the server adds it up and answers, everyone absorbs that.
+
+The ballot is one exchange (`bifl.exchanges.ballot`), batch-norm's statistics are another (`bifl.exchanges.batchnorm`). No model,
+update or statistic crosses between a client and the server in another way. Who carries a round out knows no exchange by name: it
+asks clients to `say` something, adds up what the uploads are `opened` as, sends the `answer` to all, and all move on by `advance`.
+Exactly one exchange of a round trains and completes the round: the ballot. Others may come before it, among those who were drawn to
+vote, or after it, among those whose ballots were counted. An answer is one message for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from bifl.core.message import Floats, Message
+from bifl.core.state import Client, Public, Server
+
+if TYPE_CHECKING:
+    from bifl.codec import Context
+
+
+class Seat(Protocol):
+    """A client at work, as an exchange sees it: what it remembers, and what it can do with its own data."""
+
+    client: Client  # private state, as far as it is remembered
+
+    def train(self, client: Client) -> tuple[Client, float]:
+        """Local training: the client with new `aux` and `real`, and the mean loss."""
+
+    def measure(self) -> Floats:
+        """Moments of the inputs of every batch-norm in the global network, on some of the client's own data."""
+
+
+class Spoken(NamedTuple):
+    """What a client says in an exchange, and what it is like afterwards."""
+
+    message: Message | None  # None where a client only listens and trains
+    client: Client
+    loss: float | None = None  # of its training, if it trained
+
+
+class Accumulator(Protocol):
+    """What the uploads of an exchange are added to, in any order; parts of it may be made in different processes."""
+
+    @property
+    def clients(self) -> int:
+        """How many uploads were added."""
+
+    def add(self, upload: Message) -> None:
+        """Add one upload."""
+
+    def merge(self, other: Any) -> None:
+        """Add all that another accumulator of the same exchange holds."""
+
+
+class Exchange(Protocol):
+    """One kind of exchange."""
+
+    @property
+    def name(self) -> str:
+        """A word, by which both ends and the files of a run know it."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is the ballot: clients train in it, and its broadcast completes the round."""
+
+    def context(self, public: Public) -> Context:
+        """What both ends know of the next messages before they are sent."""
+
+    def plain(self, public: Public, round: int) -> Context:
+        """What a newcomer knows of the messages of a round: only how they are laid out."""
+
+    def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
+        """Clients that take part without uploading, given who uploads and who is there."""
+
+    def say(self, seat: Seat, public: Public, *, uploads: bool) -> Spoken:
+        """A client's part."""
+
+    def form(self, public: Public) -> Message:
+        """An upload, as far as its form goes: alphabet, number of symbols and of scales."""
+
+    def opened(self, upload: Message, public: Public) -> Message:
+        """What an upload counts as: within bounds, and in the form that is added up."""
+
+    def total(self, public: Public) -> Accumulator:
+        """A sum of no uploads yet."""
+
+    def answer(self, total: Any, public: Public, server: Server) -> tuple[Server, Message]:
+        """The server's part: what it is like afterwards, and its broadcast."""
+
+    def advance(self, public: Public, news: Message) -> Public:
+        """Everyone's part: the public state after the broadcast. It is changed nowhere else."""
+
+    def repeat(self, public: Public) -> Message | None:
+        """The broadcast that tells a newcomer what this exchange added to the public state; None before the first."""
+
+
+def ballot_of(exchanges: Sequence[Exchange]) -> Exchange:
+    """The exchange of a round that trains."""
+    return next(exchange for exchange in exchanges if exchange.trains)

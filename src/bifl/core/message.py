@@ -1,0 +1,128 @@
+"""What is said: symbols of an alphabet, plus real numbers. How it becomes bytes is `bifl.codec`.
+
+>>> import numpy as np
+>>> ballot = Message(np.array([1, 0, 1], np.uint8), BINARY, real=np.zeros(0, np.float32))
+>>> ballot.values()
+array([ 1., -1.,  1.], dtype=float32)
+>>> Alphabet("four levels", 4).values(np.arange(4)).round(2)
+array([-1.  , -0.33,  0.33,  1.  ], dtype=float32)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Symbols = npt.NDArray[Any]  # unsigned integers 0 … size−1, or floats
+Floats = npt.NDArray[np.float32]
+
+NOTHING: Floats = np.zeros(0, np.float32)
+NOTHING.flags.writeable = False
+
+
+@dataclass(frozen=True)
+class Alphabet:
+    """The symbols 0 … size−1 of a message; size 0 means floats. Any size may be used: `Alphabet("four levels", 4)`.
+
+    Attributes:
+        name: what errors and tables call it; two alphabets of one size are equal whatever they are called.
+        size: number of symbols.
+        bits: of a float, 32 or 16; 0 where there are symbols.
+    """
+
+    name: str = field(compare=False)
+    size: int
+    bits: int = field(default=0, repr=False)
+
+    def values(self, symbols: Symbols) -> Floats:
+        """The numbers that the symbols stand for: evenly spaced from −1 to +1, floats as they are."""
+        if self.size == 0:
+            return symbols.astype(np.float32, copy=False)
+        return np.asarray(symbols * (2.0 / max(self.size - 1, 1)) - 1.0, np.float32)
+
+
+@dataclass(frozen=True)
+class Votes(Alphabet):
+    """Counts 0 … total of positive votes: W̃ = 2·count/total − 1.
+
+    A vote weighs |D_i|, so counts are in units of `unit`, the greatest common divisor of the voters' |D_i|:
+    integers whatever the sizes, never a rounded float.
+    """
+
+    total: int = 0
+    unit: int = 1
+
+    def __init__(self, total: int, unit: int = 1) -> None:
+        super().__init__("votes", total + 1)
+        object.__setattr__(self, "total", total)
+        object.__setattr__(self, "unit", unit)
+
+
+BINARY = Alphabet("binary", 2)  # 0 = −1, 1 = +1
+TERNARY = Alphabet("ternary", 3)  # 0 = −1, 1 = 0, 2 = +1
+FLOAT32 = Alphabet("float32", 0, 32)
+FLOAT16 = Alphabet("float16", 0, 16)
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """What the symbols of a message are about. Both ends know it before the message is sent.
+
+    Attributes:
+        length: how many symbols there are.
+        positions: (length,) of the weights that they are about, rising; None where a symbol is about no single weight, such as a
+            coordinate of a rotated vector.
+    """
+
+    length: int
+    positions: npt.NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, positions: npt.ArrayLike) -> Selection:
+        """Some of the weights."""
+        chosen = np.asarray(positions, np.int64)
+        return cls(len(chosen), chosen)
+
+    def spread(self, values: Floats, count: int) -> Floats:
+        """(count,) the values at their positions, zeros elsewhere."""
+        if self.positions is None:
+            raise ValueError("these symbols are about no single weights: only their algorithm can say what they mean")
+        spread = np.zeros(count, np.float32)
+        spread[self.positions] = values
+        return spread
+
+
+class Message(NamedTuple):
+    """One upload or broadcast. An algorithm gives the first four fields, the others are filled in for it.
+
+    Attributes:
+        symbols: (count,) one symbol per coded weight, or as many as `Algorithm.selects` says.
+        alphabet: what the symbols may be and mean.
+        real: (reals,) the parameters that stay real, averaged in every algorithm (`bifl.core.layout`).
+        scales: numbers of an algorithm's own, one per layer for example; the tally holds their mean.
+        sender: index of the client, None for the server.
+        weight: |D_i|, how much the sender's ballot counts.
+        round: the round whose training the message sums up; the first is 1.
+        about: the weights that the symbols are about; None for all of them, in order.
+    """
+
+    symbols: Symbols
+    alphabet: Alphabet
+    real: Floats
+    scales: Floats = NOTHING
+    sender: int | None = None
+    weight: int = 1
+    round: int = 0
+    about: Selection | None = None
+
+    def values(self) -> Floats:
+        """(count,) the numbers that the symbols stand for."""
+        return self.alphabet.values(self.symbols)
+
+
+def reals_only(real: Floats) -> Message:
+    """A message without symbols. It has an alphabet all the same, as every message has: binary, by convention."""
+    return Message(np.zeros(0, np.uint8), BINARY, real)

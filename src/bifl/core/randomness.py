@@ -1,0 +1,67 @@
+"""Named random streams, which every end of a federation can derive: the same name gives the same numbers everywhere.
+
+A stream belongs to an experiment's seed, a round, a sender and a purpose. Streams of different names are independent, so nothing
+is drawn twice: the order of a client's batches has its own name, a rotation has its own.
+
+>>> stream(seed=7, round=3, sender=5, name="rotation").integers(100, size=3)
+array([63, 42, 92])
+>>> stream(seed=7, round=3, sender=5, name="batches").integers(100, size=3)
+array([64, 82, 83])
+
+Numpy may change how it makes normal or uniform numbers of random bits. `random_signs` and `random_positions` use the bits alone,
+which it may not change: use these where a server and a client must draw the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+
+from bifl.core.message import Floats
+
+
+def _entropy(seed: int, round: int, sender: int | None, name: str) -> int:
+    who = "server" if sender is None else str(sender)
+    return int.from_bytes(hashlib.sha256(f"{seed} {round} {who} {name}".encode()).digest(), "little")
+
+
+def stream(seed: int, round: int, sender: int | None, name: str) -> np.random.Generator:
+    """The random numbers of one purpose.
+
+    Args:
+        seed: of the experiment.
+        round: in which they are used; 0 for what is drawn before the first.
+        sender: the client that uses them; None for the server, or for what all have in common.
+        name: of the purpose.
+    """
+    return np.random.Generator(np.random.PCG64(_entropy(seed, round, sender, name)))
+
+
+def stream_seed(seed: int, round: int, sender: int | None, name: str) -> int:
+    """A 64-bit seed of the same, for other generators such as PyTorch's."""
+    return _entropy(seed, round, sender, name) & (2**64 - 1)
+
+
+def random_words(generator: np.random.Generator, count: int) -> npt.NDArray[np.uint64]:
+    """(count,) random bits, 64 at a time."""
+    words: npt.NDArray[np.uint64] = generator.bit_generator.random_raw(count)
+    return words
+
+
+def random_signs(generator: np.random.Generator, count: int) -> Floats:
+    """(count,) ±1 at random."""
+    words = random_words(generator, -(-count // 64)).astype("<u8").view(np.uint8)
+    return np.unpackbits(words, count=count).astype(np.float32) * 2 - 1
+
+
+def random_positions(generator: np.random.Generator, count: int, chosen: int) -> npt.NDArray[np.int64]:
+    """(chosen,) different numbers from 0 to count−1, rising."""
+    if not 0 <= chosen <= count:
+        raise ValueError(f"{chosen} of {count} cannot be chosen")
+    if chosen == count:
+        return np.arange(count)
+    # the smallest of random words; a stable order makes even equal words no matter of chance
+    words = random_words(generator, count)
+    return np.sort(np.argsort(words, kind="stable")[:chosen])

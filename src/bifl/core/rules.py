@@ -1,0 +1,89 @@
+"""The verbs of the paper's table (paper §2, §3). Each is a pure function; an algorithm is a choice of three, and of a forward.
+
+upload: `signs`, `floats` · broadcast: `votes`, `majority`, `means` · update: `replace`, `blend`, `blend_signs`, `ml_pu`
+
+>>> import numpy as np
+>>> sign(np.array([-0.5, 0.0, 0.5], np.float32))
+array([-1., -1.,  1.], dtype=float32)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from bifl.core import likelihood
+from bifl.core.message import BINARY, FLOAT32, Floats, Message, Votes
+from bifl.core.state import Client, Public, Server
+from bifl.core.sums import Tally
+from bifl.errors import ConfigError
+
+
+def sign(weights: npt.NDArray[np.floating]) -> Floats:
+    """±1, with Sign(0) = −1 as the paper defines it (numpy's and torch's is 0)."""
+    return np.where(weights > 0, np.float32(1), np.float32(-1))
+
+
+# ---- upload ----------------------------------------------------------------------------------------------------------
+
+
+def signs(client: Client, public: Public) -> Message:
+    """A ballot: one bit per weight, the sign of aux."""
+    return Message((client.aux > 0).astype(np.uint8), BINARY, client.real)
+
+
+def floats(client: Client, public: Public) -> Message:
+    """The weights themselves, 32 bit each."""
+    return Message(client.aux, FLOAT32, client.real)
+
+
+# ---- broadcast -------------------------------------------------------------------------------------------------------
+
+
+def votes(tally: Tally, public: Public, server: Server) -> Message:
+    """W̃ as exact vote counts, log2(total + 1) bit each."""
+    if tally.votes is None:
+        raise ConfigError("the votes rule counts binary ballots: combine it with an upload of signs")
+    return Message(tally.votes, Votes(tally.total, tally.unit), tally.real)
+
+
+def majority(tally: Tally, public: Public, server: Server) -> Message:
+    """Sign(W̃), one bit each; a tie counts as −1."""
+    return Message((tally.mean > 0).astype(np.uint8), BINARY, tally.real)
+
+
+def means(tally: Tally, public: Public, server: Server) -> Message:
+    """The weighted mean of the uploads, 32 bit each."""
+    return Message(tally.mean.astype(np.float32), FLOAT32, tally.real)
+
+
+# ---- update ----------------------------------------------------------------------------------------------------------
+
+
+def replace(client: Client, public: Public, news: Message) -> Client:
+    """aux ← the broadcast."""
+    return client._replace(aux=public.weights)
+
+
+def blend(client: Client, public: Public, news: Message, *, beta: float) -> Client:
+    """aux ← β·broadcast + (1−β)·aux."""
+    return client._replace(aux=np.float32(beta) * public.weights + np.float32(1 - beta) * client.aux)
+
+
+def blend_signs(client: Client, public: Public, news: Message, *, beta: float) -> Client:
+    """aux ← β·Sign(broadcast) + (1−β)·aux."""
+    return client._replace(aux=np.float32(beta) * sign(public.weights) + np.float32(1 - beta) * client.aux)
+
+
+def ml_pu(client: Client, public: Public, news: Message, *, alpha: float, ratio: likelihood.Ratio = likelihood.ratio) -> Client:
+    """aux ← clip(α·μ̂, −1, 1), where μ̂ = r·aux is the most likely mean of all clients' aux (ML-PU, paper §3).
+
+    The ratio r depends only on how many votes agree with this client's own sign, so it is a function of the vote counts.
+    A vote is worth unit/|D_i| of this client's own: that is the paper's virtual M_i = |D|/|D_i| for unequal sizes.
+    """
+    if not isinstance(news.alphabet, Votes):
+        raise ConfigError("the ml_pu rule needs vote counts: combine it with a broadcast of votes")
+    total, unit = news.alphabet.total, news.alphabet.unit
+    agree = np.where(client.aux > 0, news.symbols, total - news.symbols)
+    gain = (likelihood.ratios(agree, total, unit, client.weight, client.voted, ratio) * alpha).astype(np.float32)
+    return client._replace(aux=np.clip(gain * client.aux, -1, 1))

@@ -1,0 +1,71 @@
+"""The three states of a run: what is public, what a client keeps, what the server keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from bifl.core.layout import Layout
+from bifl.core.message import NOTHING, Floats, Message
+from bifl.core.randomness import stream
+
+
+class Public(NamedTuple):
+    """Public state: made from the broadcasts alone, so identical on the server and on every client.
+
+    It is the evaluated model, the context for coding the next messages, and the catch-up message for a newcomer.
+    """
+
+    seed: int  # of the experiment
+    round: int  # how many are complete
+    layout: Layout
+    weights: Floats  # (count,) the last broadcast, as weights: W̃, Sign(W̃) or W
+    real: Floats  # (reals,) ϑ, batch-norm γ, β and moments
+    scales: Floats = NOTHING  # the last broadcast's
+    news: Message | None = None  # the last broadcast
+    before: Message | None = None  # the one before it: both together tell the coder how weights change
+
+    def stream(self, sender: int | None, name: str) -> np.random.Generator:
+        """An algorithm's own random numbers in the round under way, which server and clients can both derive (see `randomness`)."""
+        return stream(self.seed, self.round + 1, sender, f"algorithm {name}")
+
+    def bare(self, round: int) -> Public:
+        """Only what everyone knows from the start: seed, layout and the round. A message's selection may depend on nothing else."""
+        return Public(self.seed, round, self.layout, NOTHING, NOTHING)
+
+
+class Client(NamedTuple):
+    """Private state of one client."""
+
+    aux: Floats  # (count,) auxiliary weights W̄
+    start: Floats  # (count,) aux as this round's training began
+    real: Floats  # (reals,) after training; not to be had in `update`
+    weight: int  # |D_i|
+    number: int = 0  # which client it is: names its random streams
+    voted: bool = True  # whether this client's ballot is in the tally that the news reports
+    scales: Floats = NOTHING
+    memory: Floats = NOTHING  # what an algorithm carries over, of any shape: error feedback, for example
+
+
+Judge = Callable[[Floats, Floats], float]  # (weights, real) → accuracy on the images that the server holds
+
+
+class Server(NamedTuple):
+    """Private state of the server."""
+
+    memory: Floats = NOTHING  # what an algorithm carries over, of any shape: a server optimiser's moments, for example
+    judge: Judge | None = None  # scores weights on held-out data; None where the server has none
+
+
+class Sent(NamedTuple):
+    """A message, and what its sender keeps in memory of it: what `upload` and `broadcast` may return instead of a message."""
+
+    message: Message
+    memory: Floats
+
+
+def remembered(client: Client, keeps: tuple[str, ...], fresh: Client) -> Client:
+    """The client with everything but what is kept as it was before the first round."""
+    return fresh._replace(**{field: getattr(client, field) for field in keeps})

@@ -1,0 +1,152 @@
+"""What `bifl keys` and `bifl client` do. Without torch: `bifl client` stays all day, its training has processes of its own."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from bifl.deploy import certificates
+from bifl.deploy.data_check import check_data
+from bifl.deploy.flower_programs import ended_by_signals, last_words, stop, supernode
+from bifl.deploy.progress import Listener, clean
+from bifl.errors import ConfigError, RunError
+from bifl.files import writing
+
+LOCAL = ("localhost", "127.0.0.1")  # always in the certificate: the server's own app comes from there
+_LOOK = 0.3  # seconds between two looks at what it says
+_AGAIN = 5.0  # seconds until one that was refused tries again
+
+
+def make_keys(options: argparse.Namespace) -> int:
+    """Make certificates and keys."""
+    made = certificates.make_keys(options.out, [*options.host, *LOCAL], options.clients)
+    for path in made:
+        print(f"made {path}")
+    print(f"client N gets {certificates.authority(options.out)} and {options.out}/client-N, and nothing else")
+    return 0
+
+
+def address(text: str) -> tuple[str, int]:
+    """`host:port` as two things."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise ConfigError(f"an address is host:port, not '{text}'")
+    return host.strip("[]"), int(port)
+
+
+def client(options: argparse.Namespace) -> int:
+    """Take part in runs as a client until interrupted."""
+    address(options.server)
+    for path in (options.ca, options.key):
+        if not path.is_file():
+            raise ConfigError(f"'{path}' does not exist: bifl keys makes certificates and keys on the server")
+    number = _number(options)
+    files = _allowed(options.allow)
+    data = check_data(options.data)
+    state = (options.state or Path(f"client-{number}-state")).resolve()
+    with writing(state):
+        state.mkdir(parents=True, exist_ok=True)
+    config: dict[str, str | int] = {"partition-id": number, "state-dir": str(state), "data": data}
+    config |= {f"allow-{place}": str(path) for place, path in enumerate(files)}
+    if any('"' in str(value) for value in config.values()):
+        raise ConfigError("Flower takes no paths with quotation marks: choose another --state, --data or --allow")
+    with ended_by_signals():
+        try:
+            SuperNode(options.server, options.ca.resolve(), options.key.resolve(), config, state).stay(options.patience)
+        except KeyboardInterrupt:
+            print("bifl: client stopped; started again it continues from its state", file=sys.stderr)
+            return 130
+    return 0
+
+
+def _number(options: argparse.Namespace) -> int:
+    text = options.key.name.rpartition("-")[2]
+    if options.number is None and not text.isdecimal():
+        raise ConfigError(f"which client is this? Give --number, or a key that is called client-N instead of '{options.key.name}'")
+    return int(text) if options.number is None else int(options.number)
+
+
+def _allowed(files: list[Path]) -> list[Path]:
+    """The files that the server may name."""
+    for path in files:
+        if not path.exists():
+            raise ConfigError(f"--allow: '{path}' does not exist")
+    return list(dict.fromkeys(path.resolve() for path in files))
+
+
+class SuperNode(NamedTuple):
+    """One SuperNode, started again whenever it ends."""
+
+    server: str
+    authority: Path
+    key: Path
+    config: dict[str, str | int]
+    state: Path
+
+    def stay(self, patience: float) -> None:
+        """Take part until interrupted.
+
+        Raises:
+            RunError: the server refuses us for longer than `patience` seconds.
+        """
+        with ExitStack() as stack:
+            try:
+                listener = stack.enter_context(Listener(self.state))
+            except OSError as error:
+                print(f"rounds cannot be shown, see supernode.log: {error.strerror or error}", flush=True)
+                listener = None
+            self._stay(patience, listener)
+
+    def _stay(self, patience: float, listener: Listener | None) -> None:
+        log = self.state / "supernode.log"
+        refused_since: float | None = None
+        while True:
+            begin = log.stat().st_size if log.exists() else 0
+            process = supernode(self.server, self.authority, self.key, self.config, self.state / "flower", log)
+            try:
+                admitted = _wait_for_admission(process, log, begin)
+                if admitted:
+                    print(f"client {self.config['partition-id']} is connected to {self.server}", flush=True)
+                    refused_since = None
+                while process.poll() is None:
+                    _show(listener)
+                    time.sleep(_LOOK)
+            finally:
+                stop(process)
+                _show(listener)
+            why = log.read_bytes()[begin:].decode(errors="replace")
+            if "CERTIFICATE_VERIFY_FAILED" in why:
+                raise RunError(
+                    f"{self.server} shows a certificate that '{self.authority}' does not vouch for: is it the right server?"
+                )
+            refused = not admitted and "code: 2004" in why
+            refused_since = (refused_since or time.monotonic()) if refused else None
+            if refused_since is not None and time.monotonic() > refused_since + patience:
+                raise RunError(f"{self.server} refuses the key '{self.key}': it is not registered there (bifl server does that)")
+            reason = "the server refuses the key, or has not noticed yet that we were gone" if refused else last_words(log)
+            print(f"not connected: {clean(reason)}; trying again in {_AGAIN:g} s", flush=True)
+            time.sleep(_AGAIN)
+
+
+def _show(listener: Listener | None) -> None:
+    """Print what the client's processes have told since the last look."""
+    for text, problem in listener.heard() if listener is not None else ():
+        print(f"bifl: {text}" if problem else text, file=sys.stderr if problem else sys.stdout, flush=True)
+
+
+def _wait_for_admission(process: subprocess.Popen[bytes], log: Path, begin: int) -> bool:
+    """Whether a SuperNode was admitted before it ended."""
+    while True:
+        ended = process.poll() is not None
+        with log.open("rb") as file:
+            file.seek(begin)
+            if b"SuperNode ID:" in file.read():
+                return True
+        if ended:
+            return False
+        time.sleep(_LOOK)

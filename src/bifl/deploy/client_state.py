@@ -1,0 +1,230 @@
+"""A client's state directory: what stays between two messages, each of which Flower gives a process of its own.
+
+It holds, per run, the terms, the client's own images as arrays, the public state as last heard (public.npz) and what the client
+remembers of the last two rounds it trained in. Every file is replaced atomically, so that a kill at any moment leaves the state
+before or after a message, and the same request again gives the same answer. A damaged folder is moved aside and treated like a
+lost one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bifl.codec import WireError
+from bifl.core.state import Public
+from bifl.data.arrays import Dataset, image_array, label_array
+from bifl.data.datasets import mapped, save
+from bifl.deploy import permits
+from bifl.deploy.local_data import Images, Operator, own_images
+from bifl.deploy.protocol import Refusal, Terms
+from bifl.engine import checkpoint
+from bifl.engine.catch_up import BEFORE, MODEL, Update, digest, restored
+from bifl.engine.worker import Job, Worker
+from bifl.errors import ConfigError, RunError
+from bifl.experiment.setup import fitting_network
+from bifl.files import write_atomic, writing
+
+__all__ = ["Damaged", "Home", "Images"]
+
+TERMS, PUBLIC, TRAIN, HELD = "terms.json", "public.npz", "train", "held"
+DAMAGED = ".damaged-"
+FILES = re.compile(rf"{re.escape(TERMS)}|{re.escape(PUBLIC)}|client-\d{{5,9}}\.round-\d{{5,10}}\.npz|({TRAIN}|{HELD})/[a-z_]+\.npy")
+MOST_RUNS = 100  # that a state directory holds: a server that keeps inventing runs must not fill the disk
+_RUN = re.compile(r"[0-9a-f]{16}")
+
+
+class Damaged(RunError):
+    """Files in a client's state directory that cannot be read."""
+
+
+class Home:
+    """One client's folder for one run.
+
+    Args:
+        state: the state directory.
+        run: the run's name, as `protocol.read_request` checked it.
+        operator: what the client's operator has decided.
+        tell: takes a sentence for the operator.
+    """
+
+    def __init__(self, state: Path, run: str, operator: Operator, tell: Callable[[str], None]) -> None:
+        self.folder, self.operator, self._tell = _folder(state, run), operator, tell
+        self.number = operator.number
+
+    def greet(self, terms: Terms) -> tuple[Worker, Public]:
+        """Agree to the terms; the client ready to work, and the public state before the first round."""
+        try:
+            self._settle_in(terms)
+            return self._open(0)
+        except Damaged as error:
+            self._move_aside(error)
+        self._settle_in(terms)
+        return self._open(0)
+
+    def open(self, round: int) -> tuple[Worker, Public] | None:
+        """The client as it was after the given round, ready to work, and the public state before the first round as computed here.
+
+        None where there is nothing of this run, or no longer.
+        """
+        try:
+            known = self._terms()
+            if known is None or (known["number"], known["data"]) != (self.number, self.operator.data):
+                return None  # never greeted, or restarted as somebody else
+            return self._open(round)
+        except Damaged as error:
+            self._move_aside(error)
+            return None
+
+    def _settle_in(self, terms: Terms) -> None:
+        """Save the client's images for the next processes. Nothing is written before all is checked."""
+        wanted = terms._asdict() | {"shape": list(terms.shape), "number": self.number, "data": self.operator.data}
+        known = self._terms()
+        if known == wanted:
+            return
+        if known is not None and not _same_run(known, wanted):
+            raise Refusal("the server has changed the settings of a run that this client takes part in: it must start a new one")
+        experiment = self.operator.experiment(terms.experiment)
+        if not 0 <= self.number < experiment.clients:
+            raise Refusal(f"client number {self.number} is none of 0 to {experiment.clients - 1}, the clients of this run")
+        parts = own_images(self.operator, terms, experiment)
+        with writing(self.folder):
+            self._make_room()
+            (self.folder / TERMS).unlink(missing_ok=True)
+            for name, part in parts.items():
+                if (self.folder / name).is_symlink():
+                    raise Refusal(f"'{self.folder / name}' is a link: remove it", "its state directory holds a link")
+                shutil.rmtree(self.folder / name, ignore_errors=True)
+                (self.folder / name).mkdir()
+                save(part, self.folder / name)
+            write_atomic(self.folder / TERMS, json.dumps(wanted))  # the last file: where it is, the others are whole
+
+    def _make_room(self) -> None:
+        """The folder of a new run, unless there are too many."""
+        if self.folder.exists():
+            return
+        state = self.folder.parent
+        state.mkdir(parents=True, exist_ok=True)
+        runs = [path for path in state.iterdir() if _RUN.fullmatch(path.name.partition(DAMAGED)[0])]
+        if len(runs) >= MOST_RUNS:
+            text = f"'{state}' holds {len(runs)} runs already: delete the folders of those that are over"
+            raise Refusal(text, f"its state directory is full: it holds {len(runs)} runs")
+        self.folder.mkdir()
+
+    def _terms(self) -> dict[str, Any] | None:
+        """What was agreed on; None before."""
+        if not (self.folder / TERMS).is_file():
+            return None
+        with _reading(self.folder):
+            known = json.loads((self.folder / TERMS).read_text())
+            if {name: type(known[name]) for name in ("experiment", "number", "data")} != {
+                "experiment": str, "number": int, "data": str,
+            }:  # fmt: skip
+                raise ValueError(f"{TERMS} lacks something")
+            return dict(known)
+
+    def _open(self, round: int) -> tuple[Worker, Public]:
+        known = self._terms()
+        if known is None:
+            raise Damaged(f"there is no {TERMS}")
+        experiment = self.operator.experiment(known["experiment"])
+        with _reading(self.folder):
+            train, held = _whole(mapped(self.folder / TRAIN)), _whole(mapped(self.folder / HELD))
+            data = train._replace(
+                images=np.concatenate([train.images, held.images]), labels=np.concatenate([train.labels, held.labels])
+            )
+        parts = {self.number: np.arange(len(train.labels))}
+        shards = {self.number: np.arange(len(train.labels), len(data.labels))}
+        network = fitting_network(experiment, data)
+        fresh = Public(experiment.seed, 0, network.layout, *network.initial())
+        with _reading(self.folder):
+            past = [known for known in checkpoint.rounds_of(self.folder, self.number) if known <= round]
+            trained = {self.number: past[-1]} if past else {}
+            worker = Worker(Job(experiment, experiment.build(), network, parts, shards, [], fresh, self.folder, trained), data)
+            if (self.folder / PUBLIC).is_file():
+                worker.public = checkpoint.load_public(self.folder / PUBLIC, fresh, worker.ballot)[0]
+            return worker, fresh
+
+    def _move_aside(self, error: Damaged) -> None:
+        """Rename the damaged folder, so that it can be inspected, and start with an empty one."""
+        for number in range(1, MOST_RUNS):
+            aside = self.folder.with_name(f"{self.folder.name}{DAMAGED}{number}")
+            if not aside.exists():
+                with writing(self.folder):
+                    self.folder.rename(aside)
+                self._tell(f"the state of this run is damaged ({error}): moved to '{aside}'; the server is asked for it again")
+                return
+        raise Refusal(f"'{self.folder}' is damaged again and again: is the disk in order?", "its state is damaged again and again")
+
+    def bring_up(self, worker: Worker, fresh: Public, update: Update) -> bool:
+        """Bring the public state up to date and write it down; False if the update does not fit what is known here."""
+        in_context = worker.experiment.in_context()
+        if digest(worker.public, in_context) != update.target:
+            _bounded(update, fresh)
+            said = {step.exchange for step in update.steps}.union(update.whole or {})
+            if unknown := said.difference(worker.exchanges, (BEFORE, MODEL)):
+                raise Refusal(f"the server speaks of the exchange '{min(unknown)}', which this run does not have")
+            if update.whole is not None:
+                worker.public = restored(update.whole, list(worker.exchanges.values()), fresh)
+            for step in update.steps:
+                if digest(worker.public, in_context) == step.start:
+                    worker.hear(step.exchange, step.data)
+        if digest(worker.public, in_context) != update.target:
+            return False
+        checkpoint.save_public(self.folder / PUBLIC, worker.public, worker.ballot, {}, {})
+        return True
+
+    def tidy(self, round: int) -> None:
+        """Delete the files of rounds that the server can no longer ask for."""
+        past = [known for known in checkpoint.rounds_of(self.folder, self.number) if known < round]
+        checkpoint.forget(self.folder, self.number, past[:-1])
+
+
+def _folder(state: Path, run: str) -> Path:
+    """A run's folder, which is always inside the state directory."""
+    folder = state.resolve() / run
+    if not _RUN.fullmatch(run) or folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise Refusal(f"'{folder}' is not a folder of this client's own: remove it", "its state directory holds something else")
+    return folder
+
+
+def _same_run(known: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Whether terms are those of the same run, which may have become longer."""
+    fixed = ("classes", "shape", "mean", "std", "share")
+    same = [known.get(name) for name in fixed] == [wanted[name] for name in fixed]
+    return same and permits.same_but_for_length(known["experiment"], wanted["experiment"])
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """Tell files that are damaged from a disk that cannot be read at the moment, and from settings that cannot be run."""
+    try:
+        yield
+    except (ConfigError, Refusal, Damaged, MemoryError):
+        raise
+    except Exception as error:  # whatever json, numpy and zipfile raise, depending on where the damage is
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            why = error.strerror or type(error).__name__
+            raise Refusal(f"cannot read '{error.filename or folder}': {why}", f"cannot read its state: {why}") from error
+        raise Damaged(str(error)) from error
+
+
+def _whole(data: Dataset) -> Dataset:
+    """A dataset whose arrays fit together."""
+    label_array(data.labels, len(image_array(data.images, "images")), data.classes, "labels")
+    return data
+
+
+def _bounded(update: Update, fresh: Public) -> None:
+    """Refuse messages that are longer than any of this model can be, before they are read."""
+    most = 4096 + 8 * (fresh.layout.count + fresh.layout.reals)
+    for data in (*(step.data for step in update.steps), *(update.whole or {}).values()):
+        if len(data) > most:
+            raise WireError(most, f"is {len(data)} bytes long, {most} are more than this model needs")

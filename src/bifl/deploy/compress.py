@@ -1,0 +1,208 @@
+"""Only the one-bit uploads, for a Flower app with a network, training and strategy of its own.
+
+A client sends, instead of its arrays, the signs of what training changed, dithered: noise as wide as 1.5 times the mean change of
+each array makes the sign right on average, so that the mean over the clients estimates the mean change. Nothing is kept between
+rounds.
+
+    app = ClientApp(mods=[one_bit])                     # client: and train as before
+    strategy = OneBit(fraction_train=1.0)               # server: FedAvg with one-bit uploads
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
+from flwr.app import Message as Letter
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+
+from bifl import codec
+from bifl.core.message import BINARY, NOTHING, Message
+from bifl.deploy.declared_sizes import over
+from bifl.deploy.events import quoted, say
+from bifl.deploy.finite import finite
+from bifl.errors import BiflError
+
+RECORD, METRICS = "bifl-one-bit", "metrics"
+WIDTH = 1.5  # of the noise, in mean changes
+_LARGEST = 1e15  # metrics beyond this are nothing that is measured
+Arrays = list[npt.NDArray[Any]]
+Records = dict[str, ArrayRecord]
+
+
+def squeeze(start: Arrays, end: Arrays, seed: list[int]) -> bytes:
+    """What training changed, as one message: a sign per number, a width per array; vectors (biases, batch-norm) as they are."""
+    changes = [_flat(after) - _flat(before) for before, after in zip(start, end, strict=True) if after.ndim > 1]
+    widths = np.array([WIDTH * np.abs(change).mean() for change in changes], np.float32)
+    noise = np.random.default_rng(seed)
+    signs = [change + noise.uniform(-width, width, change.size) > 0 for change, width in zip(changes, widths, strict=True)]
+    real = [_flat(array) for array in end if array.ndim <= 1]
+    symbols = np.concatenate([np.zeros(0, np.bool_), *signs]).astype(np.uint8)
+    return codec.encode(Message(symbols, BINARY, np.concatenate([NOTHING, *real]).astype(np.float32), widths, sender=0))
+
+
+def expand(start: Arrays, data: bytes) -> Arrays:
+    """An estimate of the arrays after training; right on average where no change is larger than the noise.
+
+    Raises:
+        WireError: the message is damaged, for other arrays, or makes numbers that no training gives.
+    """
+    coded, exact = [array for array in start if array.ndim > 1], [array for array in start if array.ndim <= 1]
+    message = codec.decode(data, expect=sum(array.size for array in coded))
+    if message.alphabet != BINARY:
+        raise codec.WireError(6, f"is spelled in {message.alphabet.name}, one-bit uploads are binary")
+    if (len(message.scales), len(message.real)) != (len(coded), sum(array.size for array in exact)):
+        raise codec.WireError(52, f"has {len(message.scales)} widths and {len(message.real)} real numbers: these are other arrays")
+    finite(message.scales, message.real)
+    signs, reals = iter(_split(message.values(), coded)), iter(_split(message.real, exact))
+    widths = iter(message.scales)
+    new = [array + next(widths) * next(signs) if array.ndim > 1 else next(reals) for array in start]
+    with np.errstate(over="ignore"):  # found in the next line
+        arrays = [after.astype(before.dtype) for before, after in zip(start, new, strict=True)]
+    finite(*arrays)
+    return arrays
+
+
+def _flat(array: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    return np.ravel(array).astype(np.float64)
+
+
+def _split(flat: npt.NDArray[np.float32], like: Arrays) -> Arrays:
+    parts = np.split(flat, np.cumsum([array.size for array in like])[:-1]) if like else []
+    return [part.reshape(array.shape) for part, array in zip(parts, like, strict=True)]
+
+
+def one_bit(message: Letter, context: Context, train: ClientAppCallable) -> Letter:
+    """A mod for a ClientApp: its answers to training carry signs instead of arrays."""
+    start = {name: record for name, record in message.content.items() if isinstance(record, ArrayRecord)}
+    reply = train(message, context)
+    if reply.has_error() or message.metadata.message_type != "train":
+        return reply
+    for name, record in list(reply.content.items()):
+        if isinstance(record, ArrayRecord) and len(start) == 1:
+            (before,) = start.values()
+            seed = [int(context.node_id) % 2**63, int(context.run_id) % 2**63, hash_of(message.metadata.group_id)]
+            del reply.content[name]
+            reply.content[RECORD] = ConfigRecord({"upload": squeeze(_floats(before), _floats(record), seed)})
+    return reply
+
+
+def hash_of(text: str) -> int:
+    """A number that differs from round to round."""
+    return int.from_bytes(text.encode()[-8:], "little")
+
+
+class OneBit(FedAvg):
+    """Flower's FedAvg for clients with the mod `one_bit`: all of its arguments apply.
+
+    A reply is averaged, or left out and named in Flower's log; none of them ends the training. How many examples a client has it
+    says itself: one that says far more than the others is left out.
+
+    Args:
+        max_examples: that one client may count for; 0 goes by the others of the round (`bifl.deploy.declared_sizes`).
+    """
+
+    def __init__(self, *arguments: Any, max_examples: int = 0, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.max_examples = max_examples
+        self._sent = ArrayRecord()
+
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Letter]:
+        """Remember what is sent: answers are changes to it."""
+        self._sent = arrays.copy()
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Letter]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Arrays again, then as ever; what cannot be averaged is left out."""
+        return super().aggregate_train(server_round, self._countable(server_round, replies, self._arrays))
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Letter]) -> MetricRecord | None:
+        """As ever; what cannot be averaged is left out."""
+        return super().aggregate_evaluate(server_round, self._countable(server_round, replies, lambda content: {}))
+
+    def _countable(self, round: int, replies: Iterable[Letter], read: Callable[[RecordDict], Records]) -> list[Letter]:
+        """The replies that can be averaged with each other, each with what `read` makes of it and one record of metrics."""
+        read_replies, metrics = [], []
+        for reply in replies:
+            try:
+                if reply.has_error():
+                    raise Unusable(f"it failed: {quoted(reply.error.reason or '')}")
+                arrays, said = read(reply.content), _metrics(reply.content, self.weighted_by_key)
+            except Exception as error:  # whatever it is, this reply caused it, and the others need not suffer
+                known = isinstance(error, BiflError)
+                _leave_out(round, reply, str(error) if known else f"{type(error).__name__}: {quoted(str(error))}")
+            else:
+                read_replies.append((reply, arrays))
+                metrics.append(said)
+        heavy = over({place: said[self.weighted_by_key] for place, said in enumerate(metrics)}, self.max_examples)
+        public = _shared_by_most(metrics)
+        found = []
+        for place, ((reply, arrays), said) in enumerate(zip(read_replies, metrics, strict=True)):
+            if place in heavy:
+                most = f"one client may count for {heavy[place]:g}; if the number is right, raise max_examples"
+                _leave_out(round, reply, f"it says that it has {said[self.weighted_by_key]:g} examples, and {most}")
+            elif public - set(_forms(said)):
+                _leave_out(round, reply, "it lacks metrics that most others have")
+            else:
+                kept = MetricRecord({name: value for name, value in said.items() if (name, _length(value)) in public})
+                reply.content = RecordDict({**arrays, METRICS: kept})
+                found.append(reply)
+        return found
+
+    def _arrays(self, content: RecordDict) -> Records:
+        """The arrays that a reply's signs stand for."""
+        record = content.get(RECORD)
+        upload = record.get("upload") if isinstance(record, ConfigRecord) else None
+        if type(upload) is not bytes:
+            raise Unusable("it holds no one-bit upload: does its ClientApp have the mod one_bit?")
+        arrays = expand(_floats(self._sent), upload)
+        named = {name: Array(array) for name, array in zip(self._sent, arrays, strict=True)}
+        return {self.arrayrecord_key: ArrayRecord(named)}
+
+
+class Unusable(BiflError):
+    """A reply that cannot be averaged."""
+
+
+def _metrics(content: RecordDict, weight: str) -> dict[str, Any]:
+    """What a reply says of itself."""
+    records = list(content.metric_records.values())
+    if len(records) != 1:
+        raise Unusable(f"it holds {len(records)} records of metrics, not one")
+    said: dict[str, Any] = dict(records[0])
+    for value in said.values():
+        if not all(
+            type(number) in (int, float) and abs(number) < _LARGEST for number in (value if type(value) is list else [value])
+        ):
+            raise Unusable("a metric is not finite or far too large")
+    if type(said.get(weight)) not in (int, float) or said[weight] <= 0:
+        raise Unusable(f"its {weight} is no number greater than 0")
+    return said
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, list) else -1
+
+
+def _forms(said: Mapping[str, Any]) -> list[tuple[str, int]]:
+    return [(name, _length(value)) for name, value in said.items()]
+
+
+def _shared_by_most(metrics: Sequence[Mapping[str, Any]]) -> set[tuple[str, int]]:
+    """Names and lengths that more than half of the replies have: only these can be averaged."""
+    counts = Counter(form for said in metrics for form in _forms(said))
+    return {form for form, count in counts.items() if 2 * count > len(metrics)}
+
+
+def _leave_out(round: int, reply: Letter, reason: str) -> None:
+    say(f"round {round}: node {reply.metadata.src_node_id} left out: {reason}")
+
+
+def _floats(record: ArrayRecord) -> Arrays:
+    return [np.asarray(array.numpy()) for array in record.values()]

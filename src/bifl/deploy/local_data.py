@@ -1,0 +1,101 @@
+"""A client's own images: where they come from is its operator's choice; whether they are of a run's kind is checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from bifl.data.arrays import Array, Dataset, Index, from_npz, image_array, label_array
+from bifl.data.datasets import dataset
+from bifl.deploy import permits
+from bifl.deploy.protocol import Refusal, Terms
+from bifl.errors import DataError
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import cut, deal
+
+
+class Images(NamedTuple):
+    """Images, and which of them are the client's."""
+
+    images: Array  # (n, channels, height, width) or (n, height, width) uint8
+    labels: Array  # (n,) whole numbers
+    hand: Index | None = None  # all, if not told
+    classes: int | None = None  # how many there are, where the dataset knows
+
+
+Source = Callable[[Terms, Experiment, int], Images]
+
+
+class Operator(NamedTuple):
+    """What a client's operator has decided, and no server can change."""
+
+    number: int
+    data: str = ""  # what --data names
+    allowed: tuple[Path, ...] = ()  # files that the server may name
+    source: Source | None = None  # in an app of one's own: where the images come from
+
+    def experiment(self, text: str) -> Experiment:
+        """What the server's words stand for."""
+        return permits.permitted(text, self.allowed, own_data=bool(self.data or self.source))
+
+    def images(self, terms: Terms, experiment: Experiment) -> Images:
+        """The client's own."""
+        return (self.source or local_images(self.data))(terms, experiment, self.number)
+
+
+def local_images(where: str) -> Source:
+    """What `--data` stands for: an .npz file, a folder of LEAF's, or a dataset's name, dealt out as the experiment says.
+
+    Without a name it is the experiment's own dataset.
+    """
+
+    def load(terms: Terms, experiment: Experiment, number: int) -> Images:
+        path = Path(where)
+        if where and path.is_dir():
+            kind = "femnist" if terms.shape[0] == 1 else "celeba"
+            found = dataset.make(kind, {"path": where, "test_share": 0.0})
+            return Images(found.images, found.labels, None, found.classes)
+        if where.endswith(".npz"):
+            found = from_npz(path)
+            return Images(found.images, found.labels)
+        if not where and experiment.dataset.name == "remote":
+            raise Refusal(
+                "the server has no dataset: start this client with --data FILE.npz, a folder of LEAF's or a name",
+                "it has no images: the run has no dataset, and it was started without --data",
+            )
+        chosen = experiment.changed({"dataset": where}) if where else experiment
+        data = dataset.make(chosen.dataset.name, chosen.dataset.parameters)
+        return Images(data.images, data.labels, deal(chosen, data)[0][number], data.classes)
+
+    return load
+
+
+def own_images(operator: Operator, terms: Terms, experiment: Experiment) -> dict[str, Dataset]:
+    """The client's images, those to `train` on and those `held` out, normalised as everyone's are.
+
+    Raises:
+        BiflError: there are too few, or they do not look like the images of this run.
+    """
+    found = operator.images(terms, experiment)
+    hand = np.arange(len(found.labels)) if found.hand is None else found.hand
+    if len(hand) < 2:
+        raise Refusal(f"client {operator.number} has {len(hand)} images: batch-norm needs two to train on")
+    remedy = "give other images with --data, or ask the server's operator whether the run has the right settings"
+    try:
+        labels = label_array(found.labels, len(found.images), terms.classes, "labels")
+        images = image_array(found.images, "images")
+    except DataError as error:
+        raise Refusal(f"this client's {error}: {remedy}", f"its {error}") from error
+    misfits = {"images": (images.shape[1:], terms.shape), "classes": (found.classes or terms.classes, terms.classes)}
+    for what, (ours, theirs) in misfits.items():
+        if ours != theirs:
+            short = f"{what} are {ours}, the run's are {theirs}"
+            raise Refusal(f"this client's {short}: {remedy}", f"its {short}")
+    parts = dict(zip(("train", "held"), cut(hand, terms.share, experiment.seed, operator.number), strict=True))
+    return {
+        name: Dataset(images[part], labels[part], images[:0], labels[:0], terms.classes, terms.mean, terms.std)
+        for name, part in parts.items()
+    }

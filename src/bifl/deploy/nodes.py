@@ -1,0 +1,153 @@
+"""The clients of a deployment: Flower's nodes, asked over its grid, as a round sees them (`bifl.engine.round.Clients`).
+
+A round ends when every client that is there has answered, or at its deadline if enough have. What cannot be counted is refused
+before anything of it is added to what others have said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+import numpy as np
+from flwr.serverapp import Grid
+
+from bifl import codec
+from bifl.core.exchange import Accumulator, Exchange
+from bifl.core.message import Message
+from bifl.core.state import Public
+from bifl.deploy import checks, protocol
+from bifl.deploy.client_numbers import Numbers
+from bifl.deploy.declared_sizes import Declared
+from bifl.deploy.events import Tell, quoted
+from bifl.deploy.members import Members
+from bifl.deploy.requests import Requests, Rules
+from bifl.deploy.transport import Fields
+from bifl.engine.catch_up import Journal, Step, digest
+from bifl.engine.turns import Answer, Evaluation, Score, Task, Troubles
+from bifl.errors import BiflError, RunError
+from bifl.experiment.setup import World
+from bifl.training.evaluation import chunks, evaluate
+from bifl.training.samples import Samples
+
+
+class Register(NamedTuple):
+    """What a server knows of its clients before they come, and keeps of them when it ends."""
+
+    declared: Declared
+    numbers: Numbers
+
+
+class Nodes(AbstractContextManager["Nodes"]):
+    """Runs clients' turns on Flower's nodes.
+
+    Args:
+        grid: Flower's.
+        world: what is run, with the public state as it stands.
+        exchanges: of a round.
+        fresh: the public state before the first round.
+        steps: the last broadcasts, if the run was continued.
+        run: names the run, also after a restart of the server.
+        terms: what a newcomer must know.
+        rules: when a round ends.
+        register: what is known of the clients.
+        tell: takes a sentence for a person.
+    """
+
+    def __init__(
+        self, grid: Grid, world: World, exchanges: Sequence[Exchange], fresh: Public, steps: tuple[Step, ...], run: str,
+        terms: protocol.Terms, rules: Rules, register: Register, tell: Tell,
+    ) -> None:  # fmt: skip
+        self._world, self._share, self._rules = world, terms.share, rules
+        in_context = world.experiment.in_context()
+        self._journal = Journal(exchanges, fresh, world.public, steps, in_context, lambda public, _: digest(public, in_context))
+        self._members = Members(len(world.parts), world.public.layout.fingerprint, *register, rules.max_images, tell)
+        self._requests = Requests(grid, run, self._journal, self._members, terms, rules, tell)
+        self._gathered = False  # whether those who are late have been waited for
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Let everyone have the last word, if the rounds are done."""
+        if kind is None and self._journal.public.round == self._world.experiment.rounds:
+            last = {number: {"finished": True} for number in self._members.voting()}
+            for _ in self._requests.ask_all(protocol.HEAR, last, 0):
+                pass
+
+    # ---- what a round asks -------------------------------------------------------------------------------------------
+
+    def barred(self) -> frozenset[int]:
+        """Wait for the clients, before the first round; then those that have declared too many images for the coming round."""
+        if not self._gathered:
+            self._requests.gather(len(self._world.parts))
+            self._gathered = True
+        self._members.judge()
+        self._requests.notify()
+        if len(self._members.barred) == len(self._world.parts):
+            raise RunError(f"every client has declared more images than --max-images {self._rules.max_images} lets it count for")
+        return frozenset(self._members.barred)
+
+    def collect(self, exchange: Exchange, tasks: list[Task], note: Callable[[Answer], None]) -> Accumulator:
+        """Ask clients and add up what they say, each as soon as it is there; what cannot be counted is refused."""
+        requests: dict[int, Fields] = {task.number: {"voted": task.voted, "uploads": task.uploads} for task in tasks}
+        # a round needs enough ballots; what follows goes on with those who are there
+        least = min(self._rules.least, sum(task.uploads for task in tasks)) if exchange.trains else 0
+        public, total, form = self._journal.public, exchange.total(self._journal.public), exchange.form(self._journal.public)
+        context = exchange.context(public)
+        for number, said in self._requests.ask_all(exchange.name, requests, least, context.round):
+            images, uploads = self._members[number].images, requests[number]["uploads"]
+            if problem := checks.turn(said, uploads, exchange.trains):
+                self._requests.refuse(number, problem, context.round)
+                continue
+            answer, upload = Answer(number, None, None, said.get("loss"), images), said.get("upload")
+            if upload is not None:
+                message = self._opened(number, upload, exchange, context, form)
+                if message is None:
+                    continue
+                total.add(message[1])
+                answer = answer._replace(size=len(upload), ideal=codec.ideal_size(upload, message[0], context), upload=upload)
+            note(answer)
+        return total
+
+    def _opened(
+        self, number: int, upload: bytes, exchange: Exchange, context: codec.Context, form: Message
+    ) -> tuple[Message, Message] | None:
+        """What a client said, and what that counts as; None, and a note, if it cannot be counted."""
+        try:
+            message = codec.decode(upload, context)
+            checks.fits(message, number, self._members[number].images, form)
+            return message, checks.trial(message, exchange, self._journal.public)
+        except Exception as error:  # whatever it is, this upload caused it, and the others need not suffer
+            reason = str(error) if isinstance(error, BiflError) else f"{type(error).__name__}: {quoted(str(error))}"
+            self._requests.refuse(number, reason, context.round)
+            return None
+
+    def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> set[int]:
+        """Keep a broadcast, to be sent with the next request; the clients that are there to get it."""
+        self._journal.add(exchange.name, news, after)
+        self._requests.told = set(self._members.voting()).intersection(hearers)
+        return self._requests.told
+
+    def score(self) -> Evaluation:
+        """The global model on the server's test images, if it has any, and on what the clients hold out."""
+        world, public = self._world, self._journal.public
+        scores = []
+        if len(world.data.test_labels):
+            world.network.show(public.weights, public.real, world.algorithm.at(public.round).forward)
+            test = Samples.of(world.data.test_images, world.data.test_labels, world.data)
+            found = evaluate(world.network, test, np.arange(len(test.labels)), chunks(len(test.labels)))
+            scores += [Score(None, *chunk) for chunk in found]
+        if self._share:
+            for number, said in self._requests.ask_all(protocol.SCORE, {number: {} for number in self._members.voting()}, 0):
+                sensible = checks.scores(number, said, checks.held_out(self._members[number].images, self._share))
+                if sensible is None:
+                    self._requests.refuse(number, "its evaluation makes no sense", public.round)
+                scores += sensible or []
+        return Evaluation.of(scores)
+
+    def steps(self) -> tuple[Step, ...]:
+        """The last broadcasts."""
+        return self._journal.steps
+
+    def troubles(self) -> Troubles:
+        """What went wrong since the last call."""
+        return self._requests.troubles()

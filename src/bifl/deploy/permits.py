@@ -1,0 +1,91 @@
+"""Which experiments a client lets the server choose: what comes with bifl, within bounds, and files that its operator gave.
+
+The server's words are checked before an experiment is made of them, as a name like `my.py:mine` runs that file.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+
+from bifl.deploy.protocol import MOST_ROUNDS, Refusal
+from bifl.errors import BiflError
+from bifl.experiment.settings import REGISTRIES, Experiment, pairs
+from bifl.runs.folder import EXTENDABLE
+
+# What a server may ask of a client's time and memory.
+_MOST = {"clients": 2**20, "rounds": MOST_ROUNDS, "batch": 2**16, "local_epochs": 1000, "seed": 2**63 - 1}
+_PATH = "dataset.path"
+
+
+def permitted(text: str, allowed: Sequence[Path], own_data: bool) -> Experiment:
+    """The experiment that a server's words stand for.
+
+    Args:
+        text: `key=value` words.
+        allowed: files that the operator lets the server name. A file is known by its path or, as other machines have other
+            folders, by its name; it is always the operator's file that is used.
+        own_data: whether the operator decides what is read; what the server says of the dataset's files is then left out.
+
+    Raises:
+        Refusal: the words are none, or name what this client does not have, or does not want to run.
+    """
+    settings = _settings(text)
+    if own_data and ":" in settings.get("dataset", ""):
+        settings = {key: value for key, value in settings.items() if key.partition(".")[0] != "dataset"}
+    if own_data:
+        settings.pop(_PATH, None)
+    files = {kind: settings[kind] for kind in REGISTRIES if ":" in settings.get(kind, "")}
+    for kind, (file, _, name) in {kind: value.rpartition(":") for kind, value in files.items()}.items():
+        settings[kind] = f"{_allowed(file, kind, allowed)}:{name}"
+    if settings.get(_PATH):
+        settings[_PATH] = str(_allowed(settings[_PATH], _PATH, allowed))
+    try:
+        experiment = Experiment.of(None, [f"{key}={value}" for key, value in settings.items()])
+        central = experiment.build().at(1).central
+    except BiflError as error:
+        # built-in things complain of the server's own words, a file of the operator's may say anything
+        public = "it cannot run its own copy of the run's files" if files else f"it cannot run these settings: {error}"
+        raise Refusal(f"this client cannot run what the server asks for: {error}", public) from error
+    for key, most in _MOST.items():
+        if getattr(experiment, key) > most:
+            raise Refusal(f"this client does not take {key}={getattr(experiment, key)} from a server: {most} is the most")
+    if central:
+        raise Refusal("the server asks for a centralised algorithm, which has no clients")
+    return experiment
+
+
+def same_but_for_length(first: str, second: str) -> bool:
+    """Whether two texts are the same experiment, but for what may change while a run goes on."""
+    one, other = ({k: v for k, v in _settings(text).items() if k not in EXTENDABLE} for text in (first, second))
+    return one == other
+
+
+def named_files(experiment: Experiment) -> list[Path]:
+    """The files of a user's own that an experiment names."""
+    choices = [getattr(experiment, kind) for kind in REGISTRIES]
+    names = [choice.name.rpartition(":")[0] for choice in choices] + [experiment.dataset.parameters.get("path", "")]
+    return [Path(name).resolve() for name in dict.fromkeys(names) if name]
+
+
+def _settings(text: str) -> dict[str, str]:
+    try:
+        return pairs(shlex.split(text))
+    except (ValueError, BiflError) as error:
+        raise Refusal("the server's request makes no sense: its experiment is not key=value words") from error
+
+
+def _allowed(asked: str, key: str, allowed: Sequence[Path]) -> Path:
+    """The operator's own file that the server's name stands for."""
+    name = PurePath(asked).name
+    fitting = [path for path in allowed if str(path) == asked] or [path for path in allowed if path.name == name]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise Refusal(f"{key}: two of the files given with --allow are called '{name}'", f"it has two files for {key}")
+    raise Refusal(
+        f"the run wants {key}={asked}, a file: get it, read it, and start bifl client with --allow {name}"
+        + (", or bring your own images with --data" if key.startswith("dataset") else ""),
+        f"it does not allow {key}={name}, a file: its operator can, with --allow" + (", or give --data" if key == _PATH else ""),
+    )

@@ -1,0 +1,130 @@
+r"""What a client's processes tell its operator: JSON lines through a named pipe in the state directory, which `bifl client` reads.
+
+Flower gives every message a process of its own, whose output ends in a log. A pipe, unlike a file, also works when the disk is
+full. Without torch and Flower: `bifl client` stays all day.
+
+>>> sentence({"event": "trained", "round": 3, "images": 400, "loss": 0.4142, "bytes": 5600})
+'round 3: trained on 400 images, loss 0.41, 5.6 kB up'
+>>> clean("x\nfinished \x1b[2J")
+'x?finished ?[2J'
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+PIPE = "progress"  # in the state directory
+PROBLEM = "problem"
+_LONGEST = 900  # characters of a text: a line stays below the 4,096 bytes that a pipe takes at once
+_READ = 2**16
+log = logging.getLogger("flwr")
+
+
+def clean(text: str, longest: int = _LONGEST) -> str:
+    """A text that may stand in a log or on a terminal: one line, no control characters, not too long."""
+    shown = "".join(letter if letter.isprintable() else "?" for letter in text[: longest + 1])
+    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+
+
+def tell(state: Path | None, event: str, **facts: str | int | float) -> None:
+    """Tell the operator, if `bifl client` listens, and Flower's log. Never raises: reporting must not stop the training."""
+    facts = {name: clean(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
+    line = {"event": event} | facts
+    (log.error if event == PROBLEM else log.info)(sentence(line))
+    if state is None:
+        return
+    with contextlib.suppress(OSError):  # nobody listens, or does not read
+        pipe = os.open(state / PIPE, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        try:
+            if stat.S_ISFIFO(os.fstat(pipe).st_mode):
+                os.write(pipe, json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        finally:
+            os.close(pipe)
+
+
+class Listener(contextlib.AbstractContextManager["Listener"]):
+    """The reading end of the pipe, which it makes if there is none.
+
+    Raises:
+        OSError: the state directory is on a file system without pipes.
+    """
+
+    def __init__(self, state: Path) -> None:
+        path = state / PIPE
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(path, 0o600)
+        self._pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        self._rest = b""
+        if not stat.S_ISFIFO(os.fstat(self._pipe).st_mode):
+            os.close(self._pipe)
+            raise FileExistsError(f"'{path}' is not a pipe")
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._pipe)
+
+    def heard(self) -> Iterator[tuple[str, bool]]:
+        """What came since the last look: sentences, and whether each is a problem."""
+        try:
+            data = os.read(self._pipe, _READ)
+        except BlockingIOError:  # somebody has it open and says nothing
+            return
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-_READ:]
+        for line in lines:
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):  # not of our making
+                event = json.loads(line)
+                yield clean(sentence(event)), event["event"] == PROBLEM
+
+
+def sentence(event: Mapping[str, Any]) -> str:
+    """An event in words.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none.
+    """
+    return _SENTENCES[event["event"]](event)
+
+
+def _trained(event: Mapping[str, Any]) -> str:
+    sent = f"{size(event['bytes'])} up" if event["bytes"] else "no upload asked for"
+    return f"round {event['round']:d}: trained on {event['images']:d} images, loss {event['loss']:.2f}, {sent}"
+
+
+def _joined(event: Mapping[str, Any]) -> str:
+    held = f", {event['held']:d} held out to evaluate on" if event["held"] else ""
+    return f"joined a run of {event['rounds']:d} rounds as client {event['number']:d}: {event['images']:d} images to train on{held}"
+
+
+def _finished(event: Mapping[str, Any]) -> str:
+    return f"the run is finished after {event['rounds']:d} rounds; waiting for the next one (Ctrl-C to stop)"
+
+
+def _as_it_is(event: Mapping[str, Any]) -> str:
+    text: str = event["text"]
+    return text
+
+
+_SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "joined": _joined,
+    "trained": _trained,
+    "finished": _finished,
+    "notice": _as_it_is,
+    PROBLEM: _as_it_is,
+}
+
+
+def size(count: int) -> str:
+    """Bytes for people: 5.6 kB."""
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB"

@@ -1,0 +1,256 @@
+"""What server and client write into Flower's messages: one record each, the wire's messages in it as bytes.
+
+A request says which run and round it is of, what the client lacks of the public state, and what to do. An answer carries the
+upload, or a short reason why there is none. A client believes nothing that a request says: `read_request` checks every field.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from bifl import __version__
+from bifl.codec import WireError
+from bifl.engine.catch_up import Step, Update
+from bifl.errors import BiflError, DataError, Diverged, RunError
+
+RECORD = "bifl"
+HELLO, EXCHANGE, SCORE, HEAR = "query.hello", "train", "evaluate", "query.hear"
+FAILED, VERSION = "failed", "version"  # fields of an answer: why it is none; which bifl speaks
+LONGEST_REASON = 300  # characters
+_WHOLE = "whole."
+
+MOST_ROUNDS = 2**31 - 1
+MOST_CLASSES = 10_000
+MOST_PIXELS = 2**24  # of one image, all channels
+_LONGEST_SIDE = 2**14
+_LONGEST_EXPERIMENT = 10_000  # characters; all settings spelled out take less than a thousand, paths apart
+_LONGEST_NOTICE = 1000
+_MOST_STEPS = 16
+_MOST_BYTES = 2**30  # of one message; what a model can need is checked when the model is known
+_NAME = re.compile(r"[0-9a-f]{16}")  # of a run, and of a public state
+_WORD = re.compile(r"[a-z][a-z0-9_]{0,39}")  # of an exchange
+_RELEASE = re.compile(r"[0-9A-Za-z.+!-]{1,40}")
+
+
+class Refusal(BiflError):
+    """Why a client does not do what is asked: a sentence for its own operator, and a shorter one, without paths, for the server."""
+
+    def __init__(self, text: str, public: str = "") -> None:
+        super().__init__(text)
+        self.public = public or text
+
+
+class Terms(NamedTuple):
+    """What all clients of a run must agree on; sent once to each."""
+
+    experiment: str  # its words
+    classes: int
+    shape: tuple[int, ...]  # (channels, height, width)
+    mean: float
+    std: float
+    share: float  # of its images that a client holds out
+
+
+class Request(NamedTuple):
+    """What the server asks, checked."""
+
+    kind: str
+    run: str
+    round: int
+    terms: Terms | None = None  # in a greeting
+    update: Update | None = None  # in everything else
+    exchange: str = ""  # which one the client takes part in
+    voted: bool = False
+    uploads: bool = False
+    finished: bool = False
+    notice: str = ""  # for the client's operator
+
+
+def content(fields: Mapping[str, Any]) -> RecordDict:
+    """A message's content."""
+    return RecordDict({RECORD: ConfigRecord(dict(fields))})
+
+
+def fields_of(message: Message) -> dict[str, Any]:
+    """What such a message says.
+
+    Raises:
+        RunError: it is another app's.
+    """
+    record = message.content.get(RECORD)
+    if not isinstance(record, ConfigRecord):
+        raise RunError(f"a message without the record '{RECORD}': server and clients must run the same app")
+    return dict(record)
+
+
+def update_fields(update: Update) -> dict[str, Any]:
+    """An update as fields of a request; what is empty is left out."""
+    fields: dict[str, Any] = {"digest": update.target}
+    if update.steps:
+        fields |= {
+            "starts": [step.start for step in update.steps],
+            "exchanges": [step.exchange for step in update.steps],
+            "steps": [step.data for step in update.steps],
+        }
+    if update.whole is not None:
+        fields |= {"anew": True} | {_WHOLE + name: data for name, data in update.whole.items()}
+    return fields
+
+
+def terms_fields(terms: Terms) -> dict[str, Any]:
+    """Terms as fields of a request."""
+    return terms._asdict() | {"shape": list(terms.shape)}
+
+
+# ---- a client reads a request ----------------------------------------------------------------------------------------
+
+
+def read_request(message: Message) -> Request:
+    """What the server asks. Fields that are not known are passed over.
+
+    Raises:
+        BiflError: it speaks for another version of bifl, or a field is missing, of another type or beyond its bounds.
+    """
+    fields, kind = fields_of(message), message.metadata.message_type
+    if problem := other_version(fields.get(VERSION), "the server", "this client"):
+        raise Refusal(problem)
+    run, round = _name(fields, "run"), _whole_number(fields, "round", 0, MOST_ROUNDS)
+    if kind == HELLO:
+        return Request(kind, run, round, terms=_read_terms(fields))
+    request = Request(kind, run, round, update=_read_update(fields, round))
+    if kind == EXCHANGE:
+        voted, uploads = _yes_or_no(fields, "voted"), _yes_or_no(fields, "uploads")
+        return request._replace(exchange=_word(fields, "exchange"), voted=voted, uploads=uploads)
+    if kind == HEAR:
+        notice = _text(fields, "notice", _LONGEST_NOTICE, "")
+        return request._replace(finished=_yes_or_no(fields, "finished", False), notice=notice)
+    return request
+
+
+def other_version(theirs: object, they: str, we: str) -> str | None:
+    """The sentence for two versions of bifl that meet; None if they are the same.
+
+    Args:
+        theirs: what the other end says; None from those that were written before versions were told.
+        they: what to call the other end.
+        we: what to call this end.
+    """
+    if theirs == __version__:
+        return None
+    known = isinstance(theirs, str) and _RELEASE.fullmatch(theirs)
+    other = f"bifl {theirs}" if known else "a bifl that does not tell its version"
+    return f"{they} runs {other}, {we} bifl {__version__}: install the same version on both"
+
+
+def _read_terms(fields: Mapping[str, Any]) -> Terms:
+    text = _text(fields, "experiment", _LONGEST_EXPERIMENT)
+    shape = _list(fields, "shape", 3)
+    sides = [type(side) is int and 1 <= side <= _LONGEST_SIDE for side in shape]
+    if len(shape) != 3 or not all(sides) or math.prod(shape) > MOST_PIXELS:
+        raise _malformed("shape", f"(channels, height, width), at most {_LONGEST_SIDE} each and {MOST_PIXELS} in all")
+    return Terms(
+        text,
+        _whole_number(fields, "classes", 1, MOST_CLASSES),
+        tuple(shape),
+        _number(fields, "mean", -1e3, 1e3),
+        _number(fields, "std", 1e-6, 1e6),
+        _number(fields, "share", 0.0, 0.999),
+    )
+
+
+def _read_update(fields: Mapping[str, Any], round: int) -> Update:
+    starts, exchanges, steps = (_list(fields, name, _MOST_STEPS) for name in ("starts", "exchanges", "steps"))
+    if not len(starts) == len(exchanges) == len(steps):
+        raise _malformed("steps", "as many as starts and exchanges")
+    for start, exchange, data in zip(starts, exchanges, steps, strict=True):
+        if not _matches(start, _NAME) or not _matches(exchange, _WORD) or type(data) is not bytes:
+            raise _malformed("steps", "messages, each with its exchange and the name of a state")
+    whole = {name.removeprefix(_WHOLE): data for name, data in fields.items() if name.startswith(_WHOLE)}
+    if len(whole) > _MOST_STEPS or not all(_matches(name, _WORD) and type(data) is bytes for name, data in whole.items()):
+        raise _malformed("whole", "messages, each with the name of its exchange")
+    if any(len(data) > _MOST_BYTES for data in (*steps, *whole.values())):
+        raise _malformed("steps", f"messages of at most {_MOST_BYTES} bytes")
+    anew = _yes_or_no(fields, "anew", False)
+    found = tuple(Step(start, exchange, round, data) for start, exchange, data in zip(starts, exchanges, steps, strict=True))
+    return Update(_name(fields, "digest"), found, whole if anew else None)
+
+
+def _malformed(name: str, wanted: str) -> Refusal:
+    """What was said is not repeated: it may be anything."""
+    return Refusal(f"the server's request makes no sense: its '{name}' must be {wanted}")
+
+
+def _matches(found: object, pattern: re.Pattern[str]) -> bool:
+    return type(found) is str and pattern.fullmatch(found) is not None
+
+
+def _name(fields: Mapping[str, Any], name: str) -> str:
+    found = fields.get(name)
+    if not _matches(found, _NAME):
+        raise _malformed(name, "16 hexadecimal digits")
+    return str(found)
+
+
+def _word(fields: Mapping[str, Any], name: str) -> str:
+    found = fields.get(name)
+    if not _matches(found, _WORD):
+        raise _malformed(name, "a word of small letters")
+    return str(found)
+
+
+def _text(fields: Mapping[str, Any], name: str, longest: int, default: str | None = None) -> str:
+    found = fields.get(name, default)
+    if type(found) is not str or len(found) > longest:
+        raise _malformed(name, f"a text of at most {longest} characters")
+    return found
+
+
+def _whole_number(fields: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    found = fields.get(name)
+    if type(found) is not int or not least <= found <= most:
+        raise _malformed(name, f"a whole number from {least} to {most}")
+    return found
+
+
+def _number(fields: Mapping[str, Any], name: str, least: float, most: float) -> float:
+    found = fields.get(name)
+    if not (type(found) is int or type(found) is float) or not least <= found <= most:  # NaN fails too
+        raise _malformed(name, f"a number from {least:g} to {most:g}")
+    return float(found)
+
+
+def _yes_or_no(fields: Mapping[str, Any], name: str, default: bool | None = None) -> bool:
+    found = fields.get(name, default)
+    if type(found) is not bool:
+        raise _malformed(name, "true or false")
+    return found
+
+
+def _list(fields: Mapping[str, Any], name: str, most: int) -> list[Any]:
+    found = fields.get(name, [])
+    if type(found) is not list or len(found) > most:
+        raise _malformed(name, f"a list of at most {most}")
+    return found
+
+
+# ---- a client says why not -------------------------------------------------------------------------------------------
+
+
+def public_reason(error: Exception) -> str:
+    """Why there is no answer, in words that tell the server nothing of this machine: no paths, no contents of files."""
+    if isinstance(error, Refusal):
+        return error.public
+    if isinstance(error, (WireError, Diverged)):
+        return str(error)  # which speak of messages and numbers only
+    cause = error if isinstance(error, OSError) else error.__cause__
+    why = f": {cause.strerror}" if isinstance(cause, OSError) and cause.strerror else ""
+    if isinstance(error, DataError):
+        return f"its data cannot be used{why}"
+    if isinstance(error, (RunError, OSError)):
+        return f"cannot write its state{why}" if why else "its state cannot be used"
+    return "it cannot run these settings" if isinstance(error, BiflError) else f"it failed with {type(error).__name__}"

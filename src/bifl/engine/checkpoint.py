@@ -1,0 +1,204 @@
+"""What a run must remember to go on: one file for the server, one per client.
+
+A client's file carries its round in its name and is never overwritten with other contents. The server's file, replaced
+atomically, says which round is complete and which client files belong to it. Killed at any moment, that is a consistent state; and
+since clients' files reach the disk before the server's is replaced, so it is after a power cut.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bifl import codec, npz
+from bifl.core.exchange import Exchange
+from bifl.core.message import Floats, Message
+from bifl.core.state import Client, Public, Server
+from bifl.engine.catch_up import Step
+from bifl.errors import RunError
+from bifl.files import parse_json, sync_folder, write_atomic, write_unlisted, writing
+from bifl.runs.record import Record
+
+_SERVER = "server.npz"
+
+
+class State(NamedTuple):
+    """A run after a complete round."""
+
+    public: Public
+    record: Record  # of that round
+    trained: dict[int, int]  # client → the last round in which it trained
+    counted: frozenset[int]  # the clients whose ballots are in that round's broadcast
+    server: Server  # what the server keeps for itself
+    steps: tuple[Step, ...]  # the last broadcasts
+
+
+def save_server(folder: Path, state: State, ballot: Exchange) -> None:
+    """Declare the state's round complete, and delete the files that no longer matter."""
+    with writing(folder):
+        sync_folder(folder)  # of the clients' files, which this one relies on
+    arrays = {
+        "trained": np.array(sorted(state.trained.items()), np.int64).reshape(-1, 2),
+        "counted": np.array(sorted(state.counted)),
+        "memory": state.server.memory,
+    }
+    arrays |= {f"step_{place}": np.frombuffer(step.data, np.uint8) for place, step in enumerate(state.steps)}
+    facts = {"record": state.record.to_json(), "steps": [[step.start, step.exchange, step.round] for step in state.steps]}
+    save_public(folder / _SERVER, state.public, ballot, facts, arrays)
+    needed = {_SERVER, *(_name(*item) for item in state.trained.items())}
+    with writing(folder):
+        for path in folder.iterdir():
+            if path.name not in needed:
+                path.unlink(missing_ok=True)
+
+
+def load_server(folder: Path, fresh: Public, ballot: Exchange) -> State | None:
+    """The state after the last complete round; None before the first.
+
+    Args:
+        folder: of the checkpoint.
+        fresh: the public state before the first round of the same experiment; says what must fit.
+        ballot: the exchange whose broadcasts are part of the public state.
+    """
+    path = folder / _SERVER
+    if not path.is_file():
+        return None
+    public, facts, arrays = load_public(path, fresh, ballot, ("trained", "counted", "memory"))
+    with _reading(path):
+        record, trained, counted = Record.from_json(facts["record"]), arrays["trained"], arrays["counted"]
+        if trained.dtype.kind != "i" or trained.ndim != 2 or trained.shape[1] != 2:
+            raise ValueError(f"trained is {trained.shape} of {trained.dtype}")
+        if counted.ndim != 1 or (len(counted) and counted.dtype.kind != "i"):
+            raise ValueError(f"counted is {counted.shape} of {counted.dtype}")
+        memory = _floats(arrays, "memory", arrays["memory"].shape)
+        steps = tuple(_step(place, fact, arrays) for place, fact in enumerate(facts["steps"]))
+        if record.round != public.round:
+            raise ValueError(f"the record is of round {record.round}, the state of round {public.round}")
+    return State(public, record, dict(trained.tolist()), frozenset(map(int, counted)), Server(memory), steps)
+
+
+def _step(place: int, fact: Any, arrays: dict[str, Any]) -> Step:
+    start, exchange, round = fact
+    data = arrays[f"step_{place}"]
+    if [type(start), type(exchange), type(round)] != [str, str, int] or data.dtype != np.uint8:
+        raise ValueError(f"step {place} is {fact!r:.80}")
+    return Step(start, exchange, round, data.tobytes())
+
+
+def save_public(path: Path, public: Public, ballot: Exchange, facts: dict[str, Any], more: dict[str, Any]) -> None:
+    """Write the public state down, and what else belongs to it: `facts` as JSON, `more` as arrays."""
+    arrays: dict[str, Any] = {"weights": public.weights, "real": public.real, "scales": public.scales}
+    for name, message in {"news": public.news, "before": public.before}.items():
+        arrays[name] = np.frombuffer(
+            b"" if message is None else codec.encode(message, ballot.plain(public, message.round)), np.uint8
+        )
+    facts = {"seed": public.seed, "round": public.round, "model": public.layout.fingerprint} | facts
+    data = _packed(arrays | more | {"facts": np.array(json.dumps(facts))})
+    with writing(path.parent):
+        write_atomic(path, data)
+
+
+def load_public(
+    path: Path, fresh: Public, ballot: Exchange, more: Iterable[str] = ()
+) -> tuple[Public, dict[str, Any], dict[str, Any]]:
+    """Read the same again: the state, the facts and all arrays, `more` among them."""
+    arrays = _read(path, ("weights", "real", "scales", "news", "before", "facts", *more))
+    with _reading(path):
+        facts = parse_json(str(arrays["facts"]))
+        if facts["model"] != fresh.layout.fingerprint or facts["seed"] != fresh.seed:
+            raise RunError(f"the checkpoint in '{path.parent}' belongs to another model or seed than its config.toml")
+        if type(facts["round"]) is not int or facts["round"] < 0:
+            raise ValueError(f"round is {facts['round']!r}")
+        weights, real = _floats(arrays, "weights", fresh.weights.shape), _floats(arrays, "real", fresh.real.shape)
+        public = fresh._replace(
+            round=facts["round"], weights=weights, real=real, scales=_floats(arrays, "scales"),
+            news=_message(arrays, "news", fresh, ballot), before=_message(arrays, "before", fresh, ballot),
+        )  # fmt: skip
+    return public, facts, arrays
+
+
+def save_client(folder: Path, number: int, round: int, client: Client, keeps: tuple[str, ...]) -> None:
+    """Keep what a client must remember of a round."""
+    if keeps:
+        data = _packed({field: getattr(client, field) for field in keeps})
+        with writing(folder):
+            write_unlisted(folder / _name(number, round), data)  # a folder's entries are synced once, by the server
+
+
+def load_client(folder: Path, number: int, round: int, fresh: Client, keeps: tuple[str, ...]) -> Client:
+    """The client with what it remembered."""
+    path = folder / _name(number, round)
+    arrays = _read(path, keeps) if keeps else {}
+    shapes = {"aux": fresh.aux.shape, "start": fresh.start.shape}
+    with _reading(path):
+        shapes |= {"memory": arrays["memory"].shape} if "memory" in keeps else {}
+        kept: dict[str, Any] = {field: _floats(arrays, field, shapes.get(field)) for field in keeps}
+    return fresh._replace(**kept)
+
+
+def rounds_of(folder: Path, number: int) -> list[int]:
+    """The rounds of which a client remembers something, rising."""
+    return sorted(int(path.stem.rpartition("-")[2]) for path in folder.glob(f"client-{number:05d}.round-*.npz"))
+
+
+def forget(folder: Path, number: int, rounds: Iterable[int]) -> None:
+    """Delete what a client remembers of rounds."""
+    with writing(folder):
+        for round in rounds:
+            (folder / _name(number, round)).unlink(missing_ok=True)
+
+
+def _floats(arrays: dict[str, Any], name: str, shape: tuple[int, ...] | None = None) -> Floats:
+    """An array that must be float32, finite and, where that is known, of a shape."""
+    found: Floats = arrays[name]
+    if found.dtype != np.float32 or (found.shape != shape if shape is not None else found.ndim != 1):
+        raise ValueError(f"{name} is {found.shape} of {found.dtype}, not {shape or '(n,)'} of float32")
+    if not np.isfinite(found).all():
+        raise ValueError(f"{name} holds a number that is not finite")
+    return found
+
+
+def _message(arrays: dict[str, Any], name: str, fresh: Public, ballot: Exchange) -> Message | None:
+    data = arrays[name]
+    if data.dtype != np.uint8 or data.ndim != 1:
+        raise ValueError(f"{name} is {data.shape} of {data.dtype}, not bytes")
+    if not len(data):
+        return None
+    return codec.decode(data.tobytes(), ballot.plain(fresh, codec.read_header(data.tobytes()).round))
+
+
+def _name(number: int, round: int) -> str:
+    return f"client-{number:05d}.round-{round:05d}.npz"
+
+
+def _packed(arrays: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def _read(path: Path, needed: Iterable[str]) -> dict[str, Any]:
+    needed = tuple(needed)
+    try:
+        arrays = npz.read(path)  # a zip: its checksums are verified on reading
+    except (OSError, npz.Damaged) as error:
+        raise RunError(f"the checkpoint file '{path}' cannot be read ({error}): start the run again in a new folder") from error
+    for name in needed:
+        if name not in arrays:
+            raise RunError(f"the checkpoint file '{path}' lacks '{name}': start the run again in a new folder")
+    return arrays
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what damaged contents raise into one sentence."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        raise RunError(f"the checkpoint file '{path}' is damaged ({error}): start the run again in a new folder") from error

@@ -1,0 +1,70 @@
+"""What a simulation counts for clients that slept: the bytes that a server would send to bring them up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from bifl.core.exchange import Exchange
+from bifl.core.state import Public
+from bifl.engine.catch_up import Journal, Step
+from bifl.experiment.setup import World
+
+
+class Ledger:
+    """Counts what a server would send to clients that had missed broadcasts: to those who slept.
+
+    Args:
+        world: what is run, with the public state as it stands.
+        exchanges: of a round.
+        fresh: the public state before the first round.
+        steps: the last ones, if the run was continued.
+        trained: client → the last round in which it trained.
+    """
+
+    def __init__(
+        self, world: World, exchanges: Sequence[Exchange], fresh: Public, steps: tuple[Step, ...], trained: Mapping[int, int]
+    ) -> None:
+        self.public = world.public
+        self._journal = Journal(exchanges, fresh, world.public, steps, world.experiment.in_context(), _named)
+        beginning = _named(fresh, exchanges[-1].name)
+        self._known = dict.fromkeys(range(len(world.parts)), beginning)
+        for number, round in trained.items():
+            self._known[number] = _last_heard(exchanges, round)
+        if world.public.round and (not world.experiment.clients_sleep() or any(map(len, world.shards))):
+            self._known = dict.fromkeys(self._known, self._journal.name)  # everyone was asked something since
+        self._told: frozenset[int] = frozenset(self._known)
+        self._bytes = 0
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The last ones."""
+        return self._journal.steps
+
+    def ask(self, clients: Iterable[int]) -> None:
+        """Clients are asked something: each is brought up to date first."""
+        for number in clients:
+            if self._known[number] != self._journal.name:
+                self._bytes += self._journal.extra(self._journal.update(self._known[number]), number in self._told)
+                self._known[number] = self._journal.name
+
+    def add(self, exchange: str, news: bytes, after: Public, told: Collection[int]) -> None:
+        """A broadcast is told to some."""
+        self.public, self._told = after, frozenset(told)
+        self._journal.add(exchange, news, after)
+
+    def settle(self) -> int:
+        """The bytes since the last call."""
+        found, self._bytes = self._bytes, 0
+        return found
+
+
+def _last_heard(exchanges: Sequence[Exchange], round: int) -> str:
+    """The state that a client knows that last took part in this round: the one before the round's last exchange."""
+    before = [exchange.name for exchange in exchanges][-2:]
+    complete = any(exchange.trains for exchange in exchanges[:-1])
+    return f"{round if complete else round - 1} {before[0]}"
+
+
+def _named(public: Public, exchange: str) -> str:
+    """A name for the state that an exchange of a round led to: in a simulation there is only one."""
+    return f"{public.round} {exchange}"

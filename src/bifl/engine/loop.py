@@ -1,0 +1,52 @@
+"""The simulator's readable twin: one process, one list of clients, no bookkeeping. Tests hold the two to the same bytes.
+
+>>> from bifl.experiment.settings import Experiment
+>>> news, public = next(loop(Experiment(rounds=1, clients=2, algorithm="up_down")))
+>>> public.round, news.symbols.shape
+(1, (81958,))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from bifl import codec
+from bifl.core.message import Message
+from bifl.core.state import Client, Public, Server
+from bifl.engine.seat import Seat, Workplace
+from bifl.exchanges import exchanges_of
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import build, judge, sampled
+from bifl.nn.network import Network
+from bifl.training.samples import Samples
+
+
+def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tuple[Message, Public]]:
+    """Each round's broadcast and the public state after it; with `kind=PlainNetwork` in PyTorch's own layers throughout."""
+    world = build(experiment, kind)
+    public, server = world.public, Server()
+    samples = Samples.of(world.data.images, world.data.labels, world.data)
+    place = Workplace(experiment, world.algorithm, world.network, samples)
+    exchanges = exchanges_of(experiment, world.algorithm, world.network, world.data.images.shape[1:])
+    clients = [Client(public.weights, public.weights, public.real, len(part), number) for number, part in enumerate(world.parts)]
+    voters: list[int] = []
+    for round in range(1, experiment.rounds + 1):
+        counted, voters = voters, sampled(experiment, len(clients), round)
+        server = server._replace(judge=judge(world, round))
+        heard = []
+        for exchange in exchanges:
+            total, known = exchange.total(public), exchange.context(public)
+            for number in sorted({*voters, *exchange.listeners(voters, range(len(clients)))}):
+                part = torch.from_numpy(world.parts[number])
+                seat = Seat(place, part, public, clients[number]._replace(voted=number in counted))
+                spoken = exchange.say(seat, public, uploads=number in voters)
+                clients[number] = spoken.client
+                if spoken.message is not None:
+                    upload = codec.decode(codec.encode(spoken.message, known), known)
+                    total.add(exchange.opened(upload, public))
+            server, news = exchange.answer(total, public, server)
+            heard.append(codec.decode(codec.encode(news, known), known))
+            public = exchange.advance(public, heard[-1])
+        yield heard[0], public

@@ -1,0 +1,186 @@
+"""The workers of a simulation: in this process, or one process per core that each own a slice of the clients."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from bifl.core.exchange import Accumulator, Exchange
+from bifl.core.state import Public
+from bifl.data.datasets import save
+from bifl.engine.catch_up import Step
+from bifl.engine.ledger import Ledger
+from bifl.engine.turns import Answer, Evaluation, Score, Task, Troubles
+from bifl.engine.worker import Job, Worker
+from bifl.errors import BiflError, RunError
+from bifl.experiment.setup import World
+from bifl.experiment.transfer import Built, dumps
+from bifl.files import writing
+from bifl.processes import KEEPS_MEMORY
+from bifl.training.evaluation import chunks
+
+
+class Pool(AbstractContextManager["Pool"]):
+    """Runs clients' turns and evaluations; a context, so that no process outlives it.
+
+    Args:
+        world: what is run, with the public state as it stands.
+        exchanges: of a round.
+        fresh: the public state before the first round.
+        steps: the last broadcasts, if the run was continued.
+        checkpoint: where the clients' state is kept.
+        trained: the clients whose state is there already, and of which round.
+        keep_messages: whether uploads are wanted as bytes.
+    """
+
+    def __init__(
+        self, world: World, exchanges: Sequence[Exchange], fresh: Public, steps: tuple[Step, ...], checkpoint: Path | None,
+        trained: dict[int, int], keep_messages: bool,
+    ) -> None:  # fmt: skip
+        self._world, self._checkpoint, self._trained, self._keep_messages = world, checkpoint, trained, keep_messages
+        self._count = min(world.experiment.processes(), len(world.parts))
+        self._stack = ExitStack()
+        self._local: Worker | None = None
+        self._workers: list[Connection] = []
+        self._ledger = Ledger(world, exchanges, fresh, steps, trained)
+
+    def __enter__(self) -> Pool:
+        try:
+            jobs = [self._job(rank) for rank in range(self._count)]
+            if self._count == 1:
+                self._local = Worker(jobs[0], self._world.data)
+            else:
+                self._workers = self._start(jobs)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def barred(self) -> tuple[int, ...]:
+        """None: they are all ours."""
+        return ()
+
+    def collect(self, exchange: Exchange, tasks: list[Task], note: Callable[[Answer], None]) -> Accumulator:
+        """Run the tasks and add up what clients say, each worker for its own."""
+        self._ledger.ask(task.number for task in tasks)
+        total = exchange.total(self._ledger.public)
+        if self._local is not None:
+            for found in self._local.collect(exchange.name, tasks):
+                if isinstance(found, Answer):
+                    note(found)
+                else:
+                    total = found
+            return total
+        waiting: list[Any] = []
+        for rank, worker in enumerate(self._workers):
+            own = [task for task in tasks if task.number % self._count == rank]
+            if own:
+                self._send(worker, ("collect", (exchange.name, own)))
+                waiting.append(worker)
+        while waiting:
+            for ready in wait(waiting):
+                found = self._receive(ready)
+                if isinstance(found, Answer):
+                    note(found)
+                else:
+                    total.merge(found)
+                    waiting.remove(ready)
+        return total
+
+    def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> Collection[int]:
+        """Give a broadcast to all workers; all who should hear it are there."""
+        self._ask("hear", [(exchange.name, news)] * self._count)
+        self._ledger.add(exchange.name, news, after, hearers)
+        return hearers
+
+    def score(self) -> Evaluation:
+        """Let the workers evaluate the global model."""
+        self._ledger.ask(number for number, shard in enumerate(self._world.shards) if len(shard))
+        return Evaluation.of([score for scores in self._ask("score", [()] * self._count) for score in scores])
+
+    def steps(self) -> tuple[Step, ...]:
+        """The last broadcasts."""
+        return self._ledger.steps
+
+    def troubles(self) -> Troubles:
+        """Nothing but bytes for those who had slept: a worker that fails ends the run."""
+        return Troubles(catch_up_bytes=self._ledger.settle())
+
+    def _ask(self, name: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
+        """Let every worker do something at the same time; their answers."""
+        if self._local is not None:
+            return [getattr(self._local, name)(*arguments[0])]
+        for worker, given in zip(self._workers, arguments, strict=True):
+            self._send(worker, (name, given))
+        return [self._receive(worker) for worker in self._workers]
+
+    def _job(self, rank: int) -> Job:
+        world = self._world
+        parts = {number: part for number, part in enumerate(world.parts) if number % self._count == rank}
+        shards = {number: world.shards[number] for number in parts}
+        own = list(chunks(len(world.data.test_labels)))[rank :: self._count]
+        trained = {number: round for number, round in self._trained.items() if number in parts}
+        return Job(
+            world.experiment, world.algorithm, world.network, parts, shards, own, world.public, self._checkpoint, trained,
+            self._keep_messages,
+        )  # fmt: skip
+
+    def _start(self, jobs: list[Job]) -> list[Connection]:
+        paths = os.pathsep.join(path for path in sys.path if path)  # what this process can import, and not the current folder (-P)
+        environment = KEEPS_MEMORY | os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+        program = "from bifl.engine.worker import main; main()"
+        # the workers map the data into memory and the folder is gone before the first round: nothing is left if we are killed later
+        with tempfile.TemporaryDirectory(prefix="bifl-") as name:
+            folder = Path(name)
+            with writing(folder):
+                save(self._world.data, folder)
+            workers = []
+            for job in jobs:
+                ours, theirs = Pipe()
+                workers.append(self._stack.enter_context(ours))
+                with theirs:
+                    descriptor = theirs.fileno()
+                    process = subprocess.Popen(
+                        [sys.executable, "-P", "-c", program, str(descriptor)], env=environment, pass_fds=[descriptor],
+                        stdin=subprocess.DEVNULL, start_new_session=True,  # Ctrl-C is for us
+                    )  # fmt: skip
+                self._stack.callback(_end, process)
+                built = Built(job.experiment, self._world.data.classes, job.algorithm, job.network)
+                self._send(ours, dumps((job, folder), built))
+            for worker in workers:
+                self._receive(worker)  # ready, or why not
+        return workers
+
+    def _send(self, worker: Connection, request: Any) -> None:
+        try:
+            worker.send(request)
+        except OSError as error:
+            raise self._lost() from error
+
+    def _receive(self, worker: Any) -> Any:
+        try:
+            reply: Answer | Accumulator | list[Score] | BiflError = worker.recv()
+        except (EOFError, OSError) as error:
+            raise self._lost() from error
+        if isinstance(reply, BiflError):
+            raise reply
+        return reply
+
+    def _lost(self) -> RunError:
+        return RunError("a worker process ended unexpectedly, perhaps for want of memory: try again with fewer workers")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()

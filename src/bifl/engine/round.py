@@ -1,0 +1,234 @@
+"""A round from ballots to record, the same whoever trains: worker processes on this machine, or nodes of a federation."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from bifl import codec
+from bifl.core.exchange import Accumulator, Exchange, ballot_of
+from bifl.core.message import Message
+from bifl.core.state import Public, Server
+from bifl.core.sums import ExactSum
+from bifl.engine import checkpoint
+from bifl.engine.catch_up import Step
+from bifl.engine.turns import Answer, Evaluation, NobodyVotes, Task, Troubles
+from bifl.errors import RunError
+from bifl.exchanges import exchanges_of
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import World, judge, sampled
+from bifl.export.model import Model
+from bifl.runs.mailbox import Mailbox
+from bifl.runs.record import Record, Traffic, flips, layer_flips, spread, sureness
+
+
+class Clients(Protocol):
+    """Those who train, as a round sees them."""
+
+    def barred(self) -> Collection[int]:
+        """A round begins: the clients that may not take part in it."""
+
+    def collect(self, exchange: Exchange, tasks: list[Task], note: Callable[[Answer], None]) -> Accumulator:
+        """Let clients say something; the sum of it. Every answer that is counted is noted; not every task need be done.
+
+        Raises:
+            NobodyVotes: those who were to upload are barred by now.
+        """
+
+    def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> Collection[int]:
+        """Tell a broadcast, with which the public state is `after`; those of the hearers that are there."""
+
+    def score(self) -> Evaluation:
+        """Evaluate the global model."""
+
+    def troubles(self) -> Troubles:
+        """What went wrong since the last round."""
+
+    def steps(self) -> tuple[Step, ...]:
+        """The last broadcasts, by which clients that missed some are brought up to date."""
+
+
+class UploadCollector:
+    """Notes what a round's answers cost, who sent them, and how their training went."""
+
+    def __init__(self, keep: Callable[[str, bytes], None]) -> None:
+        self._keep = keep
+        self.bytes = 0
+        self.losses = ExactSum()
+        self.trained: set[int] = set()
+        self._senders: set[int] = set()
+        self._ideals: list[float | None] = []  # bytes of each upload, if the coder were ideal
+
+    @property
+    def ideal(self) -> float | None:
+        """Their sum, in whatever order they came."""
+        known = [size for size in self._ideals if size is not None]
+        return math.fsum(known) if len(known) == len(self._ideals) else None
+
+    @property
+    def counted(self) -> frozenset[int]:
+        """The clients whose uploads were counted."""
+        return frozenset(self._senders)
+
+    def note(self, answer: Answer) -> None:
+        """One more answer."""
+        if answer.loss is not None:
+            self.losses.add(answer.loss, answer.images)
+            self.trained.add(answer.number)
+        if answer.size is not None:
+            self._senders.add(answer.number)
+            self.bytes += answer.size
+            self._ideals.append(answer.ideal)
+        if answer.upload is not None:
+            self._keep(f"{answer.number:05d}", answer.upload)
+
+
+class Outcome(NamedTuple):
+    """What came of an exchange."""
+
+    public: Public
+    server: Server
+    collector: UploadCollector
+    news: Message | None = None  # None if nobody answered
+    data: bytes = b""  # the same as bytes
+    ideal: float | None = None  # their number, if the coder were ideal
+    receivers: Collection[int] = ()  # who hears it
+
+
+class Rounds:
+    """An experiment under way: an iterable of records.
+
+    Args:
+        experiment: what to run.
+        world: the same with everything loaded.
+        folder: where a checkpoint is written after every round, and taken from if there is one; None keeps nothing.
+        mailbox: keeps a copy of every message, if given.
+
+    Attributes:
+        public: the global model after the last round.
+        last: the record of the last complete round, if any.
+    """
+
+    def __init__(self, experiment: Experiment, world: World, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
+        self.experiment, self.world = experiment, world
+        self.exchanges = exchanges_of(experiment, world.algorithm, world.network, world.data.images.shape[1:])
+        self._ballot = ballot_of(self.exchanges)
+        self.public: Public = world.public
+        self.last: Record | None = None
+        self._server = Server()
+        self._folder, self._mailbox = folder, mailbox
+        self._trained: dict[int, int] = {}  # client → the last round in which it trained
+        self._counted: frozenset[int] = frozenset()  # the clients whose ballots are in the last broadcast
+        self._steps: tuple[Step, ...] = ()  # the last broadcasts
+        self._begun = False
+        if folder is not None and (state := checkpoint.load_server(folder, self.public, self._ballot)):
+            self.public, self.last, self._trained, self._counted, self._server, self._steps = state
+
+    def model(self) -> Model:
+        """The global model as it stands."""
+        forward = self.world.algorithm.at(max(self.public.round, 1)).forward
+        return Model.of(self.experiment.model, self.world.network, self.world.data, self.public, forward)
+
+    def __iter__(self) -> Iterator[Record]:
+        if self.public.round >= self.experiment.rounds:
+            return  # without starting anyone
+        if self._begun and self._folder is None:
+            raise RunError("a simulation without a folder can be iterated only once: its clients are gone when the loop is left")
+        self._begun = True
+        with self._clients() as clients:
+            while self.public.round < self.experiment.rounds:
+                try:
+                    self.last = self._round(clients)
+                except NobodyVotes:
+                    continue
+                yield self.last
+
+    def _clients(self) -> AbstractContextManager[Clients]:
+        """Those who train from now on."""
+        raise NotImplementedError
+
+    def _round(self, clients: Clients) -> Record:
+        began, before = time.perf_counter(), self.public
+        round, barred = before.round + 1, clients.barred()
+        server = self._server._replace(judge=judge(self.world, round))
+        taking_part: Collection[int] = sampled(self.experiment, len(self.world.parts), round, barred)
+        hearers = self._hearers(round + 1, barred)  # the others are told when they wake up
+        outcomes = []
+        public = before
+        for exchange in self.exchanges:
+            outcome = self._hold(exchange, clients, self._tasks(exchange, taking_part, barred), public, server, hearers)
+            public, server, taking_part = outcome.public, outcome.server, outcome.collector.counted
+            outcomes.append(outcome)
+        main = outcomes[self.exchanges.index(self._ballot)]
+        record = self._record(before, main, outcomes, clients)._replace(seconds=float(f"{time.perf_counter() - began:.3f}"))
+        trained = self._trained | dict.fromkeys(main.collector.trained, round)
+        self._complete(checkpoint.State(public, record, trained, main.collector.counted, Server(server.memory), clients.steps()))
+        return record
+
+    def _hearers(self, round: int, barred: Collection[int]) -> list[int]:
+        """The clients that have something to do in a round."""
+        voters = sampled(self.experiment, len(self.world.parts), round, barred)
+        return [task.number for task in self._tasks(self._ballot, voters, barred)]
+
+    def _tasks(self, exchange: Exchange, uploading: Collection[int], barred: Collection[int]) -> list[Task]:
+        """What an exchange asks of whom: of those who upload, and of those who listen."""
+        present = set(range(len(self.world.parts))).difference(barred)
+        uploaders = set(uploading)
+        asked = sorted(uploaders.union(exchange.listeners(uploaders, present)))
+        return [Task(number, number in self._counted, number in uploaders) for number in asked]
+
+    def _hold(
+        self, exchange: Exchange, clients: Clients, tasks: list[Task], public: Public, server: Server, hearers: Collection[int]
+    ) -> Outcome:
+        """Carry one exchange out."""
+        context = exchange.context(public)
+        collector = UploadCollector(lambda sender, data: self._keep(exchange.name, sender, data))
+        total = clients.collect(exchange, tasks, collector.note)
+        if not total.clients and not exchange.trains:
+            return Outcome(public, server, collector)  # everyone went away: what was public must do
+        server, news = exchange.answer(total, public, server)
+        data = codec.encode(news, context)
+        self._keep(exchange.name, None, data)
+        heard = codec.decode(data, context)  # what the clients will read
+        after = exchange.advance(public, heard)
+        receivers = clients.tell(exchange, data, after, hearers)
+        return Outcome(after, server, collector, heard, data, codec.ideal_size(data, news, context), receivers)
+
+    def _record(self, before: Public, main: Outcome, outcomes: list[Outcome], clients: Clients) -> Record:
+        """What the round achieved; `main` is the outcome of its ballot."""
+        after, round = outcomes[-1].public, before.round + 1
+        uploads, receivers = len(main.collector.counted), len(main.receivers)
+        traffic = Traffic(uploads, main.collector.bytes, receivers, len(main.data), main.collector.ideal, main.ideal)
+        for other in (outcome for outcome in outcomes if outcome is not main):
+            traffic = traffic.plus(other.collector.bytes, len(other.data))
+        evaluation, troubles = clients.score(), clients.troubles()
+        traffic = traffic._replace(catch_up=troubles.catch_up_bytes)
+        if self.world.algorithm.at(round).central:  # nothing leaves the one machine
+            traffic = Traffic(uploads, 0, receivers, 0)
+        return Record(
+            round=round,
+            accuracy=evaluation.accuracy,
+            loss=evaluation.loss,
+            train_loss=float(main.collector.losses.mean()),
+            flips=flips(before, after),
+            layer_flips=layer_flips(before, after),
+            sureness=None if main.news is None else sureness(main.news),
+            seconds=0.0,
+            **traffic.fields(before.layout.parameters),
+            **spread(evaluation.clients),
+            refused=troubles.refused,
+            missing=troubles.missing,
+        )
+
+    def _complete(self, state: checkpoint.State) -> None:
+        if self._folder is not None:
+            checkpoint.save_server(self._folder, state, self._ballot)
+        self.public, _, self._trained, self._counted, self._server, self._steps = state
+
+    def _keep(self, exchange: str, sender: str | None, data: bytes) -> None:
+        if self._mailbox is not None:
+            self._mailbox.keep(codec.read_header(data).round, exchange, sender, data)

@@ -1,0 +1,32 @@
+"""Runs a run folder: the rounds that it does not hold yet, then the model. Killed at any moment, it can be run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bifl.engine.round import Rounds
+from bifl.engine.simulator import Simulation
+from bifl.experiment.setup import World
+from bifl.runs.folder import RunFolder, locked
+from bifl.runs.mailbox import Mailbox
+from bifl.runs.record import Record
+
+Begin = Callable[[World, Path, Mailbox | None], Rounds]
+
+
+def run(folder: RunFolder, world: World, begin: Begin = Simulation) -> Iterator[Record]:
+    """Run the remaining rounds; each is written down before it is handed out.
+
+    Args:
+        folder: of the run.
+        world: what the folder's experiment stands for.
+        begin: what runs the rounds, from `world`, the folder for checkpoints and the mailbox.
+    """
+    with locked(folder.path):
+        rounds = begin(world, folder.checkpoint, folder.mailbox())
+        folder.prepare(rounds.last)
+        for record in rounds:
+            folder.append(record)
+            yield record
+        rounds.model().save(folder.model)

@@ -1,0 +1,166 @@
+"""A worker: one thread of arithmetic that owns some of the clients and keeps their state.
+
+Between it and the server go the wire's messages, as in a deployment. `main` makes a process one.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from bifl import codec
+from bifl.core.algorithm import Algorithms
+from bifl.core.exchange import Accumulator, ballot_of
+from bifl.core.message import NOTHING
+from bifl.core.state import Client, Public, remembered
+from bifl.data.datasets import Dataset, mapped
+from bifl.engine import checkpoint
+from bifl.engine.client_store import LIMIT, Shelf
+from bifl.engine.seat import Seat, Workplace
+from bifl.engine.turns import Answer, Score, Task, Turn
+from bifl.errors import BiflError, Diverged, RunError
+from bifl.exchanges import exchanges_of
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import device_of
+from bifl.experiment.transfer import loads
+from bifl.nn.network import Network
+from bifl.training.evaluation import chunks, evaluate
+from bifl.training.samples import Samples
+
+
+class Job(NamedTuple):
+    """What a worker needs to know once."""
+
+    experiment: Experiment
+    algorithm: Algorithms
+    network: Network
+    parts: dict[int, np.ndarray[Any, Any]]  # images of the clients that this worker owns
+    shards: dict[int, np.ndarray[Any, Any]]  # images that they hold out
+    chunks: list[int]  # parts of the test set that this worker evaluates
+    public: Public
+    checkpoint: Path | None  # where clients' state is kept
+    trained: dict[int, int]  # those of its clients whose state is there already, and of which round
+    keep_messages: bool = False  # whether the server wants to see the uploads
+
+
+class Worker:
+    """Runs its clients one after the other."""
+
+    def __init__(self, job: Job, data: Dataset) -> None:
+        self.experiment, self.parts, self.checkpoint = job.experiment, job.parts, job.checkpoint
+        self.shards, self._keep_messages = job.shards, job.keep_messages
+        self.algorithm, self.network, self.chunks = job.algorithm, job.network, job.chunks
+        listed = exchanges_of(job.experiment, job.algorithm, job.network, data.images.shape[1:])
+        self.exchanges = {exchange.name: exchange for exchange in listed}
+        self.ballot = ballot_of(listed)
+        device = device_of(job.experiment)
+        self.network.move(device)
+        self.samples = Samples.of(data.images, data.labels, data).on(device)
+        self.test = Samples.of(data.test_images, data.test_labels, data).on(device)
+        self.public = job.public
+        self._known: tuple[str, Public, codec.Context] | None = None  # the exchange, the public state and their context
+        self.fresh, _ = self.network.initial()
+        self.clients = self._room()
+        # update, unlike an assignment, leaves these in memory: they are all the same
+        self.clients.update({number: self._fresh_client(number) for number in job.parts})
+        for number, round in job.trained.items():
+            if job.checkpoint is not None:
+                keeps = self.algorithm.at(round).keeps
+                self.clients[number] = checkpoint.load_client(job.checkpoint, number, round, self.clients[number], keeps)
+
+    def _fresh_client(self, number: int) -> Client:
+        return Client(self.fresh, self.fresh, NOTHING, len(self.parts[number]), number)
+
+    def _room(self) -> dict[int, Client]:
+        """Memory, or a file if what clients have to remember might not fit."""
+        vectors = len({"aux", "start", "memory"} & set(self.algorithm.keeps))
+        much = vectors * len(self.parts) * self.fresh.nbytes > LIMIT
+        return Shelf(self.fresh, self.checkpoint) if much else {}
+
+    def turn(self, name: str, task: Task) -> Turn:
+        """A client's part in an exchange: what it says, as bytes."""
+        exchange = self.exchanges[name]
+        place = Workplace(self.experiment, self.algorithm, self.network, self.samples)
+        part = torch.from_numpy(self.parts[task.number])
+        seat = Seat(place, part, self.public, self.clients[task.number]._replace(voted=task.voted))
+        spoken = exchange.say(seat, self.public, uploads=task.uploads)
+        context, loss = self._context(name), spoken.loss
+        if loss is not None and not np.isfinite(loss):
+            raise Diverged(f"round {context.round}: the loss of client {task.number} is {loss}: the training diverged; lower lr")
+        if spoken.client is not seat.client:
+            self._remember(spoken.client, context.round)
+        said = None if spoken.message is None else codec.encode(spoken.message, context)
+        return Turn(task.number, said, loss, len(self.parts[task.number]))
+
+    def _remember(self, client: Client, round: int) -> None:
+        """Keep what a client must know of a round."""
+        keeps = self.algorithm.at(round).keeps
+        self.clients[client.number] = remembered(client, keeps, self._fresh_client(client.number))
+        if self.checkpoint is not None:
+            checkpoint.save_client(self.checkpoint, client.number, round, client, keeps)
+
+    def collect(self, name: str, tasks: list[Task]) -> Iterator[Answer | Accumulator]:
+        """Clients' parts in an exchange, one after the other, and at last the sum of what they said."""
+        exchange = self.exchanges[name]
+        total, context = exchange.total(self.public), self._context(name)
+        for task in tasks:
+            turn, size, ideal = self.turn(name, task), None, None
+            if turn.upload is not None:
+                upload = codec.decode(turn.upload, context)  # what a server would read
+                total.add(exchange.opened(upload, self.public))
+                size, ideal = len(turn.upload), codec.ideal_size(turn.upload, upload, context)
+            kept = turn.upload if self._keep_messages else None
+            yield Answer(task.number, size, ideal, turn.loss, turn.images, kept)
+        yield total
+
+    def _context(self, name: str) -> codec.Context:
+        """One for all messages of an exchange: what is computed of it is kept."""
+        if self._known is None or self._known[0] != name or self._known[1] is not self.public:
+            self._known = (name, self.public, self.exchanges[name].context(self.public))
+        return self._known[2]
+
+    def hear(self, name: str, news: bytes) -> None:
+        """Absorb a broadcast."""
+        exchange = self.exchanges[name]
+        self.public = exchange.advance(self.public, codec.decode(news, self._context(name)))
+
+    def score(self) -> list[Score]:
+        """The global model on this worker's part of the test images, and on what its clients hold out."""
+        self.network.show(self.public.weights, self.public.real, self.algorithm.at(self.public.round).forward)
+        tests = evaluate(self.network, self.test, np.arange(len(self.test.labels)), self.chunks)
+        scores = [Score(None, *found) for found in tests]
+        for number, shard in self.shards.items():
+            scores += [Score(number, *found) for found in evaluate(self.network, self.samples, shard, chunks(len(shard)))]
+        return scores
+
+
+def main() -> None:
+    """Serve the server's requests, over the pipe whose number it gave us, until it hangs up."""
+    with Connection(int(sys.argv[1])) as server:
+        try:
+            job, folder = loads(server.recv())
+            worker = Worker(job, mapped(folder))
+            server.send(None)  # ready
+            while True:
+                name, arguments = server.recv()
+                if name == "collect":
+                    for found in worker.collect(*arguments):
+                        server.send(found)
+                else:
+                    server.send(getattr(worker, name)(*arguments))
+        except (EOFError, ConnectionError):
+            return  # the server is gone
+        except Exception as error:
+            if not isinstance(error, BiflError):  # a mistake in an algorithm, most likely: its author wants to see where
+                traceback.print_exc()
+                error = RunError(f"a client's turn failed with {type(error).__name__}: {error}")
+            with suppress(ConnectionError):
+                server.send(error)

@@ -1,0 +1,112 @@
+"""The ballot: clients train and upload what came of it, the server broadcasts what it makes of the sum.
+
+What is uploaded and broadcast is the algorithm's choice (`bifl.core.algorithm`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from bifl.codec import Context, Precision
+from bifl.core import returns
+from bifl.core.algorithm import Algorithms, absorb, new_total, selection, server_turn, train_turn, upload_turn
+from bifl.core.exchange import Seat, Spoken
+from bifl.core.message import Floats, Message, Selection
+from bifl.core.randomness import random_signs
+from bifl.core.state import Client, Public, Server
+from bifl.core.sums import Pile, Total
+from bifl.errors import AlgorithmError
+
+
+def all_of_it(real: Floats, public: Public) -> Floats:
+    """The usual `says`: ballots carry all real numbers, statistics of training too."""
+    return real
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """The exchange that every round begins with.
+
+    Attributes:
+        algorithm: of the experiment.
+        precision: of the real numbers.
+        in_context: whether messages are coded in what both ends know.
+        idle_trains: whether clients that do not upload train all the same.
+        bound: an upload whose real numbers are within bounds; only the server calls it.
+        says: the real numbers that a ballot carries, given those after training.
+    """
+
+    algorithm: Algorithms
+    precision: Precision
+    in_context: bool
+    idle_trains: bool
+    bound: Callable[[Message, Public], Message]
+    says: Callable[[Floats, Public], Floats] = all_of_it
+    name: str = "ballot"
+    trains: bool = True
+
+    def context(self, public: Public) -> Context:
+        """The public state, as far as it is made use of."""
+        return Context(
+            public.layout,
+            public.round + 1,
+            self.precision,
+            public if self.in_context else None,
+            self._selects(public, public.round),
+        )
+
+    def plain(self, public: Public, round: int) -> Context:
+        """The layout, and what the messages of that round are about."""
+        return Context(public.layout, round, selects=self._selects(public, round - 1))
+
+    def _selects(self, public: Public, complete: int) -> Callable[[int | None], Selection | None]:
+        return partial(selection, self.algorithm.at(complete + 1), public.bare(complete))
+
+    def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
+        """The others, where they train without uploading and something of that is remembered."""
+        return set(present).difference(voters) if self.idle_trains else set()
+
+    def say(self, seat: Seat, public: Public, *, uploads: bool) -> Spoken:
+        """React to the last news, train, and upload what came of it."""
+        client, loss = train_turn(self.algorithm, seat.client, public, seat.train)
+        client = client._replace(real=self.says(client.real, public))
+        if not uploads or not np.isfinite(loss):
+            return Spoken(None, client, loss)
+        client, upload = upload_turn(self.algorithm, client, public)
+        return Spoken(upload, client, loss)
+
+    def form(self, public: Public) -> Message:
+        """An algorithm's own `upload` tells, of a client that has trained a little: nothing need be ready for no change at all."""
+        aux = public.weights + np.float32(1e-3) * random_signs(public.stream(None, "form"), public.layout.count)
+        someone = Client(aux, public.weights, public.real, 1)
+        try:
+            return upload_turn(self.algorithm, someone, public)[1]
+        except ArithmeticError as error:
+            name = self.algorithm.at(public.round + 1).name
+            raise AlgorithmError(f"algorithm '{name}': upload failed for a client that hardly trained: {error}") from error
+
+    def opened(self, upload: Message, public: Public) -> Message:
+        """The upload within bounds, read as the algorithm reads it."""
+        algorithm = self.algorithm.at(public.round + 1)
+        return returns.opened(algorithm.name, algorithm.reads(self.bound(upload, public), public), public)
+
+    def total(self, public: Public) -> Total | Pile:
+        """Exact sums, or a pile for an algorithm that must see all uploads together."""
+        return new_total(self.algorithm.at(public.round + 1))
+
+    def answer(self, total: Total | Pile, public: Public, server: Server) -> tuple[Server, Message]:
+        """The algorithm's broadcast."""
+        server, news = server_turn(self.algorithm, public, total, server)
+        return server, news._replace(real=self.says(news.real, public))
+
+    def advance(self, public: Public, news: Message) -> Public:
+        """The broadcast is absorbed, and one more round is complete."""
+        return absorb(self.algorithm, public, news)
+
+    def repeat(self, public: Public) -> Message | None:
+        """The last broadcast."""
+        return public.news

@@ -1,0 +1,127 @@
+"""How far one client may pull what is averaged: its real numbers are taken only within bounds.
+
+A ballot moves a vote count by one, but batch-norm, ϑ and the layers kept real are averaged, and a mean follows its largest liar.
+
+- Trained numbers start from the public ones, and an optimiser moves them by about the learning rate a step: they may differ by
+  `REACH` · lr · steps, and by what the wire rounds.
+- Statistics of a new network may differ much from the last ones, but clients differ little from each other. So they are averaged
+  again and again, each time within narrower bounds around the last average (`STAGES`): a mean may differ by a share of the
+  deviation, a variance may be larger by that share. At first it may be as small as it likes, which pulls the average of many
+  little and lets honest clients end what liars made too large; within narrow bounds it may not. The first average is bounded by
+  the public statistics (`WIDEST`), or, where there are none yet, by those of noise in the same network (`UNKNOWN`).
+- Statistics of training, which ballots carry with `batchnorm=average`, are bounded by the public ones alone: liars in the first
+  round are forgotten only by and by.
+
+Every average is a sum of bounded numbers around a known centre: no rule here must see one client's numbers beside another's. The
+constants were chosen by experiment: docs/security.md says what they cost, and what liars can still do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from bifl.core.layout import Layout
+from bifl.core.message import Floats, Message
+from bifl.core.state import Public
+from bifl.training.plan import Plan
+
+REACH = 2.0
+WIDEST = 4.0  # deviations that the mean of a batch-norm's input may move from round to round
+TRAINING = 1.0  # the same of statistics of training: two liars of ten could keep 4 open
+STAGES = (2.0, 1.0, 0.5, *[0.25] * 2, *[0.125] * 2, *[0.0625] * 4)
+NARROW = 0.25  # within bounds narrower than this a variance may not be smaller either
+QUIET = 0.1  # a channel's variance counts as at least this share of its layer's mean: it may wake up
+UNKNOWN = 512.0  # times E[x²] of noise: real images have been seen to give up to 400 times that
+_ROUNDING = 2.0**-6  # of uploads on the wire; relative, above 1
+_ALIVE = 1e-5  # batch-norm's own ε: variances below it are none
+
+Numbers = npt.NDArray[np.float64]
+
+
+class Bounds:
+    """Bounds the uploads of one run, for its server.
+
+    Args:
+        plan: round → how clients train in it.
+        noise: public state → (channels,) E[x²] of every batch-norm input where images are noise.
+    """
+
+    def __init__(self, plan: Callable[[int], Plan], noise: Callable[[Public], Floats]) -> None:
+        self._plan, self._noise = plan, noise
+        self._of_noise: dict[int, Floats] = {}  # by round
+
+    def ballot(self, upload: Message, public: Public) -> Message:
+        """What a client uploads after training."""
+        trained = public.layout.trained
+        known = public.real[:trained]
+        how = self._plan(public.round + 1)
+        reach = REACH * how.lr * how.epochs * -(-upload.weight // how.batch) + _ROUNDING * np.maximum(1, np.abs(known))
+        bounded = np.clip(upload.real[:trained], known - reach, known + reach)
+        moments = self._widely(upload.real[trained:], public, TRAINING, first=public.round == 0)
+        return upload._replace(real=_joined(bounded, moments))
+
+    def statistics(self, uploads: Iterable[Message], public: Public) -> list[Message]:
+        """What clients measure of the network that was broadcast; in one order, whoever was first."""
+        found = sorted(uploads, key=lambda upload: upload.sender or 0)
+        bounded = [self._widely(upload.real, public, WIDEST, first=public.round == 1) for upload in found]
+        weights = [upload.weight for upload in found]
+        for stage in STAGES if found else ():
+            centre = np.average(bounded, 0, weights).astype(np.float32)
+            bounded = [within(upload.real, centre, stage, public.layout) for upload in found]
+        return [upload._replace(real=real) for upload, real in zip(found, bounded, strict=True)]
+
+    def _widely(self, said: Floats, public: Public, share: float, *, first: bool) -> Floats:
+        """Moments within what is known before anyone speaks."""
+        if not len(said):
+            return said
+        if not first:
+            return within(said, public.real[public.layout.trained :], share, public.layout)
+        if public.round not in self._of_noise:
+            self._of_noise[public.round] = self._noise(public)
+        return within_square(said, UNKNOWN * self._of_noise[public.round])
+
+
+def within(said: Floats, centre: Floats, share: float, layout: Layout) -> Floats:
+    """(moments,) E[x] and E[x²] as near to what was said as bounds around the centre allow.
+
+    Args:
+        said: by a client.
+        centre: moments too.
+        share: of the deviation that a mean may differ by, and of the variance that a variance may differ by.
+        layout: says which channels are one layer's.
+    """
+    mean, variance = _central(centre)
+    sizes = [norm.size for norm in layout.moments]
+    variance = np.maximum(variance, _ALIVE)
+    means: Numbers = np.add.reduceat(variance, np.cumsum([0, *sizes[:-1]])) / sizes
+    level = np.maximum(variance, QUIET * np.repeat(means, sizes))
+    shift = share * np.sqrt(level)
+    least = variance / (1 + share) if share < NARROW else np.zeros_like(variance)
+    return _clipped(said, (mean - shift, mean + shift), (least, (1 + share) * level))
+
+
+def within_square(said: Floats, largest: Floats) -> Floats:
+    """(moments,) the same where nothing is known but how large E[x²] may be."""
+    root = np.sqrt(largest.astype(np.float64))
+    return _clipped(said, (-root, root), (0 * root, root**2))
+
+
+def _clipped(said: Floats, means: tuple[Numbers, Numbers], variances: tuple[Numbers, Numbers]) -> Floats:
+    """Moments with means and variances from the least to the largest; those that fit stay as they are."""
+    mean, variance = _central(said)
+    new_mean, new_variance = np.clip(mean, *means), np.clip(variance, *variances)
+    fits = (new_mean == mean) & (new_variance == variance)
+    return np.where(np.tile(fits, 2), said, _joined(new_mean, new_variance + new_mean**2))
+
+
+def _central(moments: Floats) -> tuple[Numbers, Numbers]:
+    """Mean and variance of E[x] and E[x²]."""
+    first, second = moments.astype(np.float64).reshape(2, -1)
+    return first, second - first**2
+
+
+def _joined(*parts: npt.NDArray[np.floating]) -> Floats:
+    return np.concatenate(parts).astype(np.float32)

@@ -1,0 +1,1 @@
+"""An experiment: its settings, what they may be, and what they stand for."""

@@ -1,0 +1,26 @@
+"""When two experiments are the same, and in what they differ.
+
+>>> first, second = Experiment(seed=1), Experiment(seed=2, rounds=3, workers=4)
+>>> identity(first) == identity(second), but_for(first, "seed") == but_for(second, "seed")
+(False, True)
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from bifl.experiment.settings import Experiment
+
+NO_NUMBERS = {"rounds": 1, "workers": 0, "device": "auto"}  # of the rounds that are there, these change nothing
+
+
+def identity(experiment: Experiment) -> Experiment:
+    """The same for all experiments whose first rounds are the same, wherever their files lie."""
+    same = experiment.changed(NO_NUMBERS)
+    return same.changed({"dataset.path": ""}) if "path" in same.dataset.parameters else same
+
+
+def but_for(experiment: Experiment, *names: str) -> str:
+    """The same for all experiments that are the same but for these settings."""
+    same = identity(experiment)
+    return repr([getattr(same, item.name) for item in fields(same) if item.name not in names])

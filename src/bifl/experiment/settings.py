@@ -1,0 +1,221 @@
+"""An experiment: everything that decides a run's numbers, frozen, and strict about every key.
+
+>>> experiment = Experiment.of("mnist5k-iid", ["algorithm=biml", "algorithm.alpha=1.5", "rounds=3"])
+>>> experiment.algorithm
+Choice(name='biml', parameters={'alpha': 1.5})
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import bifl.algorithms  # noqa: F401  (registers the algorithms)
+from bifl.codec.reals import EXACT, SHORT
+from bifl.core.algorithm import Algorithms, register
+from bifl.data.datasets import dataset
+from bifl.data.partitions import partition
+from bifl.errors import ConfigError
+from bifl.experiment.choices import Choice, Unloaded, chosen, typed
+from bifl.experiment.presets import PRESETS
+from bifl.experiment.words import pairs, preset_of
+from bifl.nn.models import model
+from bifl.nn.optimizers import OPTIMIZERS
+from bifl.processes import cores
+from bifl.registry import Registry, nearest, short
+
+__all__ = ["Choice", "Experiment", "Given", "of_words", "pairs", "preset_of"]
+
+Given = Choice | str | Mapping[str, Any]
+REGISTRIES: dict[str, Registry[Any]] = {"algorithm": register, "dataset": dataset, "partition": partition, "model": model}
+RANGES = {  # the upper ends keep a config from asking for any amount of memory
+    "rounds": (1, 10**9), "clients": (1, 10**6), "seed": (0, 2**63 - 1),
+    "batch": (2, 10**9), "local_epochs": (1, 10**9), "workers": (0, 4096),
+}  # fmt: skip
+IDLE = ("train", "sleep")
+BATCHNORM = ("recalibrate", "average")
+DEVICES = ("auto", "cpu", "cuda")
+WIRES = ("context", "packed")
+PRECISIONS = {"short": SHORT, "float32": EXACT}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What to run. Choices may be given as a name, or as a mapping with `name` and parameters.
+
+    Attributes:
+        algorithm: what is sent and how it is used.
+        dataset: which images.
+        partition: which client holds which of them.
+        model: which network.
+        rounds: training → upload → broadcast, this many times.
+        clients: M.
+        participation: λ, the share of clients that upload in a round.
+        idle: what the others do: `train` (the paper) or `sleep` (the cross-device standard).
+        seed: fixes everything else.
+        optimizer: `adam` or `sgd`, fresh every round.
+        lr: learning rates; one more than `lr_steps`, or one for all rounds.
+        lr_steps: rounds after which the next rate applies.
+        batch: images per step.
+        local_epochs: passes over the own images per round.
+        batchnorm: how running statistics become global ones: `recalibrate` pools exactly what clients measure of the broadcast
+            network, in an exchange of its own, `average` what they saw in their own training.
+        holdout: share of its images that every client holds out for federated evaluation; 0 means none, or, where the dataset has
+            no test images, a fifth.
+        wire: `context` codes messages in what both ends know, `packed` spells every symbol out. Results do not depend on it.
+        reals: real parameters on the wire: `short` (6 binary digits up, 10 down, see docs/wire-format.md) or `float32`.
+        device: `cpu`, `cuda`, or `auto`: a GPU if there is one.
+        workers: processes; 0 means one per core. Results do not depend on it.
+    """
+
+    algorithm: Choice = Choice("biml")
+    dataset: Choice = Choice("mnist5k")
+    partition: Choice = Choice("iid")
+    model: Choice = Choice("mnist_cnn")
+    rounds: int = 15
+    clients: int = 10
+    participation: float = 1.0
+    idle: str = "train"
+    seed: int = 0
+    optimizer: str = "adam"
+    lr: tuple[float, ...] = (0.005, 0.002, 0.001)
+    lr_steps: tuple[int, ...] = (30, 60)
+    batch: int = 64
+    local_epochs: int = 1
+    batchnorm: str = "recalibrate"
+    holdout: float = 0.0
+    wire: str = "context"
+    reals: str = "short"
+    device: str = "auto"
+    workers: int = 0
+
+    if TYPE_CHECKING:  # what may be given, as opposed to what is kept
+
+        def __init__(
+            self, *, algorithm: Given = ..., dataset: Given = ..., partition: Given = ..., model: Given = ..., rounds: int = ...,
+            clients: int = ..., participation: float = ..., idle: str = ..., seed: int = ..., optimizer: str = ...,
+            lr: float | Sequence[float] = ..., lr_steps: int | Sequence[int] = ..., batch: int = ..., local_epochs: int = ...,
+            batchnorm: str = ..., holdout: float = ..., wire: str = ..., reals: str = ..., device: str = ..., workers: int = ...,
+        ) -> None: ...  # fmt: skip
+
+    def __post_init__(self) -> None:
+        for name, registry in REGISTRIES.items():
+            object.__setattr__(self, name, chosen(name, registry, getattr(self, name)))
+        for item in fields(self):
+            if item.name not in REGISTRIES:
+                object.__setattr__(self, item.name, typed(item.name, getattr(self, item.name), item.default))
+        self._check()
+
+    def _check(self) -> None:
+        for name, (least, most) in RANGES.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} must be {least} or more, not {getattr(self, name)}")
+            if getattr(self, name) > most:
+                raise ConfigError(f"{name} must be at most {most:,}, not {getattr(self, name):.3g}")
+        if not 0 < self.participation <= 1:
+            raise ConfigError(f"participation must be greater than 0 and at most 1, not {self.participation}")
+        if not 0 <= self.holdout < 1:
+            raise ConfigError(f"holdout must be a share of each client's images, at least 0 and below 1, not {self.holdout}")
+        choices = {
+            "idle": IDLE,
+            "optimizer": OPTIMIZERS,
+            "batchnorm": BATCHNORM,
+            "wire": WIRES,
+            "reals": PRECISIONS,
+            "device": DEVICES,
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not '{getattr(self, name)}'")
+        if not self.lr or not all(0 < rate < math.inf for rate in self.lr):
+            raise ConfigError(f"lr must be one or more positive numbers, not {_text(self.lr)}")
+        if len(self.lr) not in (1, len(self.lr_steps) + 1):
+            raise ConfigError(
+                f"lr has {len(self.lr)} values for {len(self.lr_steps)} lr_steps: give one, or one more than lr_steps"
+            )
+        if list(self.lr_steps) != sorted(set(self.lr_steps)) or min(self.lr_steps, default=1) < 1:
+            raise ConfigError(f"lr_steps must be rising round numbers, not {_text(self.lr_steps)}")
+        if not isinstance(self.algorithm, Unloaded):
+            self.build()  # an algorithm refuses its parameters here, before anything was loaded
+
+    @classmethod
+    def of(cls, preset: str | None = None, overrides: Iterable[str] = (), **settings: Any) -> Experiment:
+        """A preset with changes.
+
+        Args:
+            preset: a name from `bifl list`; none means the defaults.
+            overrides: `key=value` texts, as on the command line.
+            settings: the same as keyword arguments: `rounds=3`, `algorithm={"name": "biml", "alpha": 1.5}`.
+        """
+        if preset is not None and preset not in PRESETS:
+            raise ConfigError(f"unknown preset '{preset}'{nearest(preset, PRESETS)}")
+        return cls().changed(PRESETS[preset].settings if preset else {}).changed(pairs(overrides)).changed(settings)
+
+    def changed(self, settings: Mapping[str, Any]) -> Experiment:
+        """A copy with flat `key` or `choice.parameter` settings, texts allowed."""
+        plain: dict[str, Any] = {}
+        choices: dict[str, dict[str, Any]] = {}
+        for key, value in settings.items():
+            head, _, parameter = key.partition(".")
+            known = [item.name for item in fields(self)]
+            if head not in known or (parameter and head not in REGISTRIES):
+                owners = [f"{kind}.{key}" for kind in REGISTRIES if key in getattr(self, kind).parameters]
+                raise ConfigError(f"unknown key '{key}'" + (f": did you mean '{owners[0]}'?" if owners else nearest(key, known)))
+            if head not in REGISTRIES or isinstance(value, Unloaded):
+                plain[key] = value
+            elif isinstance(value, Choice):
+                choices.setdefault(head, {}).update(value.parameters, name=value.name)
+            elif isinstance(value, Mapping):
+                choices.setdefault(head, {}).update(value)
+            else:
+                choices.setdefault(head, {})[parameter or "name"] = value
+        for head, changes in choices.items():
+            old: Choice = getattr(self, head)
+            name = str(changes.pop("name", old.name))
+            plain[head] = replace(old, parameters={**old.parameters, **changes}) if name == old.name else Choice(name, changes)
+        return replace(self, **plain)
+
+    def build(self) -> Algorithms:
+        """The algorithm itself."""
+        return register.make(self.algorithm.name, self.algorithm.parameters).named(short(self.algorithm.name))
+
+    def clients_sleep(self) -> bool:
+        """Whether clients that do not upload have nothing to do, and miss what the others hear; or remember nothing."""
+        return self.participation < 1 and (self.idle == "sleep" or not self.build().keeps)
+
+    def in_context(self) -> bool:
+        """Whether messages are coded in what both ends know: not where clients miss what the others hear."""
+        return self.wire == "context" and not self.clients_sleep()
+
+    def processes(self) -> int:
+        """How many worker processes to use."""
+        return min(self.workers or cores(), self.clients)
+
+    def flat(self) -> dict[str, Any]:
+        """The whole experiment by the names that the command line has for its settings."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in REGISTRIES}
+        for name in REGISTRIES:
+            choice: Choice = getattr(self, name)
+            plain |= {name: choice.name} | {f"{name}.{key}": value for key, value in choice.parameters.items()}
+        return plain
+
+    def words(self) -> list[str]:
+        """The same as `key=value` texts: `Experiment.of(None, words)` is this one again."""
+        return [f"{key}={_text(value) if isinstance(value, tuple) else value}" for key, value in self.flat().items()]
+
+    def python_files(self) -> list[str]:
+        """The users' Python files that its choices come from."""
+        names = [getattr(self, kind).name for kind in REGISTRIES]
+        return list(dict.fromkeys(name.rpartition(":")[0] for name in names if ":" in name))
+
+
+def of_words(words: Iterable[str]) -> Experiment:
+    """An experiment from the words of a command line: perhaps a preset, and `key=value` texts."""
+    preset, overrides = preset_of(words)
+    return Experiment.of(preset, overrides)
+
+
+def _text(values: Iterable[object]) -> str:
+    return ",".join(map(str, values))

@@ -1,0 +1,187 @@
+"""What an experiment's settings stand for: data, split, network and the public state before the first round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from bifl.core.algorithm import Algorithms
+from bifl.core.message import Floats
+from bifl.core.randomness import stream
+from bifl.core.state import Judge, Public
+from bifl.data.arrays import Dataset, shape_text
+from bifl.data.datasets import dataset
+from bifl.data.partitions import Index, partition, split
+from bifl.errors import ConfigError
+from bifl.experiment.choices import Choice
+from bifl.experiment.settings import Experiment
+from bifl.nn.models import model
+from bifl.nn.network import Network
+from bifl.nn.sent import real_layers
+from bifl.registry import short
+from bifl.training.evaluation import evaluate_all
+from bifl.training.plan import Plan, learning_rate
+from bifl.training.samples import Samples
+
+HOLDOUT = 0.2  # where there are no test images to evaluate on
+
+
+class World(NamedTuple):
+    """An experiment with everything loaded and dealt out."""
+
+    experiment: Experiment
+    algorithm: Algorithms
+    data: Dataset
+    network: Network
+    parts: list[Index]  # images that each client trains on
+    shards: list[Index]  # images that each client holds out, for federated evaluation
+    held: Index  # training images that the server holds out for its judge; usually none
+    public: Public  # before the first round: the common initialisation
+
+
+def build(experiment: Experiment, kind: type[Network] = Network, data: Dataset | None = None) -> World:
+    """Load the data, deal it out, initialise the model.
+
+    Args:
+        experiment: what to build.
+        kind: a network that computes in its own way.
+        data: the experiment's images, if they were loaded before.
+    """
+    device_of(experiment)  # or a refusal
+    data = data or load(experiment)
+    hands, held = deal(experiment, data)
+    share = held_share(experiment, data)
+    parts, shards = zip(*(cut(hand, share, experiment.seed, number) for number, hand in enumerate(hands)), strict=True)
+    network = fitting_network(experiment, data, kind)
+    public = Public(experiment.seed, 0, network.layout, *network.initial())
+    return World(experiment, experiment.build(), data, network, list(parts), list(shards), held, public)
+
+
+def serve(experiment: Experiment) -> World:
+    """The same for a server whose clients hold the images: nothing is dealt out."""
+    algorithm, data = experiment.build(), load(experiment)
+    if algorithm.at(1).central:
+        raise ConfigError(f"algorithm '{short(experiment.algorithm.name)}' is centralised, it has no clients: use bifl run")
+    held, _ = hold_out(len(data.labels), algorithm.validation, experiment.seed)
+    network = fitting_network(experiment, data)
+    public = Public(experiment.seed, 0, network.layout, *network.initial())
+    nobody = [np.zeros(0, np.int64)] * experiment.clients
+    return World(experiment, algorithm, data, network, nobody, nobody, held, public)
+
+
+def held_share(experiment: Experiment, data: Dataset) -> float:
+    """Which part of its images a client holds out: what was asked for, and a fifth where there are no test images."""
+    return experiment.holdout or (0.0 if len(data.test_labels) else HOLDOUT)
+
+
+def fitting_network(experiment: Experiment, data: Dataset, kind: type[Network] = Network) -> Network:
+    """The experiment's network, or a refusal if it cannot take the images or has nothing to code."""
+    network = make_network(experiment, data.classes, kind)
+    if reason := network.misfit(data.images.shape[1:], data.classes):
+        raise ConfigError(
+            f"model '{short(experiment.model.name)}' does not take the images of dataset '{short(experiment.dataset.name)}', "
+            f"{data.classes} classes of {shape_text(data)}: {reason}"
+        )
+    if not network.layout.count:
+        raise ConfigError(
+            f"algorithm '{short(experiment.algorithm.name)}' finds nothing to code in model '{short(experiment.model.name)}': "
+            "it codes trainable Conv2d and Linear layers (fttq only those between the first and the last), "
+            f"and the model's trainable layers are {', '.join(real_layers(network)) or 'none'}"
+        )
+    return network
+
+
+def deal(experiment: Experiment, data: Dataset) -> tuple[list[Index], Index]:
+    """The images of each client, and those that the server holds out."""
+    algorithm = experiment.build()
+    by = partition.make(experiment.partition.name, experiment.partition.parameters)
+    if not len(data.labels):
+        raise ConfigError(f"dataset '{short(experiment.dataset.name)}' has no images here: it is for bifl server, whose clients do")
+    held, dealt = hold_out(len(data.labels), algorithm.validation, experiment.seed)
+    if algorithm.at(1).central:
+        return [dealt], held
+    users = None if data.users is None else data.users[dealt]
+    return [dealt[part] for part in split(by, data.labels[dealt], experiment.clients, experiment.seed, users)], held
+
+
+def cut(hand: Index, share: float, seed: int, number: int) -> tuple[Index, Index]:
+    """What a client trains on, two images at least, and what it holds out."""
+    order = stream(seed, 0, number, "holdout").permutation(len(hand))
+    count = min(math.ceil(share * len(hand)), len(hand) - 2)
+    return np.sort(hand[order[count:]]), np.sort(hand[order[:count]])
+
+
+def hold_out(images: int, share: float, seed: int) -> tuple[Index, Index]:
+    """A random share of the training images, for the server to judge by, and the rest, to be dealt out."""
+    order = stream(seed, 0, None, "validation").permutation(images)
+    count = math.ceil(share * images)
+    return np.sort(order[:count]), np.sort(order[count:])
+
+
+def judge(world: World, round: int) -> Judge | None:
+    """Accuracy on the images that the server holds, if it holds any. Never the test images."""
+    if not len(world.held):
+        return None
+    samples = Samples.of(world.data.images[world.held], world.data.labels[world.held], world.data).on(world.network.device)
+    forward = world.algorithm.at(round).forward
+
+    def accuracy(weights: Floats, real: Floats) -> float:
+        world.network.show(weights, real, forward)
+        return evaluate_all(world.network, samples)[0] / len(world.held)
+
+    return accuracy
+
+
+def load(experiment: Experiment) -> Dataset:
+    """The experiment's images."""
+    return dataset.make(experiment.dataset.name, experiment.dataset.parameters)
+
+
+class LastDataset:
+    """The images that were asked for last, so that a command with several experiments on one dataset loads it once."""
+
+    def __init__(self) -> None:
+        self._choice: Choice | None = None
+        self._data: Dataset | None = None
+
+    def of(self, experiment: Experiment) -> Dataset:
+        """The experiment's images."""
+        if self._data is None or self._choice != experiment.dataset:
+            self._data = None  # before the next is loaded: there may be no room for both
+            self._choice, self._data = experiment.dataset, load(experiment)
+        return self._data
+
+
+def make_network(experiment: Experiment, classes: int, kind: type[Network] = Network) -> Network:
+    """The experiment's network with the initialisation that its seed gives."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(experiment.seed)
+        module = model.make(experiment.model.name, experiment.model.parameters, classes)
+        return kind(module, experiment.build().at(1).forward)
+
+
+def device_of(experiment: Experiment) -> torch.device:
+    """Where to compute: with `auto` on a GPU if there is one."""
+    if experiment.device == "cpu" or (experiment.device == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError("device=cuda needs a GPU that PyTorch can use, and there is none: use device=auto")
+    return torch.device("cuda")
+
+
+def sampled(experiment: Experiment, clients: int, round: int, barred: Collection[int] = ()) -> list[int]:
+    """The clients that upload in a round: a random ⌈λM⌉ of them, as far as there are so many that are not barred."""
+    count = max(1, math.ceil(experiment.participation * clients - 1e-9))  # 0.07·100 is 7, not 7.000000000000001
+    generator = stream(experiment.seed, round, None, "voters")
+    drawn = [number for number in generator.permutation(clients).tolist() if number not in barred]
+    return sorted(drawn[:count])
+
+
+def plan(experiment: Experiment, round: int) -> Plan:
+    """How clients train in a round."""
+    lr = learning_rate(round, experiment.lr, experiment.lr_steps)
+    return Plan(experiment.optimizer, lr, experiment.batch, experiment.local_epochs, experiment.seed, round)

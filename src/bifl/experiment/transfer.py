@@ -1,0 +1,135 @@
+"""Carries an experiment's algorithm and network into another process of this machine.
+
+They go by name. The other process imports the module that defines them, or runs the text of the user's Python file as it was when
+this process ran it, and builds them from the experiment's settings, as a node of a deployment does. Only the factories that no
+module or file has (those of a notebook, of a script, of a function's body) are sent as code.
+
+>>> from bifl.experiment.settings import Experiment
+>>> built = Built.of(Experiment(algorithm="fedavg"), classes=10)
+>>> loads(dumps(["anything", built.algorithm], built))[1] == built.algorithm
+True
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import pickle
+import sys
+from collections.abc import Callable
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cloudpickle
+
+from bifl.core.algorithm import Algorithms
+from bifl.experiment.settings import REGISTRIES, Experiment
+from bifl.experiment.setup import make_network
+from bifl.nn.network import Network
+from bifl.registry import run_file, source_of
+
+_KINDS = ("algorithm", "model")  # what the other process must build; it is sent the images and who holds which
+
+
+class Built(NamedTuple):
+    """What is built from an experiment's settings rather than sent."""
+
+    experiment: Experiment
+    classes: int  # of the network's scores
+    algorithm: Algorithms
+    network: Network
+
+    @classmethod
+    def of(cls, experiment: Experiment, classes: int) -> Built:
+        """Build it."""
+        return cls(experiment, classes, experiment.build(), make_network(experiment, classes))
+
+
+class _Recipe(NamedTuple):
+    """What another process needs to build the same."""
+
+    experiment: Experiment
+    classes: int
+    files: dict[Path, bytes]  # users' Python files to run: their text
+    modules: list[str]  # to import
+    code: bytes  # the other factories, by kind
+
+
+def dumps(thing: object, built: Built) -> bytes:
+    """Pickle a thing; where it holds the experiment's algorithm or network, it holds those that the reader builds."""
+    places = {id(built.algorithm): "algorithm", id(built.network): "network"}
+    buffer = io.BytesIO()
+    buffer.write(pickle.dumps(_recipe(built)))
+    pickler = pickle.Pickler(buffer)
+    pickler.persistent_id = lambda value: places.get(id(value))  # type: ignore[method-assign]
+    pickler.dump(thing)
+    return buffer.getvalue()
+
+
+def loads(data: bytes) -> Any:
+    """The thing that `dumps` was given."""
+    buffer = io.BytesIO(data)
+    recipe: _Recipe = pickle.load(buffer)
+    built = _prepared(recipe)
+    unpickler = pickle.Unpickler(buffer)
+    unpickler.persistent_load = lambda name: getattr(built, name)  # type: ignore[method-assign]
+    return unpickler.load()
+
+
+def _recipe(built: Built) -> _Recipe:
+    files: dict[Path, bytes] = {}
+    modules: list[str] = []
+    code: dict[str, Callable[..., Any]] = {}
+    for kind in _KINDS:
+        factory = REGISTRIES[kind].factory(getattr(built.experiment, kind).name)
+        module = factory.__module__
+        if (source := source_of(module)) is not None:
+            files[source.path] = source.text
+        elif _importable(factory):
+            modules.append(module)
+        else:
+            code[kind] = factory
+    return _Recipe(built.experiment, built.classes, files, modules, _by_value(code))
+
+
+def _prepared(recipe: _Recipe) -> Built:
+    for path, text in recipe.files.items():
+        run_file(path, text)
+    for module in recipe.modules:
+        importlib.import_module(module)
+    for kind, factory in pickle.loads(recipe.code).items():
+        REGISTRIES[kind](factory)
+    return Built.of(recipe.experiment, recipe.classes)
+
+
+def _importable(factory: Callable[..., Any]) -> bool:
+    """Whether another process that imports the factory's module gets this factory."""
+    if factory.__module__ == "__main__":
+        return False
+    try:
+        found = attrgetter(factory.__qualname__)(sys.modules[factory.__module__])
+    except (AttributeError, KeyError):
+        return False
+    return found is factory
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Sends functions under `lru_cache` too: cloudpickle would only send their names."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, functools._lru_cache_wrapper) and not _importable(value):
+            return _cached, (value.__wrapped__, value.cache_parameters())
+        return super().reducer_override(value)
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
+    cached: Callable[..., Any] = functools.lru_cache(**parameters)(function)
+    return cached
+
+
+def _by_value(code: dict[str, Callable[..., Any]]) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(code)
+    return buffer.getvalue()

@@ -1,0 +1,1 @@
+"""What leaves a run: the trained model as a file."""

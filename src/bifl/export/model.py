@@ -1,0 +1,262 @@
+"""The trained model as a product: one packed file, one bit per binary weight, the reals beside it.
+
+File: magic "BIFLMODL", a JSON header (its length before it as 4 bytes, little-endian), one message of the wire with the
+weights, the network's constants as float32 if there are any (the header's "constants" says how many), and the CRC-32 of all that.
+A network from a user's own file is named `file.py:name`, without its folder; reading such a model runs that file, if the caller
+trusts it, from the folder of the model or from the current one.
+
+>>> import bifl
+>>> network = bifl.load("runs/first/model")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from bifl import codec
+from bifl.codec.header import PACKED
+from bifl.core import BINARY, FLOAT32, TERNARY, Message, Public
+from bifl.core.forward import FORWARDS, Forward, real
+from bifl.core.layout import Layout
+from bifl.core.message import Floats
+from bifl.data.datasets import Dataset
+from bifl.errors import BiflError, DataError, Untrusted
+from bifl.experiment.choices import Choice, from_mapping
+from bifl.files import parse_json, write_atomic, writing
+from bifl.nn.models import model
+from bifl.nn.network import Network
+from bifl.registry import short, without_folder
+from bifl.training.evaluation import evaluate_all
+from bifl.training.samples import Samples
+
+MAGIC = b"BIFLMODL"
+_NUMBER = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class Model:
+    """Weights, and what is needed to use them.
+
+    Attributes:
+        network: the architecture by name.
+        classes: number of outputs.
+        forward: how the weights are used.
+        mean: images/255 are normalised with this mean
+        std: and this deviation.
+        message: the weights and real parameters.
+        constants: what the network computes with beside them: frozen parameters, and buffers that nobody trains.
+    """
+
+    network: Choice
+    classes: int
+    forward: Forward
+    mean: float
+    std: float
+    message: Message
+    constants: Floats
+
+    @classmethod
+    def of(cls, choice: Choice, network: Network, data: Dataset, public: Public, forward: Forward) -> Model:
+        """The global model, as `forward` uses it."""
+        weights, reals = public.weights, public.real
+        if FORWARDS.get(forward.name) != forward:  # somebody's own: keep what the network computes with in the end
+            network.show(weights, reals, forward)
+            plain = Network(model.make(choice.name, choice.parameters, data.classes), real)
+            (weights, reals), forward = network.laid_out(plain.layout), real
+        alphabet = forward.alphabet
+        if alphabet == TERNARY and not np.isin(weights, (-1, 0, 1)).all():
+            alphabet = FLOAT32  # the server preferred floats in the last round
+        symbols = weights if alphabet == FLOAT32 else (weights > 0 if alphabet == BINARY else weights + 1).astype(np.uint8)
+        message = Message(symbols, alphabet, reals, round=public.round)
+        return cls(choice, data.classes, forward, data.mean, data.std, message, network.constants.read())
+
+    def to_bytes(self) -> bytes:
+        """The file's contents."""
+        facts = {
+            "model": {"name": without_folder(self.network.name), **self.network.parameters},
+            "classes": self.classes, "forward": self.forward.name, "mean": self.mean, "std": self.std,
+        } | ({"constants": len(self.constants)} if len(self.constants) else {})  # fmt: skip
+        header = json.dumps(facts).encode()
+        message = codec.encode(self.message, codec.Context(self.layout(), self.message.round))
+        body = MAGIC + _NUMBER.pack(len(header)) + header + message + self.constants.astype("<f4").tobytes()
+        return body + _NUMBER.pack(zlib.crc32(body))
+
+    def save(self, path: str | Path) -> int:
+        """Write the file; its size in bytes."""
+        data, path = self.to_bytes(), Path(path)
+        with writing(path.parent):
+            write_atomic(path, data)
+        return len(data)
+
+    @classmethod
+    def read(cls, path: str | Path, trust: bool = False) -> Model:
+        """Read a model file.
+
+        Args:
+            path: of the file.
+            trust: whether to run the Python file that it names, if it does.
+
+        Raises:
+            DataError: it is not a model file, or damaged.
+            Untrusted: it names a Python file, which is not trusted.
+        """
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise DataError(f"cannot read model '{path}': {error.strerror}") from error
+        with _reading(path):
+            facts, message, constants = _parts(data)
+            choice = from_mapping(facts["model"])
+        if ":" in choice.name:
+            choice = _vouched(choice, Path(path), trust)
+        with _reading(path):
+            return cls._of_facts(choice, facts, message, constants)
+
+    @classmethod
+    def _of_facts(cls, choice: Choice, facts: dict[str, Any], message: bytes, constants: Floats) -> Model:
+        """Every number is checked against the length of the message before a network of that size is built."""
+        forward, header = FORWARDS[facts["forward"]], codec.read_header(message)
+        classes, mean, std = facts["classes"], float(facts["mean"]), float(facts["std"])
+        if type(classes) is not int or not 1 <= classes <= header.symbols + header.reals:
+            raise DataError(f"{header.symbols + header.reals:,} weights cannot tell {classes} classes apart")
+        if not (isfinite(mean) and isfinite(std) and std > 0):
+            raise DataError(f"its pixels have mean {mean} and deviation {std}")
+        layout, size = _blueprint(choice, classes, forward, header)
+        if size != len(constants):
+            raise DataError(f"{choice.name} has {size:,} constants, the file holds {len(constants):,}")
+        if (layout.count, layout.reals) != (header.symbols, header.reals):
+            raise DataError(
+                f"{choice.name} of {classes} classes has {layout.count:,} coded and {layout.reals:,} real numbers, "
+                f"the file holds {header.symbols:,} and {header.reals:,}"
+            )
+        return cls(choice, classes, forward, mean, std, codec.decode(message, codec.Context(layout, header.round)), constants)
+
+    def layout(self) -> Layout:
+        """How the weights lie in the message."""
+        return _make(self.network, self.classes, self.forward).layout
+
+    def module(self) -> nn.Module:
+        """The network in evaluation mode. It takes (n, channels, height, width) floats: (pixels/255 − mean)/std."""
+        return self._network().ordinary()
+
+    def _network(self) -> Network:
+        network = _make(self.network, self.classes, self.forward)
+        network.constants.write(self.constants)
+        network.show(self.message.values(), self.message.real, self.forward)
+        return network
+
+    def score(self, data: Dataset) -> tuple[float, float]:
+        """Accuracy and loss on a dataset's test images.
+
+        Raises:
+            DataError: there are none, or the network cannot take them.
+        """
+        network = self._network()
+        if not len(data.test_labels):
+            raise DataError("the dataset has no test images")
+        if data.test_labels.max() >= self.classes:
+            raise DataError(
+                f"the dataset has a label {data.test_labels.max()}, the model tells {self.classes} classes apart, from 0 on"
+            )
+        if reason := network.misfit(data.test_images.shape[1:], self.classes):
+            raise DataError(f"{self.network.name} does not take the dataset's images: {reason}")
+        network = self._network()
+        samples = Samples.of(data.test_images, data.test_labels, data)._replace(mean=self.mean, std=self.std)
+        images = len(data.test_labels)
+        correct, loss = evaluate_all(network, samples)
+        return correct / images, loss / images
+
+
+def _make(choice: Choice, classes: int, forward: Forward) -> Network:
+    return Network(model.make(choice.name, choice.parameters, classes), forward)
+
+
+def _blueprint(choice: Choice, classes: int, forward: Forward, header: codec.Header) -> tuple[Layout, int]:
+    """The layout of a network, which takes no memory for its weights, and how many constants it has."""
+    if header.coder != PACKED or header.precision:  # then the file's length says nothing of how many there are
+        raise DataError("its numbers are coded, in a model file they are spelled out")
+    try:
+        with torch.device("meta"):
+            network = _make(choice, classes, forward)
+        return network.layout, network.constants.size()
+    except Exception as error:
+        numbers = [number for number in choice.parameters.values() if isinstance(number, (int, float))]
+        if ":" not in choice.name or max(numbers, default=0) > header.symbols + header.reals:
+            raise DataError(f"{choice.name} cannot be built ({type(error).__name__}: {error})") from error
+    network = _make(choice, classes, forward)  # a user's network that computes while it is built
+    return network.layout, network.constants.size()
+
+
+def _vouched(choice: Choice, path: Path, trust: bool) -> Choice:
+    """A network from a Python file, which is looked for beside the model and in the current folder, and run if it is trusted."""
+    name, places = without_folder(choice.name), list(dict.fromkeys([path.resolve().parent, Path.cwd()]))
+    file = name.rpartition(":")[0]
+    found = next((place / file for place in places if (place / file).is_file()), None)
+    if not trust:
+        raise Untrusted(
+            f"'{path}' is a network from a Python file and would run the code in '{found or file}': "
+            "if you trust it, allow that with --trust (in Python: trust=True)"
+        )
+    if found is None:
+        looked = " and in ".join(f"'{place}'" for place in places)
+        raise DataError(f"'{path}' needs the Python file '{file}', which was looked for in {looked}: put it there")
+    model.load(f"{found}:{short(name)}")
+    return Choice(model.spelled(f"{found}:{short(name)}"), choice.parameters)
+
+
+@contextmanager
+def _reading(path: str | Path) -> Iterator[None]:
+    """Turn what damaged contents raise into one sentence."""
+    try:
+        yield
+    except BiflError as error:
+        raise DataError(f"'{path}' is not a model file of this program: {error}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, struct.error) as error:
+        raise DataError(f"'{path}' is not a model file of this program: its header is damaged ({error})") from error
+
+
+def _parts(data: bytes) -> tuple[dict[str, Any], bytes, Floats]:
+    """The facts of a model file's header, its message and its constants."""
+    if not data.startswith(MAGIC):
+        raise DataError(f"it does not start with {MAGIC.decode()}")
+    body = data[: -_NUMBER.size]
+    if zlib.crc32(body) != _NUMBER.unpack_from(data, len(body))[0]:
+        raise DataError("its checksum does not fit, it was damaged or cut short")
+    start, end = _header(data)
+    facts = parse_json(body[start:end])
+    size = facts.get("constants", 0)
+    if type(size) is not int or not 0 <= 4 * size <= len(body) - end:
+        raise DataError(f"it cannot hold {size} constants")
+    cut = len(body) - 4 * size
+    return facts, body[end:cut], np.frombuffer(body[cut:], "<f4").astype(np.float32)
+
+
+def _header(data: bytes) -> tuple[int, int]:
+    """Begin and end of a file's JSON header; the message follows."""
+    start = len(MAGIC) + _NUMBER.size
+    return start, start + int(_NUMBER.unpack_from(data, len(MAGIC))[0])
+
+
+def embedded(data: bytes) -> bytes:
+    """The message in a model file's bytes."""
+    return _parts(data)[1]
+
+
+def load(path: str | Path, trust: bool = False) -> nn.Module:
+    """A trained model as an ordinary nn.Module in evaluation mode, its weights what the network computes with.
+
+    `trust` allows to run the Python file of a network that somebody wrote; without it such models are refused.
+    """
+    return Model.read(path, trust).module()

@@ -1,0 +1,167 @@
+"""Which steps compute a sequence of layers.
+
+>>> from bifl.nn.models import celeba_cnn, mnist_cnn
+>>> [type(step).__name__ for step in steps_of(flattened(mnist_cnn(10)), ())]
+['First', 'Convolution', 'NormPool', 'Flatten', 'Dense', 'NormRows', 'Dense', 'NormRows']
+>>> [type(step).__name__ for step in steps_of(flattened(celeba_cnn(2))[:5], ())]
+['Convolution', 'NormPool', 'Convolution']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+from torch import nn
+
+from bifl.nn.compute import Slot
+from bifl.nn.fast import batch_norm
+from bifl.nn.fast.norm_steps import First, NormPixels, NormPool, NormRows
+from bifl.nn.fast.steps import Activation, Convolution, Dense, Flatten, GroupNorm, Others, Pool, Step
+
+ACTIVATIONS = (nn.Tanh, nn.ReLU)
+# layers that are left to PyTorch and give as many dimensions as they take
+_KEEP_DIMENSIONS = (
+    nn.Identity, nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.MaxPool2d, nn.AvgPool2d,
+    nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.InstanceNorm2d, nn.LayerNorm, nn.GroupNorm,
+    nn.LocalResponseNorm, nn.ZeroPad2d, nn.Conv2d, nn.GELU, nn.SiLU, nn.ELU, nn.SELU, nn.LeakyReLU, nn.PReLU, nn.Sigmoid,
+    nn.Hardtanh, nn.ReLU6, nn.Hardswish, nn.Softplus, nn.Mish,
+)  # fmt: skip
+
+
+class Tail(NamedTuple):
+    """What follows a layer directly: an activation and a 2×2 pooling, in either order, or only one of them.
+
+    Both activations are monotone, so that pooling first gives the same numbers for less work.
+    """
+
+    activation: int
+    padding: int | None  # of the pooling; None if there is none
+    layers: int  # how many these are
+
+
+def flattened(module: nn.Module) -> list[nn.Module]:
+    """The layers of an nn.Sequential, those within it opened."""
+    return [layer for child in module for layer in flattened(child)] if type(module) is nn.Sequential else [module]
+
+
+def steps_of(layers: Sequence[nn.Module], slots: Sequence[Slot]) -> list[Step]:
+    """The steps, in order; layers that nothing is known of are joined and left to PyTorch."""
+    steps, at = _first(layers)
+    left, dimensions = list[nn.Module](), 4
+    while at < len(layers):
+        found, taken, given = _known(layers[at:], dimensions, steps[-1] if steps and not left else None)
+        if not found:
+            layer = layers[at]
+            left.append(layer)
+            dimensions = dimensions if type(layer) in _KEEP_DIMENSIONS else 0  # 0: nobody knows
+            at += 1
+            continue
+        if left:
+            steps.append(Others(left, slots))
+            left = []
+        steps, dimensions, at = steps + found, given, at + taken
+    steps += [Others(left, slots)] if left else []
+    for step in steps:
+        step.first = True
+        if not isinstance(step, Flatten | Activation | Pool):
+            break
+    return steps
+
+
+def _first(layers: Sequence[nn.Module]) -> tuple[list[Step], int]:
+    """`First`, if it is known how to compute the first layers so. For kernels larger than 3×3 PyTorch's own loops are as fast."""
+    convolution, norm = (*layers[:2], None, None)[:2]
+    tail = _tail(layers[2:])
+    if type(convolution) is not nn.Conv2d or norm is None or not _usual(norm, nn.BatchNorm2d) or tail.padding != 0:
+        return [], 0
+    how = (convolution.stride, convolution.padding, convolution.dilation, convolution.kernel_size)
+    if how != ((1, 1), (1, 1), (1, 1), (3, 3)) or convolution.in_channels != 1 or convolution.padding_mode != "zeros":
+        return [], 0
+    normal = cast(nn.BatchNorm2d, norm)
+    steps: list[Step] = [Convolution(convolution, normed=True), NormPool(normal, tail.activation, 0, owns=True)]
+    steps[0].first = True
+    return [First(convolution, normal, tail.activation, steps)], 2 + tail.layers
+
+
+def _known(layers: Sequence[nn.Module], dimensions: int, before: Step | None) -> tuple[list[Step], int, int]:
+    """Steps for the next layers, how many layers these are, and how many dimensions they give; no step if none is known."""
+    layer, owns = layers[0], isinstance(before, Convolution)
+    if type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1):
+        return [Flatten()], 1, 2
+    if dimensions == 4:
+        steps, taken = _of_images(layers, owns=owns)
+    elif dimensions == 2:
+        steps, taken = _of_rows(layers)
+    else:
+        return [], 0, 0
+    return steps, taken, dimensions
+
+
+def _of_images(layers: Sequence[nn.Module], *, owns: bool) -> tuple[list[Step], int]:
+    """The next steps for (n, c, h, w) images; `owns` tells whether they may overwrite what they are given."""
+    layer, tail = layers[0], _tail(layers[1:])
+    if type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
+        normed = len(layers) > 1 and _usual(layers[1], nn.BatchNorm2d)
+        return [Convolution(layer, normed=normed)], 1
+    if _usual(layer, nn.BatchNorm2d):
+        norm = cast(nn.BatchNorm2d, layer)
+        if tail.padding is None:
+            return [NormPixels(norm, tail.activation)], 1 + tail.layers
+        return [NormPool(norm, tail.activation, tail.padding, owns=owns)], 1 + tail.layers
+    if type(layer) is nn.GroupNorm and layer.affine and layer.bias is not None:
+        return [GroupNorm(layer)], 1
+    tail = _tail(layers)
+    pool: list[Step] = [] if tail.padding is None else [Pool(tail.padding, owns=owns)]
+    return [*pool, *([Activation(tail.activation)] if tail.activation else [])], tail.layers
+
+
+def _of_rows(layers: Sequence[nn.Module]) -> tuple[list[Step], int]:
+    """The next steps for (n, f) features."""
+    layer = layers[0]
+    if type(layer) is nn.Linear:
+        return [Dense(layer)], 1
+    if _usual(layer, nn.BatchNorm1d):
+        follows = batch_norm.activation(layers[1]) if len(layers) > 1 else 0
+        return [NormRows(cast(nn.BatchNorm1d, layer), follows)], 1 + (follows > 0)
+    if type(layer) is nn.LayerNorm and len(layer.normalized_shape) == 1 and layer.elementwise_affine and layer.bias is not None:
+        return [GroupNorm(layer)], 1
+    if type(layer) is nn.GroupNorm and layer.affine and layer.bias is not None:
+        return [GroupNorm(layer)], 1
+    activation = batch_norm.activation(layer)
+    return ([Activation(activation)], 1) if activation else ([], 0)
+
+
+def _tail(layers: Sequence[nn.Module]) -> Tail:
+    activation, padding, taken = 0, None, 0
+    for layer in layers[:2]:
+        if not activation and type(layer) in ACTIVATIONS:
+            activation = batch_norm.activation(layer)
+        elif padding is None and _halves(layer):
+            padding = _number(cast(nn.MaxPool2d, layer).padding)
+        else:
+            break
+        taken += 1
+    return Tail(activation, padding, taken)
+
+
+def _usual(norm: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether it is of that kind, trains γ and β and keeps running statistics in the usual way."""
+    return (
+        type(norm) is kind and isinstance(norm, batch_norm.BatchNorm)
+        and norm.affine and norm.bias is not None and norm.momentum is not None and norm.track_running_stats
+    )  # fmt: skip
+
+
+def _halves(layer: nn.Module) -> bool:
+    """Whether it pools windows of 2×2 with stride 2."""
+    if type(layer) is not nn.MaxPool2d or layer.ceil_mode or layer.return_indices:
+        return False
+    return [_number(n) for n in (layer.kernel_size, layer.stride, layer.dilation)] == [2, 2, 1] and _number(layer.padding) in (0, 1)
+
+
+def _number(pair: int | tuple[int, ...]) -> int:
+    """The number of a pair of equal ones; −1 for others."""
+    if isinstance(pair, int):
+        return pair
+    return pair[0] if len(set(pair)) == 1 else -1

@@ -1,0 +1,264 @@
+"""A network's layers as steps over arrays, there and back without autograd: the fast engine's parts.
+
+Images lie as (n, h, w, c) arrays, features as (n, f). A step returns its output and a function for the way back, which may
+overwrite the gradient it is given, and what the step computed. Layers that no loop is written for are left to PyTorch (`Others`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bifl.nn.compute import Place, Slot, placed, write
+from bifl.nn.fast import group_norm, kernels, pooling
+from bifl.nn.fast.batch_norm import Moments
+from bifl.nn.fast.kernels import Array
+
+# from the gradient w.r.t. an output to that w.r.t. the input, or None where nobody wants it; writes those w.r.t. the parameters
+Back = Callable[[Array], Array | None]
+Pair = tuple[int, int]
+
+
+class Pass(NamedTuple):
+    """One computation of a whole network.
+
+    Attributes:
+        values: parameters by place; those that are not there are frozen, and found in their layers.
+        gradients: where to write the gradients w.r.t. them; empty if nobody wants them.
+        moments: of what every batch-norm was given, filled in on the way.
+    """
+
+    values: dict[Place, Array]
+    gradients: dict[Place, Array]
+    moments: dict[nn.Module, Moments]
+
+    def value(self, layer: nn.Module, attribute: str) -> Array:
+        """A parameter."""
+        found = self.values.get((layer, attribute))
+        return _held(layer, attribute) if found is None else found
+
+    def wants(self, layer: nn.Module, attribute: str) -> bool:
+        """Whether somebody wants the gradient w.r.t. a parameter."""
+        return (layer, attribute) in self.gradients
+
+    def write(self, layer: nn.Module, attribute: str, gradient: Array | float) -> None:
+        """Say what the gradient w.r.t. a parameter is, if somebody wants it."""
+        if (layer, attribute) in self.gradients:
+            self.gradients[layer, attribute][...] = gradient
+
+
+class Step(ABC):
+    """Some layers.
+
+    Attributes:
+        first: whether nobody wants the gradient w.r.t. the input.
+    """
+
+    first = False
+
+    @abstractmethod
+    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+        """What the layers make of x, and the way back."""
+
+
+class Convolution(Step):
+    """PyTorch's convolution. Where batch-norm follows, the bias has no effect in training: its gradient is zero."""
+
+    def __init__(self, convolution: nn.Conv2d, *, normed: bool) -> None:
+        assert not isinstance(convolution.padding, str)
+        self._layer, self._normed, self._biased = convolution, normed, convolution.bias is not None
+        (a, b), (c, d), (e, f) = convolution.stride, convolution.padding, convolution.dilation
+        self._how: tuple[Pair, Pair, Pair] = (a, b), (c, d), (e, f)
+
+    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+        """As `Step` says."""
+        layer, images = self._layer, planes(x)
+        weights = torch.from_numpy(through.value(layer, "weight"))
+        bias = torch.from_numpy(through.value(layer, "bias")) if self._biased else None
+        out = pixels(torch.conv2d(images, weights, bias, *self._how, layer.groups))
+
+        def back(upper: Array) -> Array | None:
+            biased = self._biased and not self._normed and through.wants(layer, "bias")
+            wanted = (not self.first, through.wants(layer, "weight"), biased)
+            below, for_weights, for_bias = torch.ops.aten.convolution_backward(
+                planes(upper), images, weights, [layer.out_channels], *self._how, False, (0, 0), layer.groups, wanted
+            )
+            if wanted[1]:
+                through.write(layer, "weight", for_weights.numpy())
+            if self._biased:
+                through.write(layer, "bias", for_bias.numpy() if biased else 0.0)
+            return None if self.first else pixels(below)
+
+        return out, back
+
+
+class Dense(Step):
+    """A linear layer of (n, f) features."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        self._layer, self._biased = linear, linear.bias is not None
+
+    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+        """As `Step` says."""
+        layer, given = self._layer, torch.from_numpy(x)
+        weights = torch.from_numpy(through.value(layer, "weight"))
+        out = torch.mm(given, weights.t()).numpy()
+        if self._biased:
+            out += through.value(layer, "bias")
+
+        def back(upper: Array) -> Array | None:
+            if self._biased:
+                through.write(layer, "bias", upper.sum(0))
+            above = torch.from_numpy(upper)
+            if through.wants(layer, "weight"):
+                torch.mm(above.t(), given, out=torch.from_numpy(through.gradients[layer, "weight"]))
+            return None if self.first else torch.mm(above, weights).numpy()
+
+        return out, back
+
+
+class Flatten(Step):
+    """Images as features, in the order of nn.Flatten."""
+
+    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+        """As `Step` says."""
+        if x.ndim != 4:
+            return x.reshape(len(x), -1), lambda upper: upper.reshape(x.shape)
+        count, height, width, channels = x.shape
+
+        def back(upper: Array) -> Array:
+            return np.ascontiguousarray(upper.reshape(count, channels, height, width).transpose(0, 2, 3, 1))
+
+        return x.transpose(0, 3, 1, 2).reshape(count, -1), back
+
+
+class Activation(Step):
+    """tanh or ReLU."""
+
+    def __init__(self, kind: int) -> None:
+        self._kind = kind
+
+    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+        """As `Step` says."""
+        y = np.empty_like(x)
+        kernels.activate(x.reshape(-1), self._kind, y.reshape(-1))
+
+        def back(upper: Array) -> Array:
+            kernels.deactivate(upper.reshape(-1), self._kind, y.reshape(-1))
+            return upper
+
+        return y, back
+
+
+class Pool(Step):
+    """Max-pooling of 2×2 windows."""
+
+    def __init__(self, padding: int, *, owns: bool) -> None:
+        self._padding, self._owns = padding, owns
+
+    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+        """As `Step` says."""
+        channels = x.shape[3]
+        top = np.empty(pooled_shape(x, self._padding), np.float32)
+        pooling.largest(x, np.ones(channels, np.float32), self._padding, top)
+
+        def back(upper: Array) -> Array:
+            below, nothing = x if self._owns else x.copy(), np.zeros(channels, np.float32)
+            pooling.unpool(below, top, self._padding, upper, nothing, nothing)
+            return below
+
+        return top, back
+
+
+class GroupNorm(Step):
+    """GroupNorm, or LayerNorm over the features of a row."""
+
+    def __init__(self, norm: nn.GroupNorm | nn.LayerNorm) -> None:
+        self._norm, self._groups = norm, norm.num_groups if isinstance(norm, nn.GroupNorm) else 1
+
+    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+        """As `Step` says."""
+        flat, y = x.reshape(len(x), -1, x.shape[-1]), np.empty_like(x)
+        gamma, beta = through.value(self._norm, "weight"), through.value(self._norm, "bias")
+        mean, deviation = np.empty((len(x), self._groups)), np.empty((len(x), self._groups))
+        group_norm.normalise(flat, gamma, beta, self._norm.eps, y.reshape(flat.shape), mean, deviation)
+
+        def back(upper: Array) -> Array:
+            for_gamma, for_beta = np.empty_like(gamma), np.empty_like(beta)
+            group_norm.denormalise(upper.reshape(flat.shape), flat, gamma, mean, deviation, for_gamma, for_beta)
+            through.write(self._norm, "weight", for_gamma)
+            through.write(self._norm, "bias", for_beta)
+            return upper
+
+        return y, back
+
+
+class Others(Step):
+    """Layers that no loop is written for: PyTorch computes them, and autograd their gradients."""
+
+    def __init__(self, layers: Sequence[nn.Module], slots: Sequence[Slot]) -> None:
+        children = {child for layer in layers for child in layer.modules()}
+        self.layers, self.children = list(layers), children
+        self._slots = [slot for slot in slots if slot.places[0][0] in children]
+        self._changes_its_input = any(getattr(child, "inplace", False) for child in children)
+
+    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+        """As `Step` says."""
+        given, places = tensor(x), [slot.places[0] for slot in self._slots]
+        wanted = bool(through.gradients)
+        leaves = placed(self._slots, [torch.from_numpy(through.values[place]) for place in places]) if wanted else []
+        given = given.requires_grad_(wanted and not self.first)
+        with torch.set_grad_enabled(wanted):
+            out = given.clone() if self._changes_its_input else given
+            for layer in self.layers:
+                out = layer(out)
+
+        def back(upper: Array) -> Array | None:
+            inputs = leaves if self.first else [*leaves, given]
+            found = torch.autograd.grad(out, inputs, tensor(upper), allow_unused=True) if inputs else ()
+            write(found[: len(leaves)], [torch.from_numpy(through.gradients[place]) for place in places])
+            if self.first:
+                return None
+            return np.zeros_like(x) if found[-1] is None else array(found[-1])
+
+        return array(out.detach()), back
+
+
+def _held(layer: nn.Module, attribute: str) -> Array:
+    found: Array = getattr(layer, attribute).detach().numpy()
+    return found
+
+
+def planes(pixels: Array) -> Tensor:
+    """(n, c, h, w) tensor of the same memory."""
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2)
+
+
+def pixels(planes: Tensor) -> Array:
+    """(n, h, w, c) array, of the same memory if it lies that way."""
+    found: Array = planes.permute(0, 2, 3, 1).contiguous().numpy()
+    return found
+
+
+def tensor(x: Array) -> Tensor:
+    """What PyTorch's layers take."""
+    return planes(x) if x.ndim == 4 else torch.from_numpy(x)
+
+
+def array(x: Tensor) -> Array:
+    """The inverse of `tensor`."""
+    if x.dim() == 4:
+        return pixels(x)
+    found: Array = x.contiguous().numpy()
+    return found
+
+
+def pooled_shape(x: Array, padding: int) -> tuple[int, int, int, int]:
+    """Of (n, h, w, c) pixels in windows of 2×2."""
+    count, height, width, channels = x.shape
+    return count, (height + 2 * padding) // 2, (width + 2 * padding) // 2, channels

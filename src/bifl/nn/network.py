@@ -1,0 +1,237 @@
+"""Between an nn.Module and the two flat vectors of `bifl.core.layout`.
+
+>>> from bifl.nn.models import mnist_cnn
+>>> network = Network(mnist_cnn(10))
+>>> network.layout.count, network.layout.parameters
+(81958, 82246)
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bifl.core.forward import Forward, Latent, binary
+from bifl.core.layout import Layout
+from bifl.core.layout import Tensor as Spec
+from bifl.core.message import Floats
+from bifl.nn.binarize import layers_of
+from bifl.nn.compute import Cut, Engine, Flat, PlainEngine, Slot
+from bifl.nn.parameters import Constants, Trainable
+
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+
+
+class Network:
+    """A module whose trainable parameters lie in two flat vectors, computed by an `Engine`.
+
+    A parameter that several layers share lies there once; if one of them codes it, all compute with the coded one. Frozen
+    parameters (`requires_grad=False`) are in neither vector: they keep their initial values and are never sent.
+
+    Args:
+        module: taken over; its convolutions and linear layers are coded, or those that `binarize` chose.
+        forward: says which of their tensors are.
+
+    Attributes:
+        module: computes with whatever `place` put there last; `learn` need not put anything there.
+        layout: names, shapes and order of the flat vectors.
+        constants: what the module computes with beside the vectors.
+        device: where the module computes; the flat vectors come from and go to the processor's memory.
+    """
+
+    def __init__(self, module: nn.Module, forward: Forward = binary) -> None:
+        self.module = module
+        self.device = torch.device("cpu")
+        found, trainable = layers_of(module), Trainable(module)
+        norms = [(name, child) for name, child in module.named_modules() if isinstance(child, NORMS) and child.track_running_stats]
+        self._norms = [child for _, child in norms]
+        layers: list[str] = []
+        self._slots: list[Slot] = []
+        coded, affine, aux, real = list[Spec](), list[Spec](), list[Tensor](), list[Tensor]()
+        for number, (name, child, chosen) in enumerate(found):
+            attributes = [a for a in trainable.left(child) if chosen and forward.codes(number, len(found), a)]
+            layers += [name] if attributes else []
+            for attribute in attributes:
+                slot, value = trainable.take(child, attribute)
+                self._slots.append(slot)
+                coded.append(Spec(f"{name}.{attribute}", tuple(value.shape), len(layers) - 1))
+                aux.append(value.ravel())
+        for name, child in module.named_modules():
+            for attribute in trainable.left(child):
+                slot, value = trainable.take(child, attribute)
+                self._slots.append(slot)
+                affine.append(Spec(f"{name}.{attribute}", tuple(value.shape)))
+                real.append(value.ravel())
+        moments = [Spec(name, (child.num_features,)) for name, child in norms]
+        self.layout = Layout(tuple(layers), tuple(coded), tuple(affine), tuple(moments))
+        self.constants = Constants(module, self._norms)
+        self._initial = (torch.cat(aux) if aux else torch.zeros(0), torch.cat([torch.ones(len(layers)), *real]))
+
+    @cached_property
+    def engine(self) -> Engine:
+        """What computes the module."""
+        from bifl.nn.fast.sequential import engine_for  # late: numba takes a second, and not all who import us compute
+
+        return engine_for(self.module, self._slots, self._norms)
+
+    def learn(self, latent: Latent, trained: Tensor, forward: Forward, images: Tensor, labels: Tensor) -> float:
+        """Mean cross-entropy in training, with what `place` would put there; its gradients go to latent.aux and `trained`."""
+        layers = len(self.layout.layers)
+        with torch.set_grad_enabled(not forward.straight):
+            flat = forward.weights(latent._replace(scales=trained[:layers], sizes=self.layout.sizes, training=True))
+        signs, real = flat.detach(), trained.detach()
+        theta = real[:layers].tolist() if forward.scaled else []
+        weights = self._scaled(signs, theta) if theta else signs
+        for_weights, for_real = torch.empty_like(signs), torch.zeros_like(real)
+        loss = self.engine.learn(images, labels, Flat((weights, real), self._cuts), Flat((for_weights, for_real), self._cuts))
+        self._unscale(signs, theta, for_weights, for_real)
+        if forward.straight:
+            latent.aux.grad = for_weights
+        elif flat.requires_grad:
+            flat.backward(for_weights)  # type: ignore[no-untyped-call]
+        trained.grad = for_real if trained.grad is None else trained.grad + for_real
+        return loss
+
+    def _scaled(self, signs: Tensor, theta: list[float]) -> Tensor:
+        """Every layer's weights times its ϑ."""
+        weights = torch.empty_like(signs)
+        library, one, out = _native(signs, weights)
+        for factor, part in zip(theta, self._parts, strict=True):
+            library.multiply(one[part], factor, out=out[part])
+        return weights
+
+    def _unscale(self, signs: Tensor, theta: list[float], for_weights: Tensor, for_real: Tensor) -> None:
+        """From the gradient w.r.t. weights times ϑ, if there is one, to those w.r.t. the weights, in place, and w.r.t. ϑ."""
+        library, one, gradient, found = _native(signs, for_weights, for_real)
+        for number, (factor, part) in enumerate(zip(theta, self._parts, strict=False)):
+            found[number] = library.dot(gradient[part], one[part])
+            library.multiply(gradient[part], factor, out=gradient[part])
+
+    @cached_property
+    def _parts(self) -> list[slice]:
+        """Of the flat weights, layer by layer."""
+        return [slice(*ends) for ends in pairwise(accumulate(self.layout.sizes, initial=0))]
+
+    @cached_property
+    def _cuts(self) -> list[Cut]:
+        """Of every slot."""
+        found = []
+        for vector, (start, specs) in enumerate([(0, self.layout.coded), (len(self.layout.layers), self.layout.affine)]):
+            ends = accumulate((spec.size for spec in specs), initial=start)
+            found += [Cut(vector, slice(*ends), spec.shape) for ends, spec in zip(pairwise(ends), specs, strict=True)]
+        return found
+
+    def scores(self, images: Tensor) -> Tensor:
+        """(n, classes) of the model that was shown."""
+        return self.engine.scores(images)
+
+    def move(self, device: torch.device) -> None:
+        """Compute there from now on."""
+        self.module.to(device)
+        self.device = device
+
+    def initial(self) -> tuple[Floats, Floats]:
+        """(count,) aux and (reals,) real vector of the module's own initialisation, ϑ = 1."""
+        aux, trained = self._initial
+        return aux.numpy(), np.concatenate([trained.numpy(), self.read_moments()])
+
+    @torch.no_grad()
+    def place(self, latent: Latent, trained: Tensor, forward: Forward) -> None:
+        """Let the module compute with what `forward` makes of aux, and with the trained part of the real vector."""
+        theta = trained[: len(self.layout.layers)]
+        flat = forward.weights(latent._replace(scales=theta, sizes=self.layout.sizes))
+        weights = self._scaled(flat, theta.tolist()) if forward.scaled else flat
+        for slot, value in zip(self._slots, Flat((weights, trained.detach()), self._cuts).tensors(), strict=True):
+            slot.put(value)
+
+    def read_moments(self) -> Floats:
+        """(moments,) E[x] of every norm's input, then E[x²] of every one, from the running statistics."""
+        pairs = [(norm.running_mean, norm.running_var) for norm in self._norms]
+        means = [mean for mean, _ in pairs if mean is not None]
+        squares = [variance + mean**2 for mean, variance in pairs if mean is not None and variance is not None]
+        return torch.cat([*means, *squares]).cpu().numpy() if pairs else np.zeros(0, np.float32)
+
+    def input_moments(self, images: Tensor) -> Floats:
+        """(moments,) E[x] and E[x²] of every norm's input, as `read_moments` orders them, in the network as it is."""
+        found = self.engine.moments(images)
+        if len(found) < len(self._norms) or not found:
+            return self.read_moments()  # a norm that the module does not use: there is nothing to measure
+        means, squares = zip(*(found[norm] for norm in self._norms), strict=True)
+        return np.concatenate([*means, *squares]).astype(np.float32)
+
+    def train_norms(self) -> None:
+        """Let every norm that keeps statistics normalise as in training, and nothing else behave as in training."""
+        self.module.eval()
+        for norm in self._norms:
+            norm.train()
+
+    def write_moments(self, moments: Floats) -> None:
+        """The inverse of `read_moments`; all other buffers get their initial values."""
+        self.constants.reset()
+        means, squares = moments.reshape(2, -1)
+        variances = np.maximum(squares - means**2, 0)
+        sizes = [spec.size for spec in self.layout.moments]
+        parts = [torch.split_with_sizes(torch.from_numpy(vector), sizes) for vector in (means, variances)]
+        for norm, mean, variance in zip(self._norms, *parts, strict=True):
+            if norm.running_mean is not None and norm.running_var is not None:
+                norm.running_mean.copy_(mean)
+                norm.running_var.copy_(variance)
+
+    @torch.no_grad()
+    def show(self, weights: Floats, real: Floats, forward: Forward) -> None:
+        """Make the module the given model, in evaluation mode."""
+        self.write_moments(real[self.layout.trained :])
+        aux = torch.from_numpy(weights).to(self.device)
+        trained = torch.from_numpy(real[: self.layout.trained]).to(self.device)
+        self.place(Latent(aux, aux, progress=1, key=0), trained, forward)
+        self.module.eval()
+
+    @torch.no_grad()
+    def misfit(self, image: tuple[int, ...], classes: int) -> str | None:
+        """Why the module cannot tell that many classes of (channels, height, width) images apart; None if it can."""
+        self.show(*self.initial(), binary)
+        try:
+            scores = self.module(torch.zeros(1, *image))
+        except (RuntimeError, ValueError, IndexError) as error:
+            return str(error).partition("\n")[0]
+        shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        return None if shape == (1, classes) else f"it gives {shape} for one image instead of {(1, classes)}"
+
+    def laid_out(self, layout: Layout) -> tuple[Floats, Floats]:
+        """What the module computes with, ϑ included, as the two vectors of another layout of the same network."""
+        names = {
+            child: name for name, child in self.module.named_modules()
+        }  # another layout may name a tied one after another layer
+        placed = [(f"{names[layer]}.{attribute}", slot) for slot in self._slots for layer, attribute in slot.places]
+        found = {name: slot.get().detach().cpu().numpy().ravel() for name, slot in placed}
+        weights = [found[spec.name] for spec in layout.coded]
+        real = [np.ones(len(layout.layers), np.float32), *(found[spec.name] for spec in layout.affine), self.read_moments()]
+        return np.concatenate(weights or [real[0][:0]]), np.concatenate(real)
+
+    def ordinary(self) -> nn.Module:
+        """The module as anyone expects one: what it computes with becomes its parameters."""
+        for slot in self._slots:
+            parameter = nn.Parameter(slot.get().detach().clone())
+            for layer, attribute in slot.places:
+                delattr(layer, attribute)
+                setattr(layer, attribute, parameter)
+        return self.module
+
+
+class PlainNetwork(Network):
+    """The twin that calls the module itself, in PyTorch's own layers: slower, and what tests hold the fast one to."""
+
+    @cached_property
+    def engine(self) -> Engine:
+        """PyTorch's."""
+        return PlainEngine(self.module, self._slots, self._norms)
+
+
+def _native(*vectors: Tensor) -> tuple[Any, ...]:
+    """The library that works on vectors where they are, and the vectors as it takes them: numpy's calls are the cheaper ones."""
+    return (np, *(vector.numpy() for vector in vectors)) if vectors[0].device.type == "cpu" else (torch, *vectors)

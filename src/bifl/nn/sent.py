@@ -1,0 +1,46 @@
+"""What a network sends as floats, in a sentence for whoever starts a run.
+
+>>> from torch import nn
+>>> from bifl.nn.network import Network
+>>> network = Network(nn.Sequential(nn.Conv1d(1, 2, 3), nn.BatchNorm1d(2), nn.Linear(4, 3)))
+>>> sentence(network)
+'12 of 27 parameters (44 %) are not coded but sent as floats: 0 (Conv1d), 1 (BatchNorm1d)'
+"""
+
+from __future__ import annotations
+
+import sys
+
+from bifl.nn.network import Network
+
+NOTABLE = 0.05  # share of the parameters
+NAMED = 4  # layers
+
+
+def real_layers(network: Network) -> dict[str, int]:
+    """Layers whose parameters are not coded, as `name (kind)`, largest first, with how many parameters these are."""
+    kinds = {name: type(child).__name__ for name, child in network.module.named_modules()}
+    found: dict[str, int] = {}
+    for spec in network.layout.affine:
+        layer = f"{spec.owner} ({kinds[spec.owner]})" if spec.owner else kinds[""]
+        found[layer] = found.get(layer, 0) + spec.size
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def sentence(network: Network) -> str | None:
+    """How many parameters are sent as floats and which layers they are of; None if they are few."""
+    layers = real_layers(network)
+    real, total = sum(layers.values()), network.layout.parameters - len(network.layout.layers)
+    if real <= NOTABLE * total:
+        return None
+    names, more = ", ".join(list(layers)[:NAMED]), len(layers) - NAMED
+    others = f" and {more} more" if more > 0 else ""
+    return f"{real:,} of {total:,} parameters ({real / total:.0%}) are not coded but sent as floats: {names}{others}".replace(
+        "%", " %"
+    )
+
+
+def remark(network: Network) -> None:
+    """Tell a person at the terminal, if it is worth telling."""
+    if said := sentence(network):
+        print(f"bifl: {said}", file=sys.stderr)

@@ -1,0 +1,153 @@
+"""What the paper ran (§4): every table and figure as a list of cells. The code is the paper's list.
+
+>>> [cell.row for cell in cells("alpha", "mnist", rounds=None)]
+['α = 1', 'α = 1.25', 'α = 1.5', 'α = 2', 'α = 3']
+>>> cells("participation", "mnist", rounds=5)[4].column
+'N_c = 3'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from bifl.errors import ConfigError
+from bifl.experiment.settings import Experiment
+from bifl.registry import nearest
+
+QUICK = "mnist5k"  # the dataset of --quick
+QUICK_ROUNDS = 12
+
+
+class Cell(NamedTuple):
+    """One number of a table."""
+
+    row: str
+    column: str
+    experiment: Experiment
+
+
+class Place(NamedTuple):
+    """A dataset's splits, as the paper uses them."""
+
+    iid: Experiment
+    skewed: Mapping[str, Experiment]  # the last is the hardest
+    unbalanced: Experiment
+
+    def rounds(self, count: int) -> Place:
+        """The same with so many rounds."""
+        change = {"rounds": count}
+        skewed = {label: split.changed(change) for label, split in self.skewed.items()}
+        return Place(self.iid.changed(change), skewed, self.unbalanced.changed(change))
+
+
+class Study(NamedTuple):
+    """A table or figure."""
+
+    title: str
+    rounds: int
+    make: Callable[[Place], list[Cell]]
+
+
+def _by_class(base: Experiment) -> dict[str, Experiment]:
+    split = {"partition": "by_class", "partition.classes_per_client": 5}
+    return {f"N_c = {count}": base.changed(split | {"partition.classes_per_client": count}) for count in (5, 3)}
+
+
+def _digits(preset: str) -> Place:
+    base = Experiment.of(preset)
+    return Place(base, _by_class(base), base.changed({"partition": "unbalanced"}))
+
+
+def _presets(dataset: str) -> Place:
+    base = Experiment.of(f"{dataset}-iid")
+    return Place(base, {"by user": Experiment.of(f"{dataset}-noniid")}, base.changed({"partition": "unbalanced"}))
+
+
+def _writers() -> Place:
+    by_writer = Experiment.of("writers")
+    iid = by_writer.changed({"partition": "iid"})
+    return Place(iid, {"by writer": by_writer}, by_writer.changed({"partition": "unbalanced"}))
+
+
+PLACES: dict[str, Callable[[], Place]] = {
+    "mnist": lambda: _digits("mnist-iid"),
+    "mnist5k": lambda: _digits("mnist5k-iid"),
+    "fashion_mnist": lambda: _digits("fashion-iid"),
+    "mnist_writers": _writers,
+    "femnist": lambda: _presets("femnist"),
+    "celeba": lambda: _presets("celeba"),
+}
+
+_ROWS: dict[str, dict[str, Any]] = {
+    "baseline": {"algorithm": "baseline"},
+    "FA": {"algorithm": "fedavg"},
+    "BNN": {"algorithm": "bnn"},
+    "BiFL-Full": {"algorithm": "full"},
+    "BiFL-BiML": {"algorithm": "biml"},
+    "UpOnly β = 0.3": {"algorithm": "up_only"},
+    "FTTQ": {"algorithm": "fttq"},
+    "UpDown β = 0.3": {"algorithm": "up_down"},
+    "UpDown β = 1": {"algorithm": "up_down", "algorithm.beta": 1.0},
+}
+_FEWER = ("FA", "BiFL-BiML", "FTTQ", "UpDown β = 0.3")
+
+
+def _table1(place: Place) -> list[Cell]:
+    return [Cell(row, "IID", place.iid.changed(settings)) for row, settings in _ROWS.items()]
+
+
+def _table2(place: Place) -> list[Cell]:
+    return [Cell(row, column, split.changed(_ROWS[row])) for column, split in place.skewed.items() for row in _FEWER]
+
+
+def _alpha(place: Place) -> list[Cell]:
+    return [Cell(f"α = {alpha:g}", "IID", place.iid.changed({"algorithm.alpha": alpha})) for alpha in (1.0, 1.25, 1.5, 2.0, 3.0)]
+
+
+def _hybrid(place: Place) -> list[Cell]:
+    """The paper switches after rounds 20, 40 and 60 of 100: the same shares of fewer rounds."""
+    alpha = place.iid.algorithm.parameters["alpha"]
+    switches = [max(1, share * place.iid.rounds // 100) for share in (20, 40, 60)]
+    hybrids = [{"algorithm": "hybrid", "algorithm.switch": switch, "algorithm.alpha": alpha} for switch in switches]
+    named = {f"hybrid T = {settings['algorithm.switch']}": settings for settings in hybrids}
+    named = {"BiFL-BiML": _ROWS["BiFL-BiML"]} | named | {"FA": _ROWS["FA"]}
+    return [Cell(row, "IID", place.iid.changed(settings)) for row, settings in named.items()]
+
+
+def _clients(place: Place) -> list[Cell]:
+    counts = [place.iid.clients // 2, place.iid.clients, 2 * place.iid.clients]
+    return [Cell(f"M = {count}", "IID", place.iid.changed({"clients": count})) for count in counts]
+
+
+def _unbalanced(place: Place) -> list[Cell]:
+    splits = {"equal": place.iid, "unbalanced": place.unbalanced}
+    return [Cell(row, column, split.changed(_ROWS[row])) for column, split in splits.items() for row in ("FA", "BiFL-BiML")]
+
+
+def _participation(place: Place) -> list[Cell]:
+    column, skewed = list(place.skewed.items())[-1]
+    return [
+        Cell(f"λ = {share:g}", name, split.changed({"participation": share}))
+        for name, split in {"IID": place.iid, column: skewed}.items()
+        for share in (0.1, 0.3, 0.5, 1.0)
+    ]
+
+
+STUDIES: dict[str, Study] = {
+    "table1": Study("Table I: accuracy, IID", 100, _table1),
+    "table2": Study("Table II: accuracy, not IID", 60, _table2),
+    "alpha": Study("BiFL-BiML: the gain α", 60, _alpha),
+    "hybrid": Study("BiFL-BiML up to round T, then FedAvg", 100, _hybrid),
+    "clients": Study("BiFL-BiML: number of clients", 60, _clients),
+    "unbalanced": Study("Clients of unequal size: virtual M_i", 60, _unbalanced),
+    "participation": Study("BiFL-BiML: share of clients that upload", 60, _participation),
+}
+
+
+def cells(study: str, dataset: str, rounds: int | None) -> list[Cell]:
+    """A study's cells for seed 0; `rounds` instead of the study's own."""
+    if dataset not in PLACES:
+        raise ConfigError(f"dataset '{dataset}' is none that the paper's studies run on{nearest(dataset, PLACES)}")
+    usual = QUICK_ROUNDS if dataset == QUICK else STUDIES[study].rounds
+    return STUDIES[study].make(PLACES[dataset]().rounds(rounds or usual))

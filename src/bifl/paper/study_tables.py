@@ -1,0 +1,175 @@
+"""A study's numbers beside the paper's: as a table for the terminal and for a page, as a picture, and for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from rich import box
+from rich.console import JustifyMethod
+from rich.table import Table
+
+from bifl.files import write_atomic, writing
+from bifl.paper.runner import Store
+from bifl.paper.studies import STUDIES, Cell
+from bifl.paper.studies import cells as cells_of
+from bifl.report.collect import Result
+from bifl.report.remarks import made_by, ordering, switches
+from bifl.report.summary import LAST, Series, Setting, Spread, about
+from bifl.runs import kept
+from bifl.show import markdown
+from bifl.show.plot import draw
+
+HEADINGS = {
+    "": "",
+    "split": "split",
+    "rounds × seeds": "rounds\n×seeds",
+    f"last {LAST} rounds, %": f"last\n{LAST}, %",
+    "best round, %": "best,\n%",
+    "paper, %": "paper,\n%",
+    "difference, points": "diff.",
+    "bit/param up": "bit\nup",
+    "bit/param down": "bit\ndown",
+}
+"""On a page, and in a terminal, where there is less room."""
+WIDE_HEADINGS = ("MB a round, up / down", "as the paper counts")  # of pages only
+_WORDS, _SPLIT = 2, 1  # columns before the numbers, and which of them is the split
+
+
+class Line(NamedTuple):
+    """A cell with all of its seeds."""
+
+    cell: Cell
+    series: Series
+
+    def texts(self) -> list[str]:
+        """What stands below `HEADINGS`."""
+        series = self.series
+        printed, final = series.printed, series.final()
+        difference = "–" if printed is None else f"{final.mean - printed.mean:+.2f}".replace("-", "−")
+        paper = "–" if printed is None else f"{printed.mean:.2f} ± {printed.std:.2f}"
+        bits = [f"{series.average(way):.3f}" if series.sends else "–" for way in ("up_bpp", "down_bpp")]
+        fewer = f" of {len(series.results)}" if len(series.runs) < len(series.results) else ""
+        short = f" of {series.planned}" if series.rounds < series.planned else ""
+        counts = f"{series.rounds}{short} × {len(series.runs)}{fewer}"
+        return [self.cell.row, self.cell.column, counts, _text(final), _text(series.best()), paper, difference, *bits]
+
+    def wide_texts(self) -> list[str]:
+        """What stands below all headings of a page."""
+        ways = [self.series.megabytes() if self.series.sends else None, self.series.idealised()]
+        return self.texts() + ["–" if way is None else f"{way[0]:.2f} / {way[1]:.2f}" for way in ways]
+
+
+class Shown(NamedTuple):
+    """What is known of a study on a dataset."""
+
+    study: str
+    dataset: str
+    rounds: int | None  # instead of the study's own
+    lines: list[Line]
+    cells: int  # that the study has; lines there are of those of which something is known
+
+    @classmethod
+    def of(cls, store: Store, study: str, dataset: str, rounds: int | None, seeds: Iterable[int]) -> Shown:
+        """Of these seeds, and of all that are kept."""
+        found = cells_of(study, dataset, rounds)
+        return cls(study, dataset, rounds, _collect(store, found, seeds), len(found))
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return f"{STUDIES[self.study].title} ({self.dataset})"
+
+    @property
+    def name(self) -> str:
+        """For files: studies of a length of their own do not replace the others."""
+        return "-".join([self.study, self.dataset, *([f"{self.rounds}-rounds"] if self.rounds else [])])
+
+    @property
+    def command(self) -> str:
+        """What makes it."""
+        seeds = sorted({result.experiment.seed for line in self.lines for result in line.series.results})
+        words = ["bifl reproduce", self.study, f"dataset={self.dataset}"]
+        words += [f"seeds={','.join(map(str, seeds))}"] if seeds != [0] else []
+        return " ".join([*words, *([f"rounds={self.rounds}"] if self.rounds else [])])
+
+    def columns(self) -> dict[str, list[Series]]:
+        """The experiments of each split."""
+        found: dict[str, list[Series]] = {}
+        for line in self.lines:
+            found.setdefault(line.cell.column, []).append(line.series)
+        return found
+
+    def settings(self) -> list[Setting]:
+        """For the report: one per split."""
+        columns = self.columns()
+        return [
+            Setting(
+                f"{self.title}: {column}" if len(columns) > 1 else self.title, about([one.experiment for one in series]), series
+            )
+            for column, series in columns.items()
+        ]
+
+    def remarks(self) -> list[str]:
+        """What the table does not show."""
+        missing = self.cells - len(self.lines)
+        unknown = [f"Yet to be run: {missing} of {self.cells} rows."] if missing else []
+        every = [line.series for line in self.lines]
+        by_column = [
+            f"{column}: {remark}"
+            for column, series in self.columns().items()
+            for remark in (ordering(series), *switches(series))
+            if remark
+        ]
+        return [*unknown, *by_column, *([made_by(every)] if every else [])]
+
+    def table(self) -> Table:
+        """For the terminal."""
+        shown = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title_style="bold", caption_style="dim")
+        shown.title = self.title
+        shown.caption = f"last {LAST}: mean of the last {LAST} rounds, or of all; bit: per parameter"
+        shown.title_justify = shown.caption_justify = "left"
+        rows = [line.texts() for line in self.lines]
+        told = [number for number in range(len(HEADINGS)) if number != _SPLIT or len(self.columns()) > 1]
+        headings = list(HEADINGS.values())
+        for number in told:
+            side: JustifyMethod = "left" if number < _WORDS else "right"
+            deviates = any("±" in row[number] for row in rows)  # the deviation goes below, where there is no room for it
+            shown.add_column(headings[number], justify=side, no_wrap=not deviates, min_width=6 * deviates)
+        for row in rows:
+            shown.add_row(*(row[number].replace("± ", "±").replace(" × ", "×") for number in told))
+        return shown
+
+    def page(self) -> str:
+        """In Markdown, with the picture that `write` puts beside it."""
+        headings = [*HEADINGS, *WIDE_HEADINGS]
+        numbers = markdown.table(headings, (line.wide_texts() for line in self.lines), left=_WORDS)
+        lines = [f"# {self.title}", "", f"`{self.command}`", "", numbers, ""]
+        lines += [f"- {remark}" for remark in self.remarks()]
+        return "\n".join([*lines, "", f"![accuracy against rounds and megabytes]({self.name}.png)"]) + "\n"
+
+    def write(self, folder: Path) -> list[Path]:
+        """The page and the picture: `table1-mnist.md`, `table1-mnist.png`."""
+        page, picture = folder / f"{self.name}.md", folder / f"{self.name}.png"
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(page, self.page())
+        draw({column: {one.label: one.runs for one in series} for column, series in self.columns().items()}, picture, self.title)
+        return [page, picture]
+
+
+def _collect(store: Store, study: list[Cell], seeds: Iterable[int]) -> list[Line]:
+    """What is known of a study's cells, for these seeds and all that are kept; cells of which nothing is are left out."""
+    lines = []
+    for cell in study:
+        wanted = sorted({*seeds, *store.seeds(cell.experiment)})
+        experiments = [cell.experiment.changed({"seed": seed}) for seed in wanted]
+        results = [Result(kept.name(one), one, records, store.version(one)) for one in experiments if (records := store.known(one))]
+        if results:
+            lines.append(Line(cell, Series(cell.row, results)))
+    return lines
+
+
+def _text(spread: Spread) -> str:
+    return f"{spread.mean:.2f}" if spread.std is None else f"{spread.mean:.2f} ± {spread.std:.2f}"

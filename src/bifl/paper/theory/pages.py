@@ -1,0 +1,75 @@
+"""The findings and the misprints, on a terminal and on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from bifl.files import write_atomic, writing
+from bifl.paper.theory.findings import Finding
+from bifl.paper.theory.misprints import MISPRINTS
+from bifl.show import markdown
+
+_COUNTS = ("claim", "cases", "conditions met", "violations", "verdict")
+_STATEMENTS = ("claim", "says", "broken by")
+_MISPRINTS = ("where", "printed", "meant", "seen by")
+PAGE = "theory.md"
+
+
+def table(findings: Iterable[Finding]) -> Table:
+    """One row per claim."""
+    shown = Table(box=box.SIMPLE_HEAD)
+    for heading in _COUNTS:
+        shown.add_column(heading.replace(" ", "\n"), justify="left" if heading in {"claim", "verdict"} else "right", no_wrap=True)
+    for row in _counted(findings):
+        shown.add_row(*row)
+    return shown
+
+
+def statement_table(findings: Iterable[Finding]) -> Table:
+    """What the claims say, and what breaks those that are false."""
+    shown = Table(*_STATEMENTS, box=box.SIMPLE_HEAD)
+    for row in _stated(findings):
+        shown.add_row(*row)
+    return shown
+
+
+def misprint_table() -> Table:
+    """Where the paper says something else than it means."""
+    shown = Table(*_MISPRINTS, box=box.SIMPLE_HEAD, title="misprints", title_justify="left", title_style="bold")
+    for misprint in MISPRINTS:
+        shown.add_row(*misprint)
+    return shown
+
+
+def write(findings: list[Finding], about: str, pictures: list[Path], folder: Path) -> Path:
+    """The same tables as a page, with the pictures that lie beside it."""
+    parts = [
+        "# The paper's theory on random quadratics",
+        about,
+        markdown.table(_COUNTS, _counted(findings)),
+        markdown.table(_STATEMENTS, _stated(findings)),
+        "## Misprints",
+        markdown.table(_MISPRINTS, MISPRINTS),
+        "## Pictures",
+        *(f"![{picture.stem}]({picture.name})" for picture in pictures),
+    ]
+    with writing(folder):
+        write_atomic(folder / PAGE, "\n\n".join(parts) + "\n")
+    return folder / PAGE
+
+
+def _counted(findings: Iterable[Finding]) -> list[list[str]]:
+    return [[one.claim, *(f"{count:,}" for count in (one.cases, one.applicable, one.violations)), one.verdict] for one in findings]
+
+
+def _stated(findings: Iterable[Finding]) -> list[list[str]]:
+    rows: list[list[str]] = []
+    before = ""
+    for one in findings:
+        rows.append([one.claim, one.statement, "as above" if one.counterexample == before != "" else one.counterexample])
+        before = one.counterexample
+    return rows

@@ -1,0 +1,244 @@
+"""The charts, as plotly.js takes them. Colours are the page's CSS variables: script.js looks them up, for light, dark and paper.
+
+>>> from bifl.report.charts import key
+>>> key(0), key(8)
+('solid var(--series-1)', 'dashed var(--series-2)')
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bifl.core import likelihood
+from bifl.report.summary import Series
+from bifl.runs.record import SURENESS_BINS, Record
+
+Figure = dict[str, Any]
+Trace = dict[str, Any]
+COLOURS = 7
+DASHES = {"solid": "solid", "dash": "dashed", "dot": "dotted", "dashdot": "double"}  # plotly's names, and what CSS can do
+SNAPSHOTS = 4  # rounds of which the votes are shown
+EMPTY, FULL = "var(--heat-0)", "var(--heat-1)"
+
+
+def key(place: int) -> str:
+    """How a line looks, for the tables: a CSS border."""
+    return f"{DASHES[_dash(place)]} {_colour(place)}"
+
+
+def accuracy_by_round(series: list[Series], places: dict[str, int]) -> Figure:
+    """Test accuracy over the rounds, with the paper's values at the end where there are some."""
+    traces = [trace for one in series for trace in _curves(one, places[one.label], lambda r: 1.0)]
+    end = max(one.rounds for one in series)
+    printed = [one for one in series if one.printed]
+    traces += [_printed(one, places[one.label], end * (1.02 + number / 100)) for number, one in enumerate(printed)]
+    figure = _figure(traces, "round", "test accuracy, %")
+    figure["layout"]["yaxis"]["range"] = _accuracies(series)
+    figure["layout"]["showlegend"] = True
+    return figure
+
+
+def accuracy_by_megabytes(series: list[Series], places: dict[str, int], way: str) -> Figure:
+    """Test accuracy over what all clients together had uploaded or downloaded; central training sends nothing and is left out."""
+    sent = [one for one in series if one.sends]
+
+    def megabytes(record: Record) -> float:
+        return (record.up_bytes if way == "uploaded" else record.down_bytes) / 1e6
+
+    traces = [trace for one in sent for trace in _curves(one, places[one.label], megabytes)]
+    figure = _figure(traces, f"{way} by all clients together, MB", "test accuracy, %")
+    figure["layout"]["xaxis"] |= {"type": "log", "dtick": 1}
+    figure["layout"]["yaxis"]["range"] = _accuracies(series)
+    return figure
+
+
+def flips(records: list[Record]) -> Figure:
+    """The share of signs that change per round, by layer where that was recorded."""
+    rounds = [record.round for record in records]
+    layers = [record.layer_flips for record in records]
+    lines = {"all layers": [record.flips for record in records]}
+    if None not in layers:
+        known = [layer for layer in layers if layer is not None]
+        lines = {name: [layer.get(name, 0.0) for layer in known] for name in known[0]} | lines
+    traces = [
+        _line(rounds, [_digits(100 * share) for share in shares], name, COLOURS - 1 if name == "all layers" else number)
+        for number, (name, shares) in enumerate(lines.items())
+    ]
+    traces[-1]["line"]["dash"] = "dot"
+    figure = _figure(traces, "round", "signs flipped, %")
+    figure["layout"]["yaxis"]["rangemode"] = "tozero"
+    figure["layout"]["showlegend"] = len(traces) > 1
+    return figure
+
+
+def sureness(records: list[Record]) -> Figure | None:
+    """How sure the votes were, in a few rounds from the first to the last; None where no votes were recorded."""
+    voted = [record for record in records if record.sureness is not None]
+    if not voted:
+        return None
+    chosen = sorted({round(place) for place in np.linspace(0, len(voted) - 1, SNAPSHOTS)})
+    centres = [(place + 0.5) / SURENESS_BINS for place in range(SURENESS_BINS)]
+    traces = [
+        {
+            "type": "bar",
+            "name": f"round {voted[place].round}",
+            "x": centres,
+            "y": [_digits(100 * share) for share in voted[place].sureness or ()],
+            "marker": {"color": f"var(--step-{number + 1})"},
+            "hovertemplate": "%{y:.1f} % of the weights<extra>%{fullData.name}</extra>",
+        }
+        for number, place in enumerate(chosen)
+    ]
+    figure = _figure(traces, "|W̃|: from 0, votes split, to 1, unanimous", "weights, %")
+    figure["layout"] |= {"showlegend": True, "bargap": 0.15, "bargroupgap": 0.05}
+    figure["layout"]["xaxis"] |= {"range": [0, 1], "dtick": 0.2, "showgrid": False}
+    return figure
+
+
+def ml_pu(voters: int) -> Figure:
+    """ML-PU's r = μ̂/w̄ and û = μ̂/σ̂ by the votes that agree with a client (the paper's Fig. 3), and the paper's fit."""
+    agree = np.arange(1.0, voters + 1)
+    ratio = likelihood.ratio(agree, voters)
+    lines = {
+        "r, exact": ratio,
+        "r, the paper’s fit": likelihood.fitted_ratio(agree, voters),
+        "û, exact": likelihood.location(ratio),
+    }
+    traces = [
+        _line([float(votes) for votes in agree], [_digits(value) for value in values], name, place)
+        | {"hovertemplate": "%{y:.3f} at %{x} votes<extra>%{fullData.name}</extra>"}
+        for place, (name, values) in enumerate(lines.items())
+    ]
+    traces[1]["line"]["dash"] = "dot"
+    figure = _figure(traces, f"votes of {voters} that agree with a client’s own sign", "factor, or û")
+    figure["layout"]["showlegend"] = True
+    return figure
+
+
+def partition(counts: npt.NDArray[np.int64]) -> Figure:
+    """(clients, classes) images, as a heat map."""
+    trace = {
+        "type": "heatmap",
+        "z": counts.T.tolist(),
+        "colorscale": [[0, EMPTY], [1, FULL]],
+        "zmin": 0,
+        "zmax": int(counts.max()),
+        "xgap": 1 if len(counts) <= 150 else 0,
+        "ygap": 1 if len(counts) <= 150 else 0,
+        "colorbar": {
+            "title": {"text": "images", "side": "right", "font": _font()},
+            "thickness": 10,
+            "outlinewidth": 0,
+            "tickfont": _font(),
+        },
+        "hovertemplate": "client %{x}, class %{y}: %{z:,} images<extra></extra>",
+    }
+    figure = _figure([trace], "client", "class")
+    figure["layout"]["xaxis"]["showgrid"] = figure["layout"]["yaxis"]["showgrid"] = False
+    figure["layout"]["yaxis"]["dtick"] = 1 if counts.shape[1] <= 12 else 10
+    return figure
+
+
+def _curves(series: Series, place: int, advance: Callable[[Record], float]) -> list[Trace]:
+    """A line of means over seeds, in a band of one deviation where there are several."""
+    accuracy = 100 * np.array([[record.accuracy for record in records] for records in series.runs])
+    along = np.cumsum([[advance(record) for record in records] for records in series.runs], axis=1).mean(0)
+    x = [_digits(value) for value in along]
+    middle = accuracy.mean(0)
+    line = _line(x, [_digits(value) for value in middle], series.label, place)
+    if len(accuracy) == 1:
+        return [line]
+    spread = accuracy.std(0, ddof=1)
+    outline = [_digits(value) for value in (*(middle + spread), *(middle - spread)[::-1])]
+    band = _line([*x, *x[::-1]], outline, series.label, place)
+    band |= {"fill": "toself", "showlegend": False, "hoverinfo": "skip", "opacity": 0.35}
+    band["line"] = {**band["line"], "width": 0, "dash": "solid"}
+    del band["hovertemplate"]
+    return [band, line]
+
+
+def _line(x: Sequence[float | None], y: Sequence[float | None], name: str, place: int) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "lines" if len(x) > 1 else "markers",
+        "name": name,
+        "legendgroup": name,
+        "x": x,
+        "y": y,
+        "line": {"color": _colour(place), "width": 2, "dash": _dash(place)},
+        "hovertemplate": "%{y:.2f} % at %{x:.4~g}<extra>%{fullData.name}</extra>",
+    }
+
+
+def _colour(place: int) -> str:
+    """One of the palette; the eighth is the first again, with another dash."""
+    return f"var(--series-{place % COLOURS + 1})"
+
+
+def _dash(place: int) -> str:
+    return list(DASHES)[place // COLOURS % len(DASHES)]
+
+
+def _printed(series: Series, place: int, x: float) -> Trace:
+    """The paper's mean ± deviation, a little right of the last round."""
+    value = series.printed
+    assert value is not None
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": series.label,
+        "legendgroup": series.label,
+        "showlegend": False,
+        "x": [_digits(x)],
+        "y": [value.mean],
+        "error_y": {"array": [value.std], "thickness": 1.2, "width": 3, "color": _colour(place)},
+        "marker": {"color": _colour(place), "symbol": "diamond", "size": 8},
+        "hovertemplate": f"{value.mean:.2f} ± {value.std:.2f} % in the paper<extra>%{{fullData.name}}</extra>",
+    }
+
+
+def _accuracies(series: list[Series]) -> list[float | None]:
+    """What the axis shows: everything after the first tenth of the rounds, whose climb would flatten all the rest."""
+    values = [100 * r.accuracy for one in series for records in one.runs for r in records[len(records) // 10 :]]
+    finite = [value for value in values if math.isfinite(value)]
+    finite += [bound for one in series if one.printed for bound in (one.printed.mean - one.printed.std, one.printed.mean)]
+    low, high = min(finite, default=0.0), max(finite, default=100.0)
+    margin = max(0.5, (high - low) / 20)
+    return [_digits(max(0.0, low - margin)), _digits(min(100.0, high + margin))]
+
+
+def _figure(traces: list[Trace], across: str, up: str) -> Figure:
+    axis = {
+        "gridcolor": "var(--line)",
+        "linecolor": "var(--line)",
+        "zeroline": False,
+        "ticks": "",
+        "automargin": True,
+        "tickfont": _font(),
+    }
+    layout = {
+        "xaxis": {**axis, "title": {"text": across, "font": _font(), "standoff": 10}},
+        "yaxis": {**axis, "title": {"text": up, "font": _font(), "standoff": 8}},
+        "showlegend": False,
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {**_font(), "color": "var(--ink)"}},
+        "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "hoverlabel": {"bgcolor": "var(--card)", "bordercolor": "var(--line)", "font": {"color": "var(--ink)"}},
+        "uirevision": "kept",
+    }
+    return {"data": traces, "layout": layout}
+
+
+def _font() -> dict[str, Any]:
+    return {"color": "var(--soft-ink)", "size": 12}
+
+
+def _digits(value: float) -> float | None:
+    """Five digits are more than a screen shows, and half the bytes; a gap where nothing was measured."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None

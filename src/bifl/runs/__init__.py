@@ -1,0 +1,1 @@
+"""Runs on disk: folders, records, kept runs, comparisons, trackers. Nothing here trains."""

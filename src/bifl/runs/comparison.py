@@ -1,0 +1,142 @@
+"""Several algorithms on the same split: one run folder per algorithm and seed, one table, one picture."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import mean, stdev
+from typing import NamedTuple
+
+from bifl.errors import ConfigError, RunError
+from bifl.experiment.settings import Experiment
+from bifl.files import write_atomic, writing
+from bifl.registry import short
+from bifl.runs.folder import RunFolder
+from bifl.runs.record import Record
+
+ALGORITHMS = "fedavg,full,biml,up_down"
+PLAN = "compare.toml"
+
+
+class LabelledRun(NamedTuple):
+    """One run of a comparison."""
+
+    label: str  # the algorithm, with the parameters that were given
+    run: RunFolder
+
+
+class Comparison:
+    """The runs of a comparison, in order."""
+
+    def __init__(self, path: Path, runs: list[LabelledRun]) -> None:
+        self.path = path
+        self.runs = runs
+
+    @classmethod
+    def start(cls, path: Path, base: Experiment, algorithms: str, seeds: str) -> Comparison:
+        """Lay out the runs of a new comparison.
+
+        Args:
+            path: its folder.
+            base: everything but algorithm and seed.
+            algorithms: comma-separated names, each with parameters after plus signs: `biml,up_down+beta=1`.
+            seeds: comma-separated numbers.
+        """
+        if (path / PLAN).exists():
+            raise RunError(
+                f"'{path}' holds a comparison already: continue it with bifl compare --resume {path}, or choose another --out"
+            )
+        labels = _listed("algorithms", algorithms)
+        numbers = [base.changed({"seed": seed}).seed for seed in _listed("seeds", seeds)]
+        rows = [
+            (_name(label, seed), label, base.changed(_settings(label) | {"seed": seed})) for label in labels for seed in numbers
+        ]
+        if len({name for name, _, _ in rows}) < len(rows):
+            raise ConfigError(f"algorithms={algorithms} has two of the same name: rename one")
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            plan = [f"[[run]]\nlabel = {json.dumps(label)}\nfolder = {json.dumps(name)}\n" for name, label, _ in rows]
+            write_atomic(path / PLAN, "\n".join(plan))
+        return cls(path, [LabelledRun(label, RunFolder.start(path / name, experiment)) for name, label, experiment in rows])
+
+    @classmethod
+    def resume(cls, path: Path, changes: Mapping[str, str], trust: bool = False) -> Comparison:
+        """Open an old comparison; runs that are complete stay as they are. `trust` as for a single run."""
+        rows = _planned(path)
+        return cls(path, [LabelledRun(label, RunFolder.resume(path / name, changes, trust)) for label, name in rows])
+
+    def results(self) -> dict[str, list[list[Record]]]:
+        """For each label, the records of each seed."""
+        grouped: dict[str, list[list[Record]]] = {}
+        for one in self.runs:
+            if records := one.run.records():
+                grouped.setdefault(one.label, []).append(records)
+        return grouped
+
+
+class Summary(NamedTuple):
+    """A row of the table: means over seeds, and the deviation where there are several."""
+
+    label: str
+    accuracy: float
+    deviation: float | None
+    best: float
+    up_bytes: float
+    down_bytes: float
+    up_bpp: float
+    down_bpp: float
+    seconds: float
+
+
+def summarise(label: str, seeds: list[list[Record]]) -> Summary:
+    """One algorithm's row: bytes and seconds of a whole run, bits per parameter of an average round."""
+    final = [records[-1].accuracy for records in seeds]
+    return Summary(
+        label=label,
+        accuracy=mean(final),
+        deviation=stdev(final) if len(final) > 1 else None,
+        best=mean(max(r.accuracy for r in records) for records in seeds),
+        up_bytes=mean(sum(r.up_bytes for r in records) for records in seeds),
+        down_bytes=mean(sum(r.down_bytes for r in records) for records in seeds),
+        up_bpp=mean(mean(r.up_bpp for r in records) for records in seeds),
+        down_bpp=mean(mean(r.down_bpp for r in records) for records in seeds),
+        seconds=mean(sum(r.seconds for r in records) for records in seeds),
+    )
+
+
+def _planned(path: Path) -> list[tuple[str, str]]:
+    """Label and folder of each run of a comparison."""
+    try:
+        rows = [(row["label"], row["folder"]) for row in tomllib.loads((path / PLAN).read_text())["run"]]
+    except FileNotFoundError:
+        raise RunError(f"'{path}' holds no comparison: there is no {PLAN} in it") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RunError(f"'{path / PLAN}' cannot be read: {error}") from error
+    for label, name in rows:
+        if not isinstance(label, str) or not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name:
+            raise RunError(f"'{path / PLAN}' names {name!r:.80}, which is none of the comparison's folders")
+    return rows
+
+
+def _listed(key: str, text: str) -> list[str]:
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items or len(set(items)) != len(items):
+        raise ConfigError(f"{key} must be different values separated by commas, not '{text}'")
+    return items
+
+
+def _settings(label: str) -> dict[str, str]:
+    name, *parameters = label.split("+")
+    settings = {"algorithm": name}
+    for parameter in parameters:
+        key, equals, value = parameter.partition("=")
+        if not equals:
+            raise ConfigError(f"'{label}' must be an algorithm with +parameter=value after it, such as up_down+beta=1")
+        settings[f"algorithm.{key}"] = value
+    return settings
+
+
+def _name(label: str, seed: int) -> str:
+    return f"{short(label).replace('/', '-')}-s{seed}"

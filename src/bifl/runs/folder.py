@@ -1,0 +1,209 @@
+"""A run on disk: config.toml, rounds.jsonl, checkpoint/ and, in the end, model. Killed at any moment, it can be continued."""
+
+from __future__ import annotations
+
+import fcntl
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from types import MappingProxyType
+
+from bifl import __version__
+from bifl.errors import Busy, ConfigError, RunError
+from bifl.experiment import config_file
+from bifl.experiment.settings import Experiment
+from bifl.files import append_line, sync_folder, write_atomic, writing
+from bifl.registry import short
+from bifl.runs.mailbox import Mailbox
+from bifl.runs.record import Record
+
+CONFIG, ROUNDS, CHECKPOINT, MODEL, LOCK = "config.toml", "rounds.jsonl", "checkpoint", "model", ".lock"
+UNVERSIONED = "0.1"  # the bifl that began the runs that do not say which
+EXTENDABLE = ("rounds", "workers")  # what may change when a run is continued: neither alters a round already run
+
+
+def claim(parent: Path, name: str) -> Path:
+    """Make the folder `parent/name`, or with the first number that makes it new; two processes never get the same."""
+    with writing(parent):
+        parent.mkdir(parents=True, exist_ok=True)
+        for number in count(1):
+            path = parent / (name if number == 1 else f"{name}-{number}")
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            return path
+    raise AssertionError("count() does not end")
+
+
+def setting_name(experiment: Experiment) -> str:
+    """What an experiment without a preset's name is called: dataset and partition."""
+    return f"{short(experiment.dataset.name)}-{short(experiment.partition.name)}"
+
+
+def folder_name(experiment: Experiment, setting: str | None = None) -> str:
+    """The name of a run's folder.
+
+    Args:
+        experiment: what is run.
+        setting: what to call everything but algorithm and seed, such as the preset.
+    """
+    return f"{setting or setting_name(experiment)}-{short(experiment.algorithm.name)}-s{experiment.seed}"
+
+
+class RunFolder:
+    """One run's folder: `start` makes it, `resume` opens it again. `bifl.engine.running` runs its rounds.
+
+    Attributes:
+        keep_messages: whether a copy of every message is kept.
+    """
+
+    def __init__(self, path: Path, experiment: Experiment) -> None:
+        self.path = path
+        self.experiment = experiment
+        self.keep_messages = False
+
+    @classmethod
+    def start(cls, path: Path, experiment: Experiment) -> RunFolder:
+        """A new run in exactly this folder."""
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+        with locked(path), writing(path):
+            if (path / CONFIG).exists():
+                raise RunError(f"'{path}' holds a run already: continue it with bifl run --resume {path}, or choose another --out")
+            write_atomic(path / CONFIG, _config(experiment))
+            sync_folder(path.parent)
+        return cls(path, experiment)
+
+    @classmethod
+    def resume(cls, path: Path, changes: Mapping[str, str] = MappingProxyType({}), trust: bool = False) -> RunFolder:
+        """An old run, to be continued after its last complete round.
+
+        Args:
+            path: its folder.
+            changes: more `rounds` or other `workers`.
+            trust: whether to run the Python files that its configuration names.
+
+        Raises:
+            Untrusted: it names some, and they are not trusted.
+        """
+        if not (path / CONFIG).is_file():
+            raise RunError(f"'{path}' holds no run: there is no {CONFIG} in it")
+        for key in changes:
+            if key not in EXTENDABLE:
+                raise ConfigError(f"'{key}' cannot change when a run is continued, only {' and '.join(EXTENDABLE)} can")
+        experiment = config_file.read(path / CONFIG, trust)
+        _refuse_other_versions(path / CONFIG)
+        experiment = experiment.changed(changes)
+        if changes:
+            with locked(path), writing(path):
+                done = len(read_records(path))
+                if experiment.rounds < done:
+                    raise ConfigError(f"rounds={experiment.rounds} is less than the {done} rounds that '{path}' has already")
+                write_atomic(path / CONFIG, _config(experiment))
+        return cls(path, experiment)
+
+    def records(self) -> list[Record]:
+        """The complete rounds so far."""
+        return read_records(self.path)
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder of what the run must remember to go on."""
+        return self.path / CHECKPOINT
+
+    @property
+    def model(self) -> Path:
+        """The file of the trained model."""
+        return self.path / MODEL
+
+    def mailbox(self) -> Mailbox | None:
+        """Where copies of the messages go, if they are kept."""
+        return Mailbox(self.path) if self.keep_messages else None
+
+    def prepare(self, last: Record | None) -> None:
+        """Get ready for more rounds after the `last` one that is complete, which the checkpoint tells."""
+        with writing(self.path):
+            self.checkpoint.mkdir(exist_ok=True)
+            self._mend_records(last)
+
+    def append(self, record: Record) -> None:
+        """Write a round down."""
+        with writing(self.path):
+            append_line(self.path / ROUNDS, record.to_json())
+
+    def _mend_records(self, last: Record | None) -> None:
+        """Make rounds.jsonl agree with the checkpoint: a kill may have cut its last line off, or kept it from being written."""
+        kept = [record for record in self.records() if last and record.round < last.round] + ([last] if last else [])
+        if last and len(kept) != last.round:
+            raise RunError(f"'{self.path / ROUNDS}' lacks rounds that the checkpoint has: it was changed or cut short")
+        write_atomic(self.path / ROUNDS, "".join(record.to_json() + "\n" for record in kept))
+
+
+def _config(experiment: Experiment) -> str:
+    """What config.toml says: the bifl that runs the experiment, and the experiment."""
+    return f'version = "{__version__}"\n{config_file.to_toml(experiment)}'
+
+
+def _refuse_other_versions(config: Path) -> None:
+    """A run is continued by the version that began it: another trains otherwise.
+
+    Raises:
+        RunError: it was another.
+    """
+    made = version_of(config.parent)
+    if made != __version__:
+        raise RunError(
+            f"'{config.parent}' is a run of bifl {made!r}, this is bifl '{__version__}': continue it with that version, "
+            "or begin a new run with this one"
+        )
+
+
+def version_of(path: Path) -> str:
+    """The version of bifl that began the run in a folder, whose config.toml can be read."""
+    return str(tomllib.loads((path / CONFIG).read_text()).get("version", UNVERSIONED))[:40]
+
+
+def read_records(path: Path) -> list[Record]:
+    """The complete lines of a run's rounds.jsonl."""
+    try:
+        lines = (path / ROUNDS).read_text().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"cannot read '{path / ROUNDS}': {error}") from error
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(Record.from_json(line))
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines) and not line.endswith("\n"):
+                break  # cut off by a kill
+            raise RunError(f"'{path / ROUNDS}' line {number} is not a record of a round") from error
+    return records
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Refuse to write into a folder that another process is writing into; the lock ends with its holder, however it ends."""
+    with writing(path):
+        lock = (path / LOCK).open("w")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy(f"another process is running in '{path}': wait for it, or end it") from None
+        yield
+
+
+def busy(path: Path) -> bool:
+    """Whether a process is at work in a folder."""
+    try:
+        with locked(path):
+            return False
+    except Busy:
+        return True
+    except RunError:  # not there, or not to be written to: whoever tries will tell
+        return False

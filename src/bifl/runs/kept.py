@@ -1,0 +1,108 @@
+"""Finished runs that are worth keeping: `results/cells/<name>.jsonl.gz`, a run's configuration and its rounds, a few kB each.
+
+They can be committed: work adds up over days and machines. A kept run is found by everything that decides its numbers, seed
+included, and holds as many rounds as were run; whoever asks for fewer gets the first ones. It says which version of bifl made it.
+
+>>> from bifl.experiment.settings import Experiment
+>>> name(Experiment.of("mnist-nc3", ["algorithm.alpha=1.5"]))
+'mnist-by_class-3-m100-biml-alpha-1.5-s0-6e7b036b'
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from dataclasses import fields
+from pathlib import Path
+from typing import NamedTuple
+
+from bifl import __version__
+from bifl.errors import ConfigError, RunError
+from bifl.experiment import config_file
+from bifl.experiment.identity import identity
+from bifl.experiment.settings import REGISTRIES, Experiment
+from bifl.files import gunzip, parse_json, write_atomic, writing
+from bifl.registry import short
+from bifl.runs.folder import UNVERSIONED
+from bifl.runs.record import Record
+
+SUFFIX = ".jsonl.gz"
+_DAMAGE = (
+    OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, ConfigError,
+)  # fmt: skip
+LARGEST = 2**26  # bytes of an unpacked file: of 100,000 rounds
+MOST_LETTERS = 40  # of a version
+
+
+class Kept(NamedTuple):
+    """A kept run."""
+
+    experiment: Experiment
+    records: list[Record]
+    version: str  # of the bifl that ran it
+
+
+def name(experiment: Experiment) -> str:
+    """For a file: readable, and with a checksum of everything."""
+    usual = Experiment(algorithm=experiment.algorithm.name).algorithm.parameters
+    chosen = [f"{key}-{value:g}" for key, value in experiment.algorithm.parameters.items() if value != usual[key]]
+    split = [experiment.partition.name, *(f"{value:g}" for value in experiment.partition.parameters.values())]
+    share = [] if experiment.participation == 1 else [f"share-{experiment.participation:g}"]
+    parts = [experiment.dataset.name, *split, f"m{experiment.clients}", *share, short(experiment.algorithm.name), *chosen]
+    return "-".join([*parts, f"s{experiment.seed}", _digest(experiment)])
+
+
+def _digest(experiment: Experiment) -> str:
+    """Of all choices, and of those other settings that are not the usual ones: a new key with its default alters no name."""
+    same, usual = identity(experiment), Experiment()
+    values = {item.name: getattr(same, item.name) for item in fields(same)}
+    decisive = {key: value for key, value in values.items() if key in REGISTRIES or value != getattr(usual, key)}
+    return hashlib.sha256(repr(sorted(decisive.items())).encode()).hexdigest()[:8]
+
+
+def path(folder: Path, experiment: Experiment) -> Path:
+    """Where an experiment is kept, or would be."""
+    return folder / (name(experiment) + SUFFIX)
+
+
+def load(folder: Path, experiment: Experiment) -> list[Record]:
+    """The rounds that are known of an experiment, at most as many as it has."""
+    found = find(folder, experiment)
+    return found.records[: experiment.rounds] if found else []
+
+
+def find(folder: Path, experiment: Experiment) -> Kept | None:
+    """What is kept of an experiment."""
+    file = path(folder, experiment)
+    if not file.is_file():
+        return None
+    found = read(file)
+    return found if identity(found.experiment) == identity(experiment) else None
+
+
+def save(folder: Path, experiment: Experiment, records: list[Record]) -> Path:
+    """Keep a run, unless more of it is kept already."""
+    file = path(folder, experiment)
+    if len(load(folder, experiment.changed({"rounds": len(records)}))) == len(records):
+        return file
+    config = config_file.to_toml(identity(experiment).changed({"rounds": len(records)}))
+    text = "\n".join([json.dumps({"config": config, "version": __version__}), *(record.to_json() for record in records)]) + "\n"
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, gzip.compress(text.encode(), mtime=0))  # without the time: the same records, the same file
+    return file
+
+
+def read(file: Path) -> Kept:
+    """Read a kept run; Python files that its configuration names are not run."""
+    try:
+        first, *lines = gunzip(file.read_bytes(), LARGEST).decode().splitlines()
+        facts = parse_json(first)
+        version = facts.get("version", UNVERSIONED)
+        if not isinstance(version, str) or len(version) > MOST_LETTERS:
+            raise ValueError(f"version is {version!r:.40}")
+        return Kept(config_file.parse(facts["config"]), [Record.from_json(line) for line in lines], version)
+    except _DAMAGE as error:
+        raise RunError(f"'{file}' is not a kept run ({error}): restore it, or delete it and it will be run again") from error

@@ -1,0 +1,137 @@
+"""One line of rounds.jsonl: what a round achieved and what it cost."""
+
+from __future__ import annotations
+
+import json
+from types import NoneType
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+import numpy as np
+
+from bifl.core import Message, Public, Votes
+from bifl.files import parse_json
+
+SURENESS_BINS = 10
+LARGEST = 2**63  # of whole numbers: larger ones are not what a round counts
+
+
+class Record(NamedTuple):
+    """A round. Bytes are those of the serialised messages, everything included."""
+
+    round: int
+    accuracy: float  # of the global model on the test images, 0 … 1
+    loss: float  # of the global model on the test images
+    train_loss: float  # mean over the clients' own training, weighted by their images
+    clients: int  # how many uploaded
+    up_bytes: int  # sum over the uploading clients
+    down_bytes: int  # sum over the receiving clients: the broadcast and one byte "your ballot was counted"
+    broadcast_bytes: int  # one copy
+    up_bpp: float  # bits per parameter and uploading client
+    down_bpp: float  # bits per parameter and receiving client
+    flips: float  # share of the global model's signs that changed since the last round
+    seconds: float
+    up_ideal_bpp: float | None = None  # up_bpp if symbols took their empirical conditional entropy; None where none were coded
+    down_ideal_bpp: float | None = None
+    clients_mean: float | None = None  # accuracy on what each client holds out: mean over the clients,
+    clients_p10: float | None = None  # the level that nine in ten clients reach,
+    clients_worst: float | None = None  # and the worst client's
+    refused: int = 0  # uploads that could not be counted: damaged, of another round or model, late, or a second one
+    missing: int = 0  # clients that were asked and did not answer in time, or with an error
+    catch_up_bytes: int = 0  # sent on top of the broadcasts to clients that had missed some; part of down_bytes
+    layer_flips: dict[str, float] | None = None  # flips of each coded layer; None in records of earlier versions
+    sureness: list[float] | None = None  # share of weights by |W̃|, in tenths from 0 (split) to 1 (unanimous); None without votes
+
+    def to_json(self) -> str:
+        """One line, without the newline."""
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def from_json(cls, line: str) -> Record:
+        """Read such a line; keys of later versions are passed over."""
+        values: dict[str, Any] = parse_json(line)
+        known = {name: values[name] for name in cls._fields if name in values or name not in cls._field_defaults}
+        for name, value in known.items():
+            if not _fits(value, _KINDS[name]):
+                raise ValueError(f"{name} is {value!r:.40}")
+        return cls(**known)
+
+
+_KINDS = get_type_hints(Record)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value from JSON is of the kind that a field of `Record` is annotated with."""
+    if value is None:
+        return NoneType in get_args(kind)
+    if isinstance(value, dict):
+        return kind == dict[str, float] | None and all(_fits(number, float) for number in value.values())
+    if isinstance(value, list):
+        return kind == list[float] | None and all(_fits(number, float) for number in value)
+    whole = type(value) is int and abs(value) < LARGEST
+    return whole if kind is int else (whole or type(value) is float) and kind in (float, float | None)
+
+
+class Traffic(NamedTuple):
+    """The bytes of a round, as sent."""
+
+    uploads: int
+    up_bytes: int
+    receivers: int
+    broadcast_bytes: int
+    up_ideal: float | None = None  # bytes, if the coder were ideal
+    broadcast_ideal: float | None = None
+    catch_up: int = 0  # to those who had missed broadcasts
+
+    def plus(self, up_bytes: int, broadcast_bytes: int) -> Traffic:
+        """With an exchange of real numbers on top."""
+        up_ideal = None if self.up_ideal is None else self.up_ideal + up_bytes
+        down_ideal = None if self.broadcast_ideal is None else self.broadcast_ideal + broadcast_bytes
+        up, down = self.up_bytes + up_bytes, self.broadcast_bytes + broadcast_bytes
+        return self._replace(up_bytes=up, broadcast_bytes=down, up_ideal=up_ideal, broadcast_ideal=down_ideal)
+
+    def fields(self, parameters: int) -> dict[str, Any]:
+        """The record's fields about bytes. `parameters` is what "bits per parameter" divides by."""
+        receivers = max(self.receivers, 1)  # in a deployment all may have gone by now
+        down_bytes = receivers * (self.broadcast_bytes + 1) + self.catch_up if self.broadcast_bytes else 0
+        return {
+            "clients": self.uploads,
+            "up_bytes": self.up_bytes,
+            "down_bytes": down_bytes,
+            "broadcast_bytes": self.broadcast_bytes,
+            "up_bpp": 8 * self.up_bytes / (self.uploads * parameters),
+            "down_bpp": 8 * down_bytes / (receivers * parameters),
+            "up_ideal_bpp": None if self.up_ideal is None else 8 * self.up_ideal / (self.uploads * parameters),
+            "down_ideal_bpp": None if self.broadcast_ideal is None else 8 * (self.broadcast_ideal + 1) / parameters,
+            "catch_up_bytes": self.catch_up,
+        }
+
+
+def spread(accuracies: list[float]) -> dict[str, Any]:
+    """The record's fields about clients."""
+    if not accuracies:
+        return {}
+    low, mean = float(np.percentile(accuracies, 10)), float(np.mean(accuracies))
+    return {"clients_mean": mean, "clients_p10": low, "clients_worst": min(accuracies)}
+
+
+def flips(before: Public, after: Public) -> float:
+    """The share of signs that differ."""
+    return float(np.mean((before.weights > 0) != (after.weights > 0)))
+
+
+def layer_flips(before: Public, after: Public) -> dict[str, float]:
+    """The same for each coded layer, in four digits: a line of rounds.jsonl stays short."""
+    layout = after.layout
+    changed = layout.layer_parts((before.weights > 0) != (after.weights > 0))
+    return {name: float(f"{part.mean():.4g}") for name, part in zip(layout.layers, changed, strict=True)}
+
+
+def sureness(news: Message) -> list[float] | None:
+    """How sure the clients are: a histogram of |W̃| over the weights, where the broadcast tells the votes."""
+    if not isinstance(news.alphabet, Votes):
+        return None
+    total = news.alphabet.total
+    margins = np.abs(2 * news.symbols.astype(np.int64) - total)  # |W̃|·total, an integer: no platform rounds it into another bin
+    bins = np.minimum(SURENESS_BINS * margins // total, SURENESS_BINS - 1)
+    shares = np.bincount(bins, minlength=SURENESS_BINS) / len(bins)
+    return [round(float(share), 4) for share in shares]

@@ -1,0 +1,206 @@
+"""The numbers of rounds.jsonl, live, where people already look: `track=tensorboard`, `track=mlflow`.
+
+A log follows rounds.jsonl and nothing else: opened at any time, after a kill or long after the run, it is brought up to date, every
+round once. Whatever becomes of it, the training goes on.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+from bifl.errors import ConfigError
+from bifl.experiment import config_file
+from bifl.files import write_atomic
+from bifl.registry import nearest
+from bifl.runs.folder import RunFolder
+from bifl.runs.record import SURENESS_BINS, Record
+
+EXPERIMENT = "bifl"  # what MLflow files runs under
+EVENTS, MLFLOW_RUN = "tensorboard", "mlflow.json"  # in a run's folder
+
+
+class Tracker(Protocol):
+    """Somewhere to log to."""
+
+    def has(self, round: int) -> bool:
+        """Whether a round was logged before."""
+
+    def log(self, record: Record, when: float) -> None:
+        """Log a round that ended at a time."""
+
+    def close(self, complete: bool) -> None:
+        """The run is over, or was stopped."""
+
+
+def numbers(record: Record) -> dict[str, float]:
+    """What is logged of a round: every number that its record holds, by name."""
+    flat = {name: value for name, value in record._asdict().items() if isinstance(value, (int, float)) and name != "round"}
+    flat |= {f"flips/{layer}": share for layer, share in (record.layer_flips or {}).items()}
+    flat |= {f"sureness/{place / SURENESS_BINS}": share for place, share in enumerate(record.sureness or ())}
+    return {name: float(value) for name, value in flat.items()}
+
+
+class TensorBoard:
+    """Event files in the run's own folder, so that `tensorboard --logdir runs` shows them all.
+
+    They are written anew whenever a run goes on, which takes milliseconds: a kill may have lost what was not yet flushed.
+    """
+
+    def __init__(self, run: RunFolder) -> None:
+        from tensorboardX import SummaryWriter
+
+        folder = run.path / EVENTS
+        if folder.exists():
+            shutil.rmtree(folder)
+        self._writer = SummaryWriter(str(folder), purge_step=1)  # a TensorBoard that is watching forgets what it has read
+        self._writer.add_text("config", "".join(f"    {line}\n" for line in config_file.to_toml(run.experiment).splitlines()))
+
+    def has(self, round: int) -> bool:
+        """Nothing: it is all written anew."""
+        return False
+
+    def log(self, record: Record, when: float) -> None:
+        """One scalar a number."""
+        for name, value in numbers(record).items():
+            self._writer.add_scalar(name, value, record.round, walltime=when)
+        self._writer.flush()
+
+    def close(self, complete: bool) -> None:
+        """Flush."""
+        self._writer.close()
+
+
+class MLflow:
+    """A run in MLflow's store, `MLFLOW_TRACKING_URI` or MLflow's own default. Which one it is, mlflow.json remembers."""
+
+    def __init__(self, run: RunFolder) -> None:
+        from mlflow import MlflowClient, get_tracking_uri
+
+        logging.getLogger("mlflow").setLevel(logging.WARNING)
+        note = run.path / MLFLOW_RUN
+        self._rounds: set[int] = set()
+        if note.exists():
+            known = json.loads(note.read_text())
+            self._client, self._run = MlflowClient(known["uri"]), known["run"]
+            self._client.update_run(self._run, status="RUNNING")
+            self._rounds = {metric.step for metric in self._client.get_metric_history(self._run, "accuracy")}
+        else:
+            self._client = MlflowClient(get_tracking_uri())
+            self._run = self._begin(run)
+            write_atomic(note, json.dumps({"uri": get_tracking_uri(), "run": self._run}) + "\n")
+
+    def _begin(self, run: RunFolder) -> str:
+        from mlflow.entities import Param
+
+        found = self._client.get_experiment_by_name(EXPERIMENT)
+        home = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
+        begun: str = self._client.create_run(home, run_name=run.path.resolve().name).info.run_id
+        self._client.log_batch(begun, params=[Param(key, str(value)) for key, value in run.experiment.flat().items()])
+        return begun
+
+    def has(self, round: int) -> bool:
+        """Whether it arrived before; a round's numbers go together."""
+        return round in self._rounds
+
+    def log(self, record: Record, when: float) -> None:
+        """One metric a number."""
+        from mlflow.entities import Metric
+
+        metrics = [Metric(name, value, int(1000 * when), record.round) for name, value in numbers(record).items()]
+        self._client.log_batch(self._run, metrics)
+
+    def close(self, complete: bool) -> None:
+        """Tell how it ended."""
+        self._client.set_terminated(self._run, "FINISHED" if complete else "KILLED")
+
+
+class Kind(NamedTuple):
+    """What `track=` can be."""
+
+    start: Callable[[RunFolder], Tracker]
+    package: str
+
+
+KINDS = {"tensorboard": Kind(TensorBoard, "tensorboardX"), "mlflow": Kind(MLflow, "mlflow")}
+
+
+def checked(kind: str) -> str:
+    """The name of a tracker that is there.
+
+    Raises:
+        ConfigError: there is none of that name, or its package is not installed.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"track cannot be '{kind}'{nearest(kind, KINDS)}")
+    package = KINDS[kind].package
+    if importlib.util.find_spec(package) is None:
+        raise ConfigError(f"track={kind} needs the package {package}, which is not installed: pip install 'bifl[{kind}]'")
+    return kind
+
+
+def followed(rounds: Iterable[Record], run: RunFolder, kind: str | None) -> Iterator[Record]:
+    """Hand the rounds of a run on as they come, and log them, those of the past too where they are missing."""
+    if kind is None:
+        yield from rounds
+        return
+    log = _Log(run, kind)
+    try:
+        for record in rounds:
+            log.add(record)
+            yield record
+        log.catch_up()
+    finally:
+        log.close()
+
+
+class _Log:
+    """A tracker that begins with the first news, when nobody else can be writing into the folder, and that may fail."""
+
+    def __init__(self, run: RunFolder, kind: str) -> None:
+        self._run, self._kind = run, kind
+        self._tracker: Tracker | None = None
+        self._done, self._failed = 0, False
+
+    def add(self, record: Record) -> None:
+        """A round is complete."""
+        if record.round == self._done + 1:
+            self._attempt(lambda: self._log([record]))
+        else:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Log what rounds.jsonl has and the log has not."""
+        self._attempt(lambda: self._log(self._run.records()[self._done :]))
+
+    def close(self) -> None:
+        """The end, for now."""
+        tracker = self._tracker
+        if tracker is not None:
+            self._attempt(lambda: tracker.close(self._done == self._run.experiment.rounds))
+
+    def _log(self, records: list[Record]) -> None:
+        self._tracker = tracker = self._tracker or KINDS[self._kind].start(self._run)
+        when = time.time() - sum(record.seconds for record in records)
+        for record in records:
+            when += record.seconds
+            if not tracker.has(record.round):
+                tracker.log(record, when)
+            self._done = record.round
+
+    def _attempt(self, deed: Callable[[], Any]) -> None:
+        """Do it; whatever a tracker's trouble is, a disk or a server, it is told once and no reason to lose a training."""
+        if self._failed:
+            return
+        try:
+            deed()
+        except Exception as error:
+            self._failed = True
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            print(f"bifl: track={self._kind} failed, the run goes on without it ({reason})", file=sys.stderr)

@@ -1,0 +1,142 @@
+"""What a file of messages or a model says, for `bifl inspect`: header, bytes of every section, bits per weight by layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from bifl import codec
+from bifl.core.message import Message
+from bifl.errors import DataError
+from bifl.exchanges import exchanges_of
+from bifl.experiment import config_file
+from bifl.experiment.setup import build
+from bifl.export.model import MAGIC, Model, embedded
+from bifl.registry import without_folder
+from bifl.runs.folder import CONFIG
+from bifl.runs.mailbox import FOLDER, Mailbox
+
+
+class Layer(NamedTuple):
+    """A tensor of the coded vector and what its symbols cost."""
+
+    name: str
+    shape: tuple[int, ...]
+    weights: int
+    bits: float
+
+
+class FileContents(NamedTuple):
+    """What a file contains, for people."""
+
+    facts: dict[str, str]
+    sections: dict[str, int]  # bytes
+    layers: list[Layer]  # empty where the network is not known
+    parameters: int  # what "bits per parameter" divides by; 0 where the network is not known
+
+
+def read_file(path: Path, trust: bool = False) -> FileContents:
+    """Read a message or a model file.
+
+    A message that lies in the folder of its run is decoded in its context, which the run's earlier broadcasts give. `trust` allows
+    to run the Python files that the model or the run's configuration names.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror}") from error
+    if data.startswith(MAGIC):
+        return _model(path, data, trust)
+    header = codec.read_header(data)
+    run = _run_of(path)
+    known = None if run is None else _context(run, header, trust)
+    facts = _facts(header, known)
+    if header.context == bytes(8) or (known is not None and known.digest == header.context):
+        message = codec.decode(data, known)
+        return FileContents(facts, header.sections(), _layers(data, message, known), known.layout.parameters if known else 0)
+    return FileContents(facts, header.sections(), [], known.layout.parameters if known else 0)
+
+
+def _model(path: Path, data: bytes, trust: bool) -> FileContents:
+    model, message = Model.read(path, trust), embedded(data)
+    header, layout = codec.read_header(message), model.layout()
+    facts = {
+        "network": f"{without_folder(model.network.name)}, {model.classes} classes",
+        "forward": f"{model.forward.name} weights",
+    }
+    facts["pixels"] = f"/255, mean {model.mean}, deviation {model.std}"
+    constants = 4 * len(model.constants)
+    sections = {"model header": len(data) - len(message) - constants - 4, **header.sections()}
+    sections |= ({"constants": constants} if constants else {}) | {"file checksum": 4}
+    plain = codec.Context(layout, header.round)
+    layers = _layers(message, model.message, plain)
+    spelled = {key: value for key, value in _facts(header, plain).items() if key not in ("kind", "sender")}
+    return FileContents(facts | spelled, sections, layers, layout.parameters)
+
+
+def _facts(header: codec.Header, known: codec.Context | None) -> dict[str, str]:
+    alphabet = header.spelled_alphabet()
+    votes = f" 0 … {header.total}, each worth {header.unit} images" if header.total else ""
+    precision = f"{header.precision} binary digits" if header.precision else "float32"
+    if header.context == bytes(8):
+        digest = "none needed"
+    else:
+        ours = "" if known is None else ", the run's" if known.digest == header.context else ", not the run's: symbols not decoded"
+        digest = header.context.hex() + (ours or ": symbols not decoded, the file lies in no run's messages folder")
+    return {
+        "kind": codec.KINDS[header.kind], "round": str(header.round),
+        "sender": f"client {header.sender}, {header.weight} images" if header.kind == 1 else "server",
+        "model": header.model.hex() if any(header.model) else "any",
+        "symbols": f"{header.symbols:,} {alphabet.name}{votes}", "coder": codec.CODERS[header.coder], "context": digest,
+        "reals": f"{header.reals:,}, {precision}", "scales": f"{header.scales:,}", "format": f"version {header.version}",
+        "checksum": "ok",
+    }  # fmt: skip
+
+
+def _layers(data: bytes, message: Message, known: codec.Context | None) -> list[Layer]:
+    if known is None:
+        return []
+    bits = codec.bits_by_weight(data, message, known)
+    if message.about is not None:
+        if message.about.positions is None:
+            return []  # the symbols are about no single weights
+        spread = np.zeros(known.layout.count)
+        spread[message.about.positions] = bits
+        bits = spread
+    return [
+        Layer(tensor.name, tensor.shape, tensor.size, float(part.sum()))
+        for tensor, part in zip(known.layout.coded, known.layout.split(bits), strict=True)
+    ]
+
+
+def _run_of(path: Path) -> Path | None:
+    """The run in whose messages folder the file lies."""
+    for folder in path.resolve().parents:
+        if folder.name == FOLDER and (folder.parent / CONFIG).is_file():
+            return folder.parent
+    return None
+
+
+def _context(run: Path, header: codec.Header, trust: bool) -> codec.Context | None:
+    """What both ends knew when a message of this run was sent; None where the run's earlier messages were not kept."""
+    try:
+        return _replayed(run, header, trust)
+    except FileNotFoundError:
+        return None
+
+
+def _replayed(run: Path, header: codec.Header, trust: bool) -> codec.Context:
+    """The context of a message: what its run's broadcasts had led to when it was sent."""
+    experiment = config_file.read(run / CONFIG, trust)
+    world = build(experiment)
+    public, mailbox = world.public, Mailbox(run)
+    exchanges = exchanges_of(experiment, world.algorithm, world.network, world.data.images.shape[1:])
+    while True:
+        for exchange in exchanges:
+            context = exchange.context(public)
+            if context.round >= header.round and bytes.fromhex(context.layout.fingerprint) == header.model:
+                return context
+            news = mailbox.broadcast(context.round, exchange.name).read_bytes()
+            public = exchange.advance(public, codec.decode(news, context))

@@ -1,0 +1,42 @@
+"""What batch-norm sees in a network: the moments of its inputs, on a client's images or on noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bifl.core.forward import Forward
+from bifl.core.message import Floats
+from bifl.core.randomness import stream
+from bifl.core.state import Public
+from bifl.nn.network import Network
+from bifl.training.samples import Samples
+from bifl.training.threads import one_thread
+
+_NOISE = 64  # images
+
+
+@one_thread()
+@torch.no_grad()
+def image_moments(
+    network: Network, public: Public, forward: Forward, samples: Samples, part: Tensor, number: int, most: int
+) -> Floats:
+    """(moments,) of the inputs of every batch-norm in the public model, on at most so many of a client's images."""
+    network.show(public.weights, public.real, forward)
+    network.train_norms()
+    order = stream(public.seed, public.round, number, "statistics").permutation(len(part))
+    return network.input_moments(samples.batch(part[torch.from_numpy(order[:most])])[0])
+
+
+@one_thread()
+@torch.no_grad()
+def noise_squares(network: Network, public: Public, forward: Forward, shape: tuple[int, ...]) -> Floats:
+    """(channels,) E[x²] of every batch-norm input where images are noise, half of it the same all over an image."""
+    network.show(public.weights, public.real, forward)
+    network.train_norms()
+    dice = np.random.default_rng(0)
+    images = (dice.standard_normal((_NOISE, *shape)) + dice.standard_normal((_NOISE, *[1] * len(shape)))) / np.sqrt(2)
+    noise = torch.from_numpy(images.astype(np.float32)).to(network.device, memory_format=torch.channels_last)
+    _, squares = np.split(network.input_moments(noise), 2)
+    return squares

@@ -1,0 +1,78 @@
+"""The layout keeps what CONTRIBUTING.md promises: a small core, one name a module, imports one way, short files and functions."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections import Counter
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "bifl"
+MODULES = {
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+LONGEST_FILE, LONGEST_FUNCTION = 310, 60  # lines
+
+
+def imported(path: Path) -> set[str]:
+    """Modules of ours that are imported when a module is: what stands in functions comes later."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "bifl":
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else str(node.module) for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name in MODULES}
+    return found - {"bifl"}
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    graph = {name: imported(path) - {name} for name, path in MODULES.items()}
+    for name in graph:  # a module cannot be had without its packages
+        if name.count(".") > 1 and (package := name.rpartition(".")[0]) in graph:
+            graph[package].discard(name)
+    tuple(TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+def test_no_two_modules_have_one_name() -> None:
+    modules = [path.stem for path in MODULES.values() if path.stem not in ("__init__", "__main__")]
+    packages = {path.parent.name for path in MODULES.values() if path.stem == "__init__"} - {"bifl"}
+    names = Counter([*modules, *packages - {"paper"}])  # the paper's algorithms, and the package of its values and studies
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_few_modules_lie_beside_the_packages() -> None:
+    assert len(list(PACKAGE.glob("*.py"))) <= 8
+
+
+@pytest.mark.parametrize("folder", ["src", "tests", "benchmarks"])
+def test_files_and_functions_are_short(folder: str) -> None:
+    long = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        text = path.read_text()
+        if len(text.splitlines()) > LONGEST_FILE:
+            long.append(f"{path.relative_to(ROOT)}: {len(text.splitlines())} lines")
+        functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+        sizes = {node.name: (node.end_lineno or node.lineno) - node.lineno + 1 for node in functions}
+        long += [f"{path.relative_to(ROOT)}: {name} takes {size} lines" for name, size in sizes.items() if size > LONGEST_FUNCTION]
+    assert long == []
+
+
+@pytest.mark.parametrize(
+    ("imports", "without"),
+    [
+        ("bifl.core", ("torch", "scipy", "numba", "bifl.nn", "bifl.engine", "bifl.codec", "bifl.experiment")),
+        ("bifl.algorithms", ("torch", "bifl.nn", "bifl.engine")),
+        ("bifl.codec", ("torch", "bifl.nn", "bifl.engine")),
+    ],
+)
+def test_an_import_does_not_bring_more_than_it_needs(imports: str, without: tuple[str, ...]) -> None:
+    program = f"import sys, {imports}; sys.exit(repr([name for name in {without} if name in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == "[]"

@@ -1,0 +1,57 @@
+"""What may import what: storage, tables and reports do not know the simulator."""
+
+from __future__ import annotations
+
+import argparse
+import pkgutil
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from bifl.cli.dispatch import function
+from bifl.cli.parser import parser
+from tests.commands import refused
+
+STORAGE = ("bifl.runs", "bifl.show", "bifl.report", "bifl.experiment", "bifl.data", "bifl.export")
+
+
+def loaded(program: str, *modules: str) -> list[str]:
+    """Which of these modules a program has imported in the end."""
+    ask = f"import sys; print(*[name for name in {modules} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", f"{program}\n{ask}"], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("package", STORAGE)
+def test_storage_does_not_import_the_simulator(package: str) -> None:
+    names = [package, *(f"{package}.{module.name}" for module in pkgutil.iter_modules(import_module(package).__path__))]
+    assert len(names) > 1
+    assert not loaded("\n".join(f"import {name}" for name in names), "bifl.engine", "bifl.deploy", "flwr")
+
+
+def test_names_that_need_no_torch_do_not_wait_for_it() -> None:
+    program = "import bifl, bifl.cli, bifl.errors, bifl.files, bifl.registry, bifl.runs.mailbox, bifl.experiment.presets"
+    assert not loaded(program, "torch", "numpy", "rich", "flwr")
+
+
+def places(command: argparse.ArgumentParser) -> list[str]:
+    """Where the functions of a command and of all below it stand."""
+    own = command.get_default("command")
+    inner = [action.choices for action in command._actions if isinstance(action, argparse._SubParsersAction)]
+    return ([own] if own else []) + [place for choices in inner for below in choices.values() for place in places(below)]
+
+
+def test_every_command_has_a_function() -> None:
+    found = places(parser())
+    assert len(found) == 13
+    for place in found:
+        assert function(place).__name__ == place.partition(":")[2]
+
+
+def test_a_command_that_needs_flower_says_so() -> None:
+    program = "import sys; sys.modules['flwr'] = None; from bifl.cli import main; sys.exit(main(['server', 'rounds=1']))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "this command needs Flower" in refused(done)
+    assert "pip install 'bifl[flower]'" in refused(done)

@@ -1,0 +1,56 @@
+"""Clients that do nothing in a round: nobody trains for nothing, and what wakes them is counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bifl
+import tests.algorithms  # noqa: F401
+from bifl.engine import seat
+from bifl.engine.simulator import Simulation
+from bifl.experiment.setup import build, sampled
+from tests.federation import deploy, neighbours, quick, same, simulated
+from tests.grid import Clock
+
+
+@pytest.mark.parametrize(("algorithm", "trainings"), [("fedavg", 2), ("fttq", 2), ("biml", 10), ("hybrid", 10)])
+def test_nobody_trains_whose_work_is_thrown_away(algorithm: str, trainings: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: all ten clients trained where two uploaded and nothing is remembered of the others."""
+    trained: list[int] = []
+    train = getattr(seat, "train")  # noqa: B009
+
+    def noted(client: Any, *rest: Any) -> Any:
+        trained.append(client.number)
+        return train(client, *rest)
+
+    monkeypatch.setattr(seat, "train", noted)
+    experiment = bifl.Experiment(algorithm=algorithm, participation=0.2, clients=10, rounds=1, workers=1)
+    list(bifl.simulate(experiment))
+    assert len(trained) == trainings
+    assert set(sampled(experiment, 10, 1)) <= set(trained)
+
+
+@pytest.mark.parametrize("algorithm", ["example_adam", "biml", "fedavg"])
+def test_a_simulation_counts_what_a_deployment_sends_to_those_who_slept(
+    algorithm: str, tmp_path: Path, small: Path, clock: Clock
+) -> None:
+    """Where a broadcast is a change of the model, who missed some must be sent the model. Before: it was not counted."""
+    experiment = quick(small, algorithm=algorithm, clients=5, rounds=6, participation=0.2, idle="sleep")
+    alone = simulated(tmp_path / "one", experiment)
+    records = deploy(neighbours(tmp_path, 5), tmp_path / "deployed", experiment)
+    same(alone, tmp_path / "deployed")
+    assert any(record.catch_up_bytes for record in records) == (algorithm == "example_adam")
+
+
+def test_a_continued_run_counts_the_same_bytes(tmp_path: Path, small: Path) -> None:
+    """Who had slept when the run was stopped is woken by the same messages afterwards."""
+    experiment = quick(small, algorithm="example_adam", clients=5, rounds=6, participation=0.2, idle="sleep")
+    whole = list(bifl.simulate(experiment))
+    (tmp_path / "state").mkdir()
+    parts = (Simulation(build(experiment.changed({"rounds": rounds})), tmp_path / "state") for rounds in (2, 3, 6))
+    records = [record for part in parts for record in part]
+    assert [record._replace(seconds=0) for record in records] == [record._replace(seconds=0) for record in whole]
+    assert any(record.catch_up_bytes for record in records[3:])
