@@ -15,7 +15,7 @@ from bifl.core import Client
 from bifl.core.forward import Forward, Latent, binary, real, ternary
 from bifl.errors import ConfigError
 from bifl.nn.binarize import binarize
-from bifl.nn.models import celeba_cnn, femnist_cnn, mnist_cnn
+from bifl.nn.models import celeba_cnn, cnn4, femnist_cnn, mnist_cnn
 from bifl.nn.network import Network, PlainNetwork
 from bifl.nn.optimizers import Adam, Sgd
 from bifl.nn.straight_through import straight_through_sign
@@ -201,7 +201,12 @@ def test_the_learning_rate_steps_after_the_named_rounds() -> None:
 
 @pytest.mark.parametrize(
     ("factory", "classes", "count", "image"),
-    [(mnist_cnn, 10, 82_242, (1, 28, 28)), (femnist_cnn, 62, 6_608_026, (1, 28, 28)), (celeba_cnn, 2, 31_078, (3, 84, 84))],
+    [
+        (mnist_cnn, 10, 82_242, (1, 28, 28)),
+        (femnist_cnn, 62, 6_608_026, (1, 28, 28)),
+        (celeba_cnn, 2, 31_078, (3, 84, 84)),
+        (cnn4, 10, 390_880, (1, 28, 28)),
+    ],
 )
 def test_the_papers_networks(factory: Callable[[int], nn.Module], classes: int, count: int, image: tuple[int, int, int]) -> None:
     network = Network(factory(classes))

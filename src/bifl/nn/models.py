@@ -1,8 +1,9 @@
-"""The paper's networks (§4), as plain PyTorch modules: which of their weights are binary is decided outside, in `network`."""
+"""The paper's networks (§4) and others of the field, as plain PyTorch modules: what of them is binary is decided in `network`."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import pairwise
 
 from torch import nn
 
@@ -64,3 +65,12 @@ def celeba_cnn(classes: int) -> nn.Module:
             }
         )
     )
+
+
+@model
+def cnn4(classes: int) -> nn.Module:
+    """Four 3×3 convolutions of 32 to 256 channels and a linear layer, for 28×28 grey images: 390,880 parameters."""
+    blocks: dict[str, nn.Module] = {}
+    for number, (inputs, outputs) in enumerate(pairwise((1, 32, 64, 128, 256)), start=1):
+        blocks |= _block(number, inputs, outputs, activation=nn.ReLU)
+    return nn.Sequential(OrderedDict(blocks | {"flatten": nn.Flatten(), "linear5": nn.Linear(256, classes, bias=False)}))
