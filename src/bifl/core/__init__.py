@@ -6,19 +6,22 @@ Numpy only: importing it does not wait for PyTorch. docs/adding-an-algorithm.md 
 """
 
 from bifl.core.algorithm import Algorithm, Schedule, register, take_over
+from bifl.core.compression import compressed
 from bifl.core.exchange import Exchange
 from bifl.core.forward import Forward, Latent, binary, real, ternary
 from bifl.core.layout import Layout
 from bifl.core.message import BINARY, FLOAT16, FLOAT32, NOTHING, TERNARY, Alphabet, Floats, Message, Selection, Votes
 from bifl.core.randomness import random_positions, random_signs, random_words, stream, stream_seed
-from bifl.core.rules import blend, blend_signs, floats, majority, means, ml_pu, replace, sign, signs, votes
+from bifl.core.rotation import rotate, rotated_length, unrotate
+from bifl.core.rules import blend, blend_signs, change, changed, floats, majority, means, ml_pu, replace, sign, signs, votes
 from bifl.core.state import Client, Judge, Public, Sent, Server
 from bifl.core.sums import ExactSum, Tally, Total, mean
 
 __all__ = [
     "BINARY", "FLOAT16", "FLOAT32", "NOTHING", "TERNARY", "Algorithm", "Alphabet", "Client", "ExactSum", "Exchange",
     "Floats", "Forward", "Judge", "Latent", "Layout", "Message", "Public", "Schedule", "Selection", "Sent", "Server",
-    "Tally", "Total", "Votes", "binary", "blend", "blend_signs", "floats", "majority", "mean", "means", "ml_pu",
-    "random_positions", "random_signs", "random_words", "real", "register", "replace", "sign", "signs", "stream",
-    "stream_seed", "take_over", "ternary", "votes",
+    "Tally", "Total", "Votes", "binary", "blend", "blend_signs", "change", "changed", "compressed", "floats",
+    "majority", "mean", "means", "ml_pu", "random_positions", "random_signs", "random_words", "real", "register",
+    "replace", "rotate", "rotated_length", "sign", "signs", "stream", "stream_seed", "take_over", "ternary", "unrotate",
+    "votes",
 ]  # fmt: skip

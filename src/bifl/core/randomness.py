@@ -44,6 +44,11 @@ def stream_seed(seed: int, round: int, sender: int | None, name: str) -> int:
     return _entropy(seed, round, sender, name) & (2**64 - 1)
 
 
+def forward_key(seed: int, round: int, sender: int) -> int:
+    """`Latent.key` of a client in a round: what its forward draws, the server can draw again."""
+    return stream_seed(seed, round, sender, "forward")
+
+
 def random_words(generator: np.random.Generator, count: int) -> npt.NDArray[np.uint64]:
     """(count,) random bits, 64 at a time."""
     words: npt.NDArray[np.uint64] = generator.bit_generator.random_raw(count)

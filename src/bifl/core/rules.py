@@ -57,6 +57,19 @@ def means(tally: Tally, public: Public, server: Server) -> Message:
     return Message(tally.mean.astype(np.float32), FLOAT32, tally.real)
 
 
+# ---- changes instead of weights --------------------------------------------------------------------------------------
+
+
+def change(client: Client, public: Public) -> Floats:
+    """(count,) how far training moved the weights from the public ones, where clients continue from those (`replace`)."""
+    return client.aux - public.weights
+
+
+def changed(upload: Message, public: Public, by: Floats) -> Message:
+    """What an upload stands for that tells a change: the public weights and that. For `reads`."""
+    return upload._replace(symbols=public.weights + by, alphabet=FLOAT32, about=None)
+
+
 # ---- update ----------------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from bifl.core.layout import Layout
 from bifl.core.message import NOTHING, Floats, Message
-from bifl.core.randomness import stream
+from bifl.core.randomness import forward_key, stream
 
 
 class Public(NamedTuple):
@@ -26,14 +26,19 @@ class Public(NamedTuple):
     scales: Floats = NOTHING  # the last broadcast's
     news: Message | None = None  # the last broadcast
     before: Message | None = None  # the one before it: both together tell the coder how weights change
+    voters: int = 1  # how many clients are drawn to upload in a round
 
     def stream(self, sender: int | None, name: str) -> np.random.Generator:
         """An algorithm's own random numbers in the round under way, which server and clients can both derive (see `randomness`)."""
         return stream(self.seed, self.round + 1, sender, f"algorithm {name}")
 
+    def forward_key(self, sender: int) -> int:
+        """`Latent.key` of a client in the round under way: the server can draw what the client's forward drew of it."""
+        return forward_key(self.seed, self.round + 1, sender)
+
     def bare(self, round: int) -> Public:
-        """Only what everyone knows from the start: seed, layout and the round. A message's selection may depend on nothing else."""
-        return Public(self.seed, round, self.layout, NOTHING, NOTHING)
+        """Only what everyone knows from the start: seed, layout, voters and the round. A message's selection depends on no more."""
+        return Public(self.seed, round, self.layout, NOTHING, NOTHING, voters=self.voters)
 
 
 class Client(NamedTuple):

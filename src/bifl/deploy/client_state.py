@@ -29,7 +29,7 @@ from bifl.engine import checkpoint
 from bifl.engine.catch_up import BEFORE, MODEL, Update, digest, restored
 from bifl.engine.worker import Job, Worker
 from bifl.errors import ConfigError, RunError
-from bifl.experiment.setup import fitting_network
+from bifl.experiment.setup import first_public, fitting_network
 from bifl.files import write_atomic, writing
 
 __all__ = ["Damaged", "Home", "Images"]
@@ -143,7 +143,7 @@ class Home:
         parts = {self.number: np.arange(len(train.labels))}
         shards = {self.number: np.arange(len(train.labels), len(data.labels))}
         network = fitting_network(experiment, data)
-        fresh = Public(experiment.seed, 0, network.layout, *network.initial())
+        fresh = first_public(experiment, network, experiment.clients)
         with _reading(self.folder):
             past = [known for known in checkpoint.rounds_of(self.folder, self.number) if known <= round]
             trained = {self.number: past[-1]} if past else {}

@@ -57,7 +57,7 @@ def build(experiment: Experiment, kind: type[Network] = Network, data: Dataset |
     share = held_share(experiment, data)
     parts, shards = zip(*(cut(hand, share, experiment.seed, number) for number, hand in enumerate(hands)), strict=True)
     network = fitting_network(experiment, data, kind)
-    public = Public(experiment.seed, 0, network.layout, *network.initial())
+    public = first_public(experiment, network, len(parts))
     return World(experiment, experiment.build(), data, network, list(parts), list(shards), held, public)
 
 
@@ -68,9 +68,14 @@ def serve(experiment: Experiment) -> World:
         raise ConfigError(f"algorithm '{short(experiment.algorithm.name)}' is centralised, it has no clients: use bifl run")
     held, _ = hold_out(len(data.labels), algorithm.validation, experiment.seed)
     network = fitting_network(experiment, data)
-    public = Public(experiment.seed, 0, network.layout, *network.initial())
+    public = first_public(experiment, network, experiment.clients)
     nobody = [np.zeros(0, np.int64)] * experiment.clients
     return World(experiment, algorithm, data, network, nobody, nobody, held, public)
+
+
+def first_public(experiment: Experiment, network: Network, clients: int) -> Public:
+    """The public state before the first round: the common initialisation."""
+    return Public(experiment.seed, 0, network.layout, *network.initial(), voters=voters(experiment, clients))
 
 
 def held_share(experiment: Experiment, data: Dataset) -> float:
@@ -175,10 +180,14 @@ def device_of(experiment: Experiment) -> torch.device:
 
 def sampled(experiment: Experiment, clients: int, round: int, barred: Collection[int] = ()) -> list[int]:
     """The clients that upload in a round: a random ⌈λM⌉ of them, as far as there are so many that are not barred."""
-    count = max(1, math.ceil(experiment.participation * clients - 1e-9))  # 0.07·100 is 7, not 7.000000000000001
     generator = stream(experiment.seed, round, None, "voters")
     drawn = [number for number in generator.permutation(clients).tolist() if number not in barred]
-    return sorted(drawn[:count])
+    return sorted(drawn[: voters(experiment, clients)])
+
+
+def voters(experiment: Experiment, clients: int) -> int:
+    """How many clients are drawn to upload in a round: ⌈λM⌉."""
+    return max(1, math.ceil(experiment.participation * clients - 1e-9))  # 0.07·100 is 7, not 7.000000000000001
 
 
 def plan(experiment: Experiment, round: int) -> Plan:

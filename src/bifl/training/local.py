@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bifl.core.forward import Forward, Latent
-from bifl.core.randomness import stream, stream_seed
+from bifl.core.randomness import forward_key, stream, stream_seed
 from bifl.core.state import Client
 from bifl.nn.network import Network
 from bifl.nn.optimizers import OPTIMIZERS
@@ -61,7 +61,7 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
     torch.default_generator.manual_seed(drawn)
     if network.device.type == "cuda":
         torch.cuda.manual_seed(drawn)
-    key = stream_seed(plan.seed, plan.round, client.number, "forward")
+    key = forward_key(plan.seed, plan.round, client.number)
     generator = stream(plan.seed, plan.round, client.number, "batches")
     start = torch.from_numpy(client.start).to(network.device)
     steps = plan.epochs * len(_starts(len(index), plan.batch))

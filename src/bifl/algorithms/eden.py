@@ -1,0 +1,94 @@
+"""EDEN (Vargaftik et al., 2022): updates in a random rotation, signs of a share p of the coordinates and one scale.
+
+Without p it takes as many coordinates as make about ten signs of every coordinate from all voters together: the error of the mean
+update is then about a seventh of an update's square, whoever many vote (docs/research.md).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from bifl.core import (
+    BINARY,
+    Algorithm,
+    Client,
+    Forward,
+    Message,
+    Public,
+    Selection,
+    binary,
+    change,
+    changed,
+    compressed,
+    means,
+    real,
+    register,
+    replace,
+    rotate,
+    rotated_length,
+    unrotate,
+)  # fmt: skip
+from bifl.errors import ConfigError
+
+ENOUGH = 10  # signs of a coordinate from all voters together
+FORWARDS = {"real": real, "binary": binary}
+
+
+def length(public: Public, p: float) -> int:
+    """How many coordinates an upload tells of: a share p; 0 takes as many as the voters of a round need together."""
+    return max(1, round((p or min(1.0, ENOUGH / public.voters)) * public.layout.count))
+
+
+def window(public: Public, sender: int, p: float) -> slice:
+    """Which they are, once the vector is rolled: a random rotation has no special ones, so neighbours do."""
+    start = int(public.stream(sender, "coordinates").integers(rotated_length(public.layout.count)))
+    return slice(start, start + length(public, p))
+
+
+def selects(public: Public, sender: int | None, p: float) -> Selection | None:
+    """Uploads are about coordinates, the broadcast about all weights."""
+    return None if sender is None else Selection(length(public, p))
+
+
+def upload(client: Client, public: Public, p: float) -> Message:
+    """Signs, and the scale that makes the mean of many such uploads right: Σx²/Σ|x|."""
+    rotated = rotate(change(client, public), public.stream(client.number, "rotation"))
+    chosen = np.tile(rotated, 2)[window(public, client.number, p)]
+    scale = np.square(rotated, dtype=np.float64).sum() / max(float(np.abs(rotated).sum(dtype=np.float64)), 1e-30)
+    return Message((chosen > 0).astype(np.uint8), BINARY, client.real, np.array([scale], np.float32))
+
+
+def reads(upload: Message, public: Public, p: float) -> Message:
+    """The update that an upload stands for."""
+    sender, total = upload.sender or 0, rotated_length(public.layout.count)
+    rotated = np.zeros(2 * total, np.float32)
+    rotated[window(public, sender, p)] = upload.values() * (upload.scales[0] * np.float32(total / length(public, p)))
+    by = unrotate(rotated[:total] + rotated[total:], public.layout.count, public.stream(sender, "rotation"))
+    return changed(upload, public, by)
+
+
+def share(p: float) -> float:
+    """p as the config gave it, or an error."""
+    if not 0 <= p <= 1:
+        raise ConfigError(f"algorithm.p must be a share of the coordinates, from 0 (chosen by the number of voters) to 1, not {p}")
+    return p
+
+
+def forward_of(name: str) -> Forward:
+    """The forward that the config names, or an error."""
+    if name not in FORWARDS:
+        raise ConfigError(f"algorithm.forward must be real or binary, not '{name}'")
+    return FORWARDS[name]
+
+
+@register
+def eden(p: float = 0.0, forward: str = "real", down: str = "float") -> Algorithm:
+    """FedAvg by signs of a share p of the rotated update; p=0 chooses it by the number of voters."""
+    p = share(p)
+    algorithm = Algorithm(
+        partial(upload, p=p), means, replace,
+        reads=partial(reads, p=p), selects=partial(selects, p=p), forward=forward_of(forward), keeps=(),
+    )  # fmt: skip
+    return compressed(algorithm, down)

@@ -1,0 +1,75 @@
+"""murmur, what bifl recommends: FedAvg at about 0.1 bit up and 1 bit down, everything included.
+
+A client sends its update in a random rotation, of every `group` coordinates only which is loudest, and its sign (`core.loudest`).
+The more vote, the less each must say: the default group grows with the number of voters. The server broadcasts the sign of the
+change and remembers what that could not say (`core.compression`). Clients remember nothing.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from bifl.algorithms.eden import forward_of
+from bifl.core import (
+    Algorithm,
+    Client,
+    Message,
+    Public,
+    Selection,
+    change,
+    changed,
+    compressed,
+    means,
+    register,
+    replace,
+    rotate,
+    rotated_length,
+    unrotate,
+)  # fmt: skip
+from bifl.core.loudest import MOST, groups, loud_alphabet, loudest, spread
+from bifl.errors import ConfigError
+
+PER_VOTER = 1.3  # of the numbers in a group: the mean update then errs by about a seventh of an update's square
+
+
+def group_of(public: Public, group: int) -> int:
+    """How many coordinates make a group: as given, or the largest power of two that is not above 1.3 times the voters."""
+    return group or min(MOST, 1 << (max(1, int(PER_VOTER * public.voters)).bit_length() - 1))
+
+
+def selects(public: Public, sender: int | None, group: int) -> Selection | None:
+    """Uploads are about groups of coordinates, the broadcast about all weights."""
+    return None if sender is None else Selection(groups(public.layout.count, group_of(public, group)))
+
+
+def upload(client: Client, public: Public, group: int) -> Message:
+    """The loudest of every group, and the scale that makes the mean of many such uploads right: Σx² / Σ|x of the loudest|."""
+    size = group_of(public, group)
+    rotated = rotate(change(client, public), public.stream(client.number, "rotation"))
+    heard = rotated[: public.layout.count]  # the few behind are as good as these: no coordinate of a random rotation is special
+    symbols = loudest(heard, size)
+    told = float(np.dot(spread(symbols, size, len(heard)), heard))
+    scale = np.square(rotated, dtype=np.float64).sum() / max(told, 1e-30)
+    return Message(symbols, loud_alphabet(size), client.real, np.array([scale], np.float32))
+
+
+def reads(upload: Message, public: Public, group: int) -> Message:
+    """The update that an upload stands for."""
+    count, size = public.layout.count, group_of(public, group)
+    rotated = np.zeros(rotated_length(count), np.float32)
+    rotated[:count] = spread(upload.symbols, size, count) * upload.scales[0]
+    return changed(upload, public, unrotate(rotated, count, public.stream(upload.sender or 0, "rotation")))
+
+
+@register
+def murmur(group: int = 0, forward: str = "real", down: str = "sign") -> Algorithm:
+    """FedAvg at a tenth of a bit up and one bit down; forward=binary trains a network of 1-bit weights."""
+    if not 0 <= group <= MOST:
+        raise ConfigError(f"algorithm.group must be from 0 (chosen by the number of voters) to {MOST}, not {group}")
+    algorithm = Algorithm(
+        partial(upload, group=group), means, replace,
+        reads=partial(reads, group=group), selects=partial(selects, group=group), forward=forward_of(forward), keeps=(),
+    )  # fmt: skip
+    return compressed(algorithm, down)

@@ -1,0 +1,80 @@
+"""Random rotations that both ends of a message can derive: random signs, then Walsh-Hadamard transforms of blocks.
+
+A rotated vector has no large and small coordinates any more: all are about normal with the same deviation. So their signs and one
+scale say much of it, and any share of its coordinates says something of all of it (DRIVE and EDEN, Vargaftik et al. 2021, 2022).
+
+A block takes every n-th number of the vector, so all blocks hold a like mixture of the layers and one scale does for all. One pass
+leaves a vector of few large numbers far from normal, which biases what is read of it; two passes do not (docs/research.md).
+
+>>> import numpy as np
+>>> from bifl.core.randomness import stream
+>>> rotated = rotate(np.arange(5, dtype=np.float32), stream(0, 1, 2, "rotation"))
+>>> unrotate(rotated, 5, stream(0, 1, 2, "rotation")).round(3) + 0
+array([0., 1., 2., 3., 4.], dtype=float32)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bifl.core.message import Floats
+from bifl.core.randomness import random_signs
+
+_LARGEST = 4096  # of a block: more hardly makes coordinates more normal
+_PASSES = 2
+_WASTE = 64  # at most one number in so many is padding, where that is possible
+
+
+def block_size(count: int) -> int:
+    """How many numbers a block has: a power of two, as large as it can be without much padding."""
+    size = min(_LARGEST, 1 << max(count - 1, 0).bit_length())
+    while size > _WASTE and -count % size > count // _WASTE:
+        size //= 2
+    return size
+
+
+def rotated_length(count: int) -> int:
+    """How many numbers a vector of `count` has when it is rotated: whole blocks."""
+    return count + -count % block_size(count)
+
+
+def rotate(values: Floats, generator: np.random.Generator) -> Floats:
+    """(rotated_length,) the vector in a random rotation."""
+    size, length = block_size(len(values)), rotated_length(len(values))
+    rotated = np.zeros(length, np.float32)
+    rotated[: len(values)] = values
+    for signs in _signs(generator, length):
+        rotated = _dealt(_hadamard(rotated * signs, size), size)
+    return rotated
+
+
+def unrotate(rotated: Floats, count: int, generator: np.random.Generator) -> Floats:
+    """(count,) the inverse of `rotate`, given the same random numbers."""
+    size, values = block_size(count), rotated
+    for signs in reversed(_signs(generator, len(rotated))):
+        values = _hadamard(_dealt(values, len(rotated) // size), size) * signs
+    return values[:count]
+
+
+def _signs(generator: np.random.Generator, length: int) -> list[Floats]:
+    """Of every pass."""
+    return [random_signs(generator, length) for _ in range(_PASSES)]
+
+
+def _dealt(values: Floats, rows: int) -> Floats:
+    """The numbers of `rows` rows, column by column: the next pass then mixes what this one did not."""
+    return np.ascontiguousarray(values.reshape(rows, -1).T).reshape(-1)
+
+
+def _hadamard(values: Floats, size: int) -> Floats:
+    """The orthonormal Walsh-Hadamard transform of blocks that lie side by side, in place: its own inverse."""
+    half = 1
+    while half < size:  # block j is column j: what is added is never shorter than a row
+        pairs = values.reshape(size // (2 * half), 2, -1)
+        first, second = pairs[:, 0], pairs[:, 1]
+        difference = first - second
+        first += second
+        second[:] = difference
+        half *= 2
+    values *= np.float32(1 / np.sqrt(size))
+    return values
