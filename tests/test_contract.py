@@ -11,7 +11,7 @@ import pytest
 
 import bifl.algorithms  # noqa: F401
 from bifl import codec
-from bifl.core import Client, Floats, Layout, Message, Public, Server, register, stream
+from bifl.core import FLOAT32, Client, Floats, Layout, Message, Public, Server, register, stream
 from bifl.core.algorithm import Algorithms, server_turn, train_turn, upload_turn
 from bifl.core.layout import Tensor
 from bifl.core.state import remembered
@@ -73,7 +73,8 @@ class Laws:
             assert received.symbols.tobytes() == upload.symbols.astype(received.symbols.dtype).tobytes(), "survives the wire"
         opened = self.ballot.opened(received, self.public)
         assert opened.values().shape == (COUNT,), "the server reads a number for every weight"
-        self.alike.append(likeness(opened.values(), state.aux - state.start))
+        told = opened.values() - self.public.weights if opened.alphabet == FLOAT32 else opened.values()
+        self.alike.append(likeness(told, state.aux - state.start))
         blank = np.full_like(state.aux, np.nan)
         nothing = Client(blank, blank, np.full_like(state.real, np.nan), state.weight, number)
         self.clients[number] = remembered(state, self.algorithm.at(round).keeps, nothing)  # what is not kept is not missed

@@ -30,6 +30,7 @@ class Latent(NamedTuple):
     key: int = 0  # of the client and round: the only randomness, see `generator`
     scales: Tensor | None = None  # (layers,) ϑ, trained; the network puts it here
     sizes: tuple[int, ...] = ()  # how many of aux belong to each layer; the network puts it here
+    fan_in: tuple[int, ...] = ()  # how many inputs an output of each layer has; the network puts it here
     step: int = 0  # of this round's training
     training: bool = False  # as opposed to evaluating
 

@@ -67,6 +67,12 @@ class Layout:
         return tuple(sum(t.size for t in self.coded if t.layer == layer) for layer in range(len(self.layers)))
 
     @cached_property
+    def fan_in(self) -> tuple[int, ...]:
+        """How many inputs an output of each layer has."""
+        weights = {t.layer: prod(t.shape[1:]) for t in reversed(self.coded) if len(t.shape) > 1}
+        return tuple(weights.get(layer, 1) for layer in range(len(self.layers)))
+
+    @cached_property
     def trained(self) -> int:
         """How much of the real vector is trained: ϑ and affine. The rest are moments."""
         return len(self.layers) + sum(t.size for t in self.affine)

@@ -83,7 +83,9 @@ class Network:
         """Mean cross-entropy in training, with what `place` would put there; its gradients go to latent.aux and `trained`."""
         layers = len(self.layout.layers)
         with torch.set_grad_enabled(not forward.straight):
-            flat = forward.weights(latent._replace(scales=trained[:layers], sizes=self.layout.sizes, training=True))
+            flat = forward.weights(
+                latent._replace(scales=trained[:layers], sizes=self.layout.sizes, fan_in=self.layout.fan_in, training=True)
+            )
         signs, real = flat.detach(), trained.detach()
         theta = real[:layers].tolist() if forward.scaled else []
         weights = self._scaled(signs, theta) if theta else signs
@@ -144,7 +146,7 @@ class Network:
     def place(self, latent: Latent, trained: Tensor, forward: Forward) -> None:
         """Let the module compute with what `forward` makes of aux, and with the trained part of the real vector."""
         theta = trained[: len(self.layout.layers)]
-        flat = forward.weights(latent._replace(scales=theta, sizes=self.layout.sizes))
+        flat = forward.weights(latent._replace(scales=theta, sizes=self.layout.sizes, fan_in=self.layout.fan_in))
         weights = self._scaled(flat, theta.tolist()) if forward.scaled else flat
         for slot, value in zip(self._slots, Flat((weights, trained.detach()), self._cuts).tensors(), strict=True):
             slot.put(value)

@@ -1,0 +1,48 @@
+"""z-SignFedAvg (Tang et al., AAAI 2024): the sign of the update after noise is added, so that the mean of many signs is the update.
+
+With noise uniform on ±s, s·sign(Δ + noise) is Δ in the mean wherever |Δ| ≤ s. s is `width` times the layer's mean |Δ|.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from bifl.core import (
+    BINARY,
+    Algorithm,
+    Client,
+    Message,
+    Public,
+    change,
+    changed,
+    compressed,
+    means,
+    real,
+    register,
+    replace,
+)  # fmt: skip
+from bifl.errors import ConfigError
+
+
+def upload(client: Client, public: Public, width: float) -> Message:
+    """One bit a weight, and s of every layer."""
+    by = change(client, public)
+    scales = np.array([width * np.abs(part).mean() for part in public.layout.layer_parts(by)], np.float32)
+    noise = public.stream(client.number, "dither").random(len(by), np.float32) * 2 - 1
+    bits = (by + noise * public.layout.per_weight(scales) > 0).astype(np.uint8)
+    return Message(bits, BINARY, client.real, scales)
+
+
+def reads(upload: Message, public: Public) -> Message:
+    """±s."""
+    return changed(upload, public, upload.values() * public.layout.per_weight(upload.scales))
+
+
+@register
+def dither(width: float = 2.0, down: str = "float") -> Algorithm:
+    """z-SignFedAvg: signs of the update after uniform noise, as wide as `width` times its mean magnitude."""
+    if not 0 < width < float("inf"):
+        raise ConfigError(f"algorithm.width must be greater than 0, not {width}")
+    return compressed(Algorithm(partial(upload, width=width), means, replace, reads=reads, forward=real, keeps=()), down)

@@ -1,0 +1,80 @@
+"""FedMRN (Li et al., ACM MM 2024): an update is noise that both ends derive, times a mask of one bit a weight.
+
+In training the update u is replaced, more and more often, by noise n times a mask m, drawn so that the mean is u where u is between
+0 and n.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bifl.core import (
+    BINARY,
+    Algorithm,
+    Client,
+    Floats,
+    Forward,
+    Latent,
+    Message,
+    Public,
+    change,
+    changed,
+    compressed,
+    means,
+    random_words,
+    real,
+    register,
+    replace,
+)
+from bifl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@lru_cache(maxsize=2)
+def noise(key: int, count: int, width: float) -> Floats:
+    """(count,) uniform on ±width, of a client and a round; only the generator's bits are used, so both ends draw the same."""
+    words = random_words(np.random.Generator(np.random.PCG64(key)), count) >> np.uint64(40)
+    return ((words.astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23) - 1) * np.float32(width)
+
+
+def weights(latent: Latent, width: float) -> Tensor:
+    """Frozen weights plus masked noise, with probability `progress`, or else the update as far as noise can tell it."""
+    import torch
+
+    if not latent.training:
+        return latent.aux
+    update, dice = latent.aux - latent.start, latent.generator()
+    drawn = torch.from_numpy(noise(latent.key, len(update), width)).to(update.device)
+    share = (update / drawn).clamp(0, 1)
+    mask = (share.detach() + torch.rand(len(update), generator=dice)).floor().clamp(0, 1)
+    told = torch.where(torch.rand(len(update), generator=dice) < latent.progress, mask, share.detach())
+    return latent.start + (told * drawn).detach() + (update - update.detach())
+
+
+def upload(client: Client, public: Public, width: float) -> Message:
+    """The mask."""
+    by, drawn = change(client, public), noise(public.forward_key(client.number), public.layout.count, width)
+    dice = public.stream(client.number, "mask").random(len(by), np.float32)
+    return Message(np.clip(np.floor(by / drawn + dice), 0, 1).astype(np.uint8), BINARY, client.real)
+
+
+def reads(upload: Message, public: Public, width: float) -> Message:
+    """The noise that the mask keeps."""
+    return changed(upload, public, upload.symbols * noise(public.forward_key(upload.sender or 0), public.layout.count, width))
+
+
+@register
+def fedmrn(width: float = 0.01, down: str = "float") -> Algorithm:
+    """FedMRN: updates that are masked random noise; a mask of one bit a weight up."""
+    if not 0 < width < float("inf"):
+        raise ConfigError(f"algorithm.width must be greater than 0, not {width}")
+    forward = Forward("masked noise", partial(weights, width=width), scaled=False, clip=False, alphabet=real.alphabet)
+    algorithm = Algorithm(
+        partial(upload, width=width), means, replace, reads=partial(reads, width=width), forward=forward, keeps=()
+    )
+    return compressed(algorithm, down)

@@ -1,0 +1,27 @@
+"""FedAvg with 16-bit floats both ways: the yardstick that costs nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bifl.core import FLOAT16, Algorithm, Client, Floats, Message, Public, Server, Tally, real, register, replace
+
+
+def _halved(weights: Floats) -> Floats:
+    return np.clip(weights, -60000, 60000).astype(np.float16).astype(np.float32)
+
+
+def upload(client: Client, public: Public) -> Message:
+    """The weights, 16 bit each."""
+    return Message(_halved(client.aux), FLOAT16, client.real)
+
+
+def broadcast(tally: Tally, public: Public, server: Server) -> Message:
+    """Their mean, 16 bit each."""
+    return Message(_halved(tally.mean.astype(np.float32)), FLOAT16, tally.real)
+
+
+@register
+def float16() -> Algorithm:
+    """FedAvg with 16-bit floats up and down."""
+    return Algorithm(upload, broadcast, replace, forward=real, keeps=())

@@ -1,0 +1,46 @@
+"""Updates rounded at random to k levels (QSGD, Alistarh et al., 2017, with a layer's largest magnitude as its norm)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from bifl.core import (
+    Algorithm,
+    Alphabet,
+    Client,
+    Message,
+    Public,
+    change,
+    changed,
+    compressed,
+    means,
+    real,
+    register,
+    replace,
+)  # fmt: skip
+from bifl.errors import ConfigError
+
+
+def upload(client: Client, public: Public, levels: int) -> Message:
+    """Levels between ± the largest change of a layer, up or down at random so that the mean is right."""
+    by = change(client, public)
+    scales = np.array([np.abs(part).max() for part in public.layout.layer_parts(by)], np.float32)
+    exact = (by / np.maximum(public.layout.per_weight(scales), np.float32(1e-30)) + 1) * np.float32((levels - 1) / 2)
+    dice = public.stream(client.number, "rounding").random(len(by), np.float32)
+    symbols = np.clip(np.floor(exact + dice), 0, levels - 1).astype(np.uint8)
+    return Message(symbols, Alphabet(f"{levels} levels", levels), client.real, scales)
+
+
+def reads(upload: Message, public: Public) -> Message:
+    """Levels times the layer's scale."""
+    return changed(upload, public, upload.values() * public.layout.per_weight(upload.scales))
+
+
+@register
+def qsgd(levels: int = 5, down: str = "float") -> Algorithm:
+    """FedAvg by updates rounded at random to `levels` levels; an odd number has a level for no change."""
+    if not 2 <= levels <= 256:
+        raise ConfigError(f"algorithm.levels must be from 2 to 256, not {levels}")
+    return compressed(Algorithm(partial(upload, levels=levels), means, replace, reads=reads, forward=real, keeps=()), down)
