@@ -65,7 +65,8 @@ def request(names: list[str], settings: dict[str, str], folders: tuple[Path | No
     datasets = list(dict.fromkeys(map(REGISTRIES["dataset"].spelled, named.split(","))))
     results, work = folders
     out = results or (work / "quick" if quick else Path("results"))
-    studies = known if ALL in names else list(dict.fromkeys(names))
+    paper = [*(name for name, study in STUDIES.items() if study.of_paper), THEORY]
+    studies = list(dict.fromkeys([*(paper if ALL in names else []), *(name for name in names if name != ALL)]))
     store = Store(out / "cells", work / ("quick" if quick else "") / "work")
     return Request(studies, datasets, seeds, rounds, store, out, quick, kept)
 

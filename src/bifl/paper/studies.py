@@ -47,6 +47,7 @@ class Study(NamedTuple):
     title: str
     rounds: int
     make: Callable[[Place], list[Cell]]
+    of_paper: bool = True  # as opposed to what goes beyond it
 
 
 def _by_class(base: Experiment) -> dict[str, Experiment]:
@@ -134,6 +135,65 @@ def _participation(place: Place) -> list[Cell]:
     ]
 
 
+_MURMUR: dict[str, dict[str, Any]] = {
+    "FA": {"algorithm": "fedavg"},
+    "murmur": {"algorithm": "murmur"},
+    "murmur, 1 of 8 down": {"algorithm": "murmur", "algorithm.down": "1of8"},
+    "BiFL-Full": {"algorithm": "full"},
+    "BiFL-BiML": {"algorithm": "biml"},
+    "murmur, binary": {"algorithm": "murmur", "algorithm.forward": "binary"},
+}
+
+
+def _murmur(place: Place) -> list[Cell]:
+    """Beside FedAvg and the paper's algorithms; with few voters; where clients lack classes, with the network that suits that."""
+    column, skewed = list(place.skewed.items())[-1]
+    if skewed.model.name == "mnist_cnn":
+        column, skewed = f"{column}, scores' γ and β fixed", skewed.changed({"model": "mnist_cnn_fixed"})
+    longer = place.iid.changed({"rounds": 5 * place.iid.rounds // 3})  # binary networks learn longer: 100 rounds, as in Table I
+    rows = [
+        ("IID", place.iid, ("FA", "murmur", "murmur, 1 of 8 down")),
+        ("IID, binary", longer, ("BiFL-Full", "BiFL-BiML", "murmur, binary")),
+        ("a tenth votes", place.iid.changed({"participation": 0.1}), ("FA", "murmur")),
+        (column, skewed, ("FA", "murmur")),
+    ]
+    return [Cell(row, column, split.changed(_MURMUR[row])) for column, split, names in rows for row in names]
+
+
+_FIELD: dict[str, dict[str, Any]] = {
+    "fedavg": {"lr": 0.1},
+    "float16": {"lr": 0.1},
+    "murmur": {"lr": 0.1},
+    "eden": {"lr": 0.1},
+    "dither": {"lr": 0.1},
+    "ef_sign": {"lr": 0.1},
+    "qsgd": {"lr": 0.1},
+    "top_k": {"lr": 0.1},
+    "sign_majority": {"lr": 0.1},
+    "fedbat": {"lr": 0.1},
+    "fedmrn": {"lr": 0.1},
+    "fedvote": {"lr": 0.1},
+    "fedpm": {"lr": 0.1},
+    "biml": {"lr": 0.1},
+}
+
+
+def _field(place: Place) -> list[Cell]:
+    """Every algorithm in the setting of this field: 100 clients, 10 a round, SGD, each with its own rate."""
+    base = place.iid.changed({"optimizer": "sgd", "participation": 0.1, "idle": "sleep"})
+    base = base.changed({"model": "cnn4"}) if base.dataset.name == "fashion_mnist" else base
+    splits = {
+        "IID": base,
+        "Dirichlet 0.3": base.changed({"partition": "dirichlet", "partition.concentration": 0.3}),
+        "3 classes": base.changed({"partition": "by_class", "partition.classes_per_client": 3}),
+    }
+    return [
+        Cell(name, column, split.changed({"algorithm": name} | settings))
+        for column, split in splits.items()
+        for name, settings in _FIELD.items()
+    ]
+
+
 STUDIES: dict[str, Study] = {
     "table1": Study("Table I: accuracy, IID", 100, _table1),
     "table2": Study("Table II: accuracy, not IID", 60, _table2),
@@ -142,6 +202,8 @@ STUDIES: dict[str, Study] = {
     "clients": Study("BiFL-BiML: number of clients", 60, _clients),
     "unbalanced": Study("Clients of unequal size: virtual M_i", 60, _unbalanced),
     "participation": Study("BiFL-BiML: share of clients that upload", 60, _participation),
+    "murmur": Study("A tenth of a bit", 60, _murmur, of_paper=False),
+    "field": Study("One-bit methods, bytes as sent", 50, _field, of_paper=False),
 }
 
 

@@ -47,11 +47,15 @@ class Kept(NamedTuple):
 def name(experiment: Experiment) -> str:
     """For a file: readable, and with a checksum of everything."""
     usual = Experiment(algorithm=experiment.algorithm.name).algorithm.parameters
-    chosen = [f"{key}-{value:g}" for key, value in experiment.algorithm.parameters.items() if value != usual[key]]
+    chosen = [f"{key}-{_text(value)}" for key, value in experiment.algorithm.parameters.items() if value != usual[key]]
     split = [experiment.partition.name, *(f"{value:g}" for value in experiment.partition.parameters.values())]
     share = [] if experiment.participation == 1 else [f"share-{experiment.participation:g}"]
     parts = [experiment.dataset.name, *split, f"m{experiment.clients}", *share, short(experiment.algorithm.name), *chosen]
     return "-".join([*parts, f"s{experiment.seed}", _digest(experiment)])
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _digest(experiment: Experiment) -> str:
