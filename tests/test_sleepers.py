@@ -45,6 +45,17 @@ def test_a_simulation_counts_what_a_deployment_sends_to_those_who_slept(
     assert any(record.catch_up_bytes for record in records) == (algorithm == "example_adam")
 
 
+def test_who_slept_for_a_while_is_sent_what_it_missed(tmp_path: Path, small: Path, clock: Clock) -> None:
+    """A bit a weight for each round that was missed, as long as that is less than the model; never more than the model."""
+    experiment = quick(small, algorithm="murmur", clients=5, rounds=9, participation=0.2, idle="sleep")
+    alone = simulated(tmp_path / "one", experiment)
+    records = deploy(neighbours(tmp_path, 5), tmp_path / "deployed", experiment)
+    same(alone, tmp_path / "deployed")
+    caught_up = [record.catch_up_bytes for record in records if record.catch_up_bytes]
+    assert caught_up
+    assert max(caught_up) < 9 * records[-1].broadcast_bytes < 4 * 81_958
+
+
 def test_a_continued_run_counts_the_same_bytes(tmp_path: Path, small: Path) -> None:
     """Who had slept when the run was stopped is woken by the same messages afterwards."""
     experiment = quick(small, algorithm="example_adam", clients=5, rounds=6, participation=0.2, idle="sleep")

@@ -26,9 +26,12 @@ _WASTE = 64  # at most one number in so many is padding, where that is possible
 
 
 def block_size(count: int) -> int:
-    """How many numbers a block has: a power of two, as large as it can be without much padding."""
+    """How many numbers a block has: a power of two, as large as it can be without much padding.
+
+    It has at least twice the root of `count`: then every block of the second pass takes numbers of every block of the first.
+    """
     size = min(_LARGEST, 1 << max(count - 1, 0).bit_length())
-    while size > _WASTE and -count % size > count // _WASTE:
+    while size * size >= 16 * count and -count % size > count // _WASTE:
         size //= 2
     return size
 

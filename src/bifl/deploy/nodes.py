@@ -61,7 +61,10 @@ class Nodes(AbstractContextManager["Nodes"]):
     ) -> None:  # fmt: skip
         self._world, self._share, self._rules = world, terms.share, rules
         in_context = world.experiment.in_context()
-        self._journal = Journal(exchanges, fresh, world.public, steps, in_context, lambda public, _: digest(public, in_context))
+        sleepers = world.experiment.clients_sleep()
+        self._journal = Journal(
+            exchanges, fresh, world.public, steps, in_context, sleepers, lambda public, _: digest(public, in_context)
+        )
         self._members = Members(len(world.parts), world.public.layout.fingerprint, *register, rules.max_images, tell)
         self._requests = Requests(grid, run, self._journal, self._members, terms, rules, tell)
         self._gathered = False  # whether those who are late have been waited for

@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from bifl import __version__
 from bifl.codec import WireError
-from bifl.engine.catch_up import Step, Update
+from bifl.engine.catch_up import MOST_STEPS, Step, Update
 from bifl.errors import BiflError, DataError, Diverged, RunError
 
 RECORD = "bifl"
@@ -30,7 +30,6 @@ MOST_PIXELS = 2**24  # of one image, all channels
 _LONGEST_SIDE = 2**14
 _LONGEST_EXPERIMENT = 10_000  # characters; all settings spelled out take less than a thousand, paths apart
 _LONGEST_NOTICE = 1000
-_MOST_STEPS = 16
 _MOST_BYTES = 2**30  # of one message; what a model can need is checked when the model is known
 _NAME = re.compile(r"[0-9a-f]{16}")  # of a run, and of a public state
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,39}")  # of an exchange
@@ -164,14 +163,14 @@ def _read_terms(fields: Mapping[str, Any]) -> Terms:
 
 
 def _read_update(fields: Mapping[str, Any], round: int) -> Update:
-    starts, exchanges, steps = (_list(fields, name, _MOST_STEPS) for name in ("starts", "exchanges", "steps"))
+    starts, exchanges, steps = (_list(fields, name, MOST_STEPS) for name in ("starts", "exchanges", "steps"))
     if not len(starts) == len(exchanges) == len(steps):
         raise _malformed("steps", "as many as starts and exchanges")
     for start, exchange, data in zip(starts, exchanges, steps, strict=True):
         if not _matches(start, _NAME) or not _matches(exchange, _WORD) or type(data) is not bytes:
             raise _malformed("steps", "messages, each with its exchange and the name of a state")
     whole = {name.removeprefix(_WHOLE): data for name, data in fields.items() if name.startswith(_WHOLE)}
-    if len(whole) > _MOST_STEPS or not all(_matches(name, _WORD) and type(data) is bytes for name, data in whole.items()):
+    if len(whole) > MOST_STEPS or not all(_matches(name, _WORD) and type(data) is bytes for name, data in whole.items()):
         raise _malformed("whole", "messages, each with the name of its exchange")
     if any(len(data) > _MOST_BYTES for data in (*steps, *whole.values())):
         raise _malformed("steps", f"messages of at most {_MOST_BYTES} bytes")

@@ -1,8 +1,8 @@
 """Who knows which public state, and the fewest bytes that bring a client up to date.
 
 Every broadcast leads from one public state to the next, and every state has a name. The server keeps the last few steps: a client
-that knows where one of them begins gets the steps since. For anyone else there is the whole state in messages that can be read
-without a context.
+that knows where one of them begins gets the steps since. Where clients sleep it keeps as many as are no longer than the model. For
+anyone else there is the whole state in messages that can be read without a context: nobody ever downloads more than that.
 
 The state before the first round is computed from the seed by everyone, but PyTorch rounds random numbers differently on different
 processors. In a deployment states are named by their digests, which show it, and such a client is sent the server's.
@@ -22,7 +22,8 @@ from bifl.core.exchange import Exchange, ballot_of
 from bifl.core.message import FLOAT32, Message
 from bifl.core.state import Public
 
-_ROUNDS = 2  # whose steps are remembered
+_ROUNDS = 2  # whose steps are remembered at least
+MOST_STEPS = 64
 BEFORE, MODEL = "before", "model"  # messages that tell a whole state, beside the last one of every exchange
 
 
@@ -75,6 +76,7 @@ class Journal:
         public: the public state as it stands.
         steps: the last ones, if the run was continued.
         in_context: whether messages are coded in what both ends know.
+        sleepers: whether clients miss broadcasts as a rule.
         name: of a state, given the state and the exchange that led to it.
 
     Attributes:
@@ -84,10 +86,11 @@ class Journal:
 
     def __init__(
         self, exchanges: Sequence[Exchange], fresh: Public, public: Public, steps: tuple[Step, ...], in_context: bool,
-        name: Callable[[Public, str], str],
+        sleepers: bool, name: Callable[[Public, str], str],
     ) -> None:  # fmt: skip
         self._exchanges, self._fresh, self._in_context, self._named = exchanges, fresh, in_context, name
         self.steps = steps
+        self._sleepers, self._largest = sleepers, 4 * (public.layout.count + public.layout.reals)
         self._sent = {step.exchange: step.data for step in steps}  # the last broadcast of every exchange
         self._at(public, exchanges[-1].name)
 
@@ -98,8 +101,15 @@ class Journal:
     def add(self, exchange: str, data: bytes, after: Public) -> None:
         """Another step, which leads to the state `after`."""
         self._sent[exchange] = data
-        self.steps = (*self.steps, Step(self.name, exchange, after.round, data))[-_ROUNDS * len(self._exchanges) :]
+        self.steps = self._worth_keeping([*self.steps, Step(self.name, exchange, after.round, data)])
         self._at(after, exchange)
+
+    def _worth_keeping(self, steps: list[Step]) -> tuple[Step, ...]:
+        """The last steps: those of two rounds, and of more where clients sleep, as long as the model itself is not shorter."""
+        least, size = _ROUNDS * len(self._exchanges), sum(len(step.data) for step in steps)
+        while len(steps) > least and (not self._sleepers or size > self._largest or len(steps) > MOST_STEPS):
+            size -= len(steps.pop(0).data)
+        return tuple(steps)
 
     def extra(self, update: Update, told: bool) -> int:
         """Bytes of an update on top of the round's own messages, which count for every client that was `told` of them."""

@@ -25,7 +25,9 @@ class Ledger:
         self, world: World, exchanges: Sequence[Exchange], fresh: Public, steps: tuple[Step, ...], trained: Mapping[int, int]
     ) -> None:
         self.public = world.public
-        self._journal = Journal(exchanges, fresh, world.public, steps, world.experiment.in_context(), _named)
+        self._journal = Journal(
+            exchanges, fresh, world.public, steps, world.experiment.in_context(), world.experiment.clients_sleep(), _named
+        )
         beginning = _named(fresh, exchanges[-1].name)
         self._known = dict.fromkeys(range(len(world.parts)), beginning)
         for number, round in trained.items():
