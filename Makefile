@@ -1,4 +1,4 @@
-# make run   sets everything up and compares four algorithms on the embedded digits
+# make run   sets everything up and compares five algorithms on the embedded digits
 # make test  sets everything up and runs all tests, linters and types; pytest in JOBS processes (make test JOBS=4)
 # make processors runs the tests that depend on rounding as on other processors: without AVX, and without AVX-512
 # make ready only sets everything up
@@ -12,7 +12,7 @@ READY = .venv/.ready
 .PHONY: ready run test processors bench clean
 
 run: $(READY)
-	$(BIN)/bifl compare algorithms=fedavg,full,biml,up_down
+	$(BIN)/bifl compare
 
 test: $(READY)
 	$(BIN)/ruff check .

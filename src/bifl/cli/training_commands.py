@@ -16,8 +16,8 @@ from bifl.registry import short
 from bifl.runs.comparison import ALGORITHMS, Comparison, summarise
 from bifl.runs.folder import RunFolder, claim, folder_name
 from bifl.runs.trackers import checked, followed
-from bifl.show.plot import draw, title
-from bifl.show.terminal import Meter, comparison_table, console, run_table
+from bifl.show.plot import draw, draw_bits, title
+from bifl.show.terminal import Meter, comparison_table, console, price_table, run_table
 
 
 def run(options: argparse.Namespace) -> int:
@@ -70,8 +70,12 @@ def compare(options: argparse.Namespace) -> int:
     results = comparison.results()
     rounds = max(len(records) for seeds in results.values() for records in seeds)
     out.print(comparison_table([summarise(*item) for item in results.items()], rounds, max(map(len, results.values()))))
-    draw({"": results}, comparison.path / "compare.png", title(comparison.runs[0].run.experiment))
-    out.print(f"picture: {comparison.path / 'compare.png'}", soft_wrap=True)
+    if prices := price_table(results):
+        out.print(prices)
+    about = title(comparison.runs[0].run.experiment)
+    for picture, drawn in {"compare.png": draw, "bits.png": draw_bits}.items():
+        drawn({"": results}, comparison.path / picture, about)
+        out.print(f"picture: {comparison.path / picture}", soft_wrap=True)
     return 0
 
 

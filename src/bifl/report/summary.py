@@ -14,10 +14,11 @@ from bifl.experiment.settings import Experiment
 from bifl.paper import values
 from bifl.registry import short
 from bifl.report.collect import Result
-from bifl.runs.record import Record
+from bifl.runs.record import TARGETS, Record
+
+__all__ = ["LAST", "TARGETS", "Reach", "Series", "Setting", "Spread", "about", "described", "settings"]
 
 LAST = 10  # rounds that the final accuracy is a mean of: single rounds swing
-TARGETS = (90, 95, 97)  # %
 _HEADING = ("dataset", "partition", "model")
 _UNLABELLED = {*_HEADING, *NO_NUMBERS, "seed", "algorithm"}
 _RANKS = list(dict.fromkeys(cell.row.algorithm for cell in values.CELLS))

@@ -16,7 +16,7 @@ from bifl.registry import short
 from bifl.runs.folder import RunFolder
 from bifl.runs.record import Record
 
-ALGORITHMS = "fedavg,full,biml,up_down"
+ALGORITHMS = "fedavg,murmur,full,biml,up_down"
 PLAN = "compare.toml"
 
 
@@ -104,6 +104,29 @@ def summarise(label: str, seeds: list[list[Record]]) -> Summary:
         down_bpp=mean(mean(r.down_bpp for r in records) for records in seeds),
         seconds=mean(sum(r.seconds for r in records) for records in seeds),
     )
+
+
+class Price(NamedTuple):
+    """What an accuracy took, in bits per parameter of a client that takes part in every round: means over seeds."""
+
+    rounds: float
+    up: float
+    both: float
+
+
+def price(seeds: list[list[Record]], target: float) -> Price | None:
+    """What it took until an accuracy in % was first reached; None if a seed did not reach it."""
+    found = [_until(records, target) for records in seeds]
+    known = [records for records in found if records is not None]
+    if len(known) < len(found):
+        return None
+    up = mean(sum(r.up_bpp for r in records) for records in known)
+    return Price(mean(map(len, known)), up, up + mean(sum(r.down_bpp for r in records) for records in known))
+
+
+def _until(records: list[Record], target: float) -> list[Record] | None:
+    first = next((place for place, record in enumerate(records, start=1) if record.accuracy >= target / 100), None)
+    return None if first is None else records[:first]
 
 
 def _planned(path: Path) -> list[tuple[str, str]]:

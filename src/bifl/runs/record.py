@@ -12,6 +12,7 @@ from bifl.core import Message, Public, Votes
 from bifl.files import parse_json
 
 SURENESS_BINS = 10
+TARGETS = (95, 97, 98)  # % of accuracy, whose price tables tell
 LARGEST = 2**63  # of whole numbers: larger ones are not what a round counts
 
 

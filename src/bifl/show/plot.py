@@ -15,6 +15,7 @@ from bifl.runs.record import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")  # Okabe–Ito: safe for colour-blind eyes
 Values = npt.NDArray[Any]
@@ -30,9 +31,7 @@ def draw(splits: dict[str, Curves], path: Path, title: str) -> None:
     figure = Figure(figsize=(14, 0.4 + 4 * len(splits)), layout="constrained")
     for line, (split, curves) in zip(figure.subplots(len(splits), 3, sharey="row", squeeze=False), splits.items(), strict=True):
         for label, seeds in curves.items():
-            number = labels.index(label)
-            look = {"color": PALETTE[number % len(PALETTE)], "linestyle": STYLES[number // len(PALETTE) % len(STYLES)]}
-            _curves(line, seeds, look | {"label": label})
+            _curves(line, seeds, _look(labels.index(label)) | {"label": label})
         for axes, way in zip(line, ("", "uploaded", "downloaded"), strict=True):
             axes.set(xlabel=f"{way} by all clients together, MB (log scale)" if way else "round")
             axes.grid(alpha=0.3)
@@ -46,6 +45,46 @@ def draw(splits: dict[str, Curves], path: Path, title: str) -> None:
         figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
     else:
         figure.axes[0].legend(frameon=False)
+    _save(figure, path, title)
+
+
+def draw_bits(splits: dict[str, Curves], path: Path, title: str) -> None:
+    """Write a PNG, two charts per split: accuracy against the bits per parameter that a client sent, and sent and received."""
+    from matplotlib.figure import Figure
+
+    labels = list(dict.fromkeys(label for curves in splits.values() for label in curves))
+    figure = Figure(figsize=(13, 0.4 + 4.4 * len(splits)), layout="constrained")
+    for line, (split, curves) in zip(figure.subplots(len(splits), 2, sharey="row", squeeze=False), splits.items(), strict=True):
+        for label, seeds in curves.items():
+            count = min(len(records) for records in seeds)
+            accuracy = 100 * np.array([[r.accuracy for r in records[:count]] for records in seeds])
+            up, down = (_summed(seeds, field, count) for field in ("up_bpp", "down_bpp"))
+            for axes, bits in zip(line, (up, up + down), strict=True):
+                if bits[0]:
+                    _curve(axes, bits, accuracy, _look(labels.index(label)) | {"label": label})
+        for axes, way in zip(line, ("uploaded", "uploaded and downloaded"), strict=True):
+            axes.set(xlabel=f"{way} by a client, bits per parameter (log scale)", xscale="log")
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.set_ylim(bottom=max(axes.get_ylim()[0], 80))
+            axes.grid(alpha=0.3)
+            axes.spines[["top", "right"]].set_visible(False)
+        line[0].set_ylabel(f"{split}\ntest accuracy, %" if len(splits) > 1 else "test accuracy, %")
+    handles = {label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
+    _save(figure, path, title)
+
+
+def _look(number: int) -> dict[str, Any]:
+    return {"color": PALETTE[number % len(PALETTE)], "linestyle": STYLES[number // len(PALETTE) % len(STYLES)]}
+
+
+def _summed(seeds: list[list[Record]], field: str, count: int) -> Values:
+    """(count,) a number that records hold, added up over the rounds; the mean over seeds."""
+    per_round = np.array([[getattr(r, field) for r in records[:count]] for records in seeds])
+    return np.asarray(np.cumsum(per_round, axis=1).mean(0))
+
+
+def _save(figure: Figure, path: Path, title: str) -> None:
     figure.suptitle(title)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=110)
@@ -59,7 +98,7 @@ def _curves(line: npt.NDArray[Any], seeds: list[list[Record]], look: dict[str, A
     accuracy = 100 * np.array([[r.accuracy for r in records[:count]] for records in seeds])
     _curve(line[0], np.arange(1, count + 1), accuracy, look)
     for axes, field in zip(line[1:], ("up_bytes", "down_bytes"), strict=True):
-        sent = np.cumsum([[getattr(r, field) for r in records[:count]] for records in seeds], axis=1).mean(0) / 1e6
+        sent = _summed(seeds, field, count) / 1e6
         if sent[0]:  # centralised training sends nothing
             _curve(axes, sent, accuracy, look)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,8 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from bifl.registry import short
-from bifl.runs.comparison import Summary
-from bifl.runs.record import Record
+from bifl.runs.comparison import Summary, price
+from bifl.runs.record import TARGETS, Record
 from bifl.show.inspect import FileContents
 
 PLAIN_WIDTH = 100  # where there is no terminal to ask
@@ -149,6 +150,30 @@ def comparison_table(summaries: list[Summary], rounds: int, seeds: int) -> Table
             f"{row.seconds:.1f}",
         )
     return table
+
+
+def price_table(results: Mapping[str, list[list[Record]]]) -> Table | None:
+    """What accuracies cost: one row per algorithm. None if nobody reached any."""
+    prices = {label: [price(seeds, target) for target in TARGETS] for label, seeds in results.items()}
+    told = [place for place in range(len(TARGETS)) if any(row[place] for row in prices.values())]
+    if not told:
+        return None
+    table = Table(box=box.SIMPLE_HEAD, title="bits per parameter to reach an accuracy", title_justify="left", title_style="bold")
+    table.add_column("algorithm", no_wrap=True)
+    for place in told:
+        table.add_column(f"{TARGETS[place]} %\nup", justify="right", no_wrap=True)
+        table.add_column("\nup + down", justify="right", no_wrap=True)
+    for label, row in prices.items():
+        found = [row[place] for place in told]
+        table.add_row(
+            short(label), *(text for one in found for text in (("–", "–") if one is None else (_bits(one.up), _bits(one.both))))
+        )
+    return table
+
+
+def _bits(bits: float) -> str:
+    """In three digits."""
+    return f"{bits:.{max(0, 2 - math.floor(math.log10(bits)))}f}" if bits > 0 else "0"
 
 
 def contents_tables(contents: FileContents, name: str) -> Iterator[Table]:
