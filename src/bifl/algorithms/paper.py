@@ -17,6 +17,7 @@ from bifl.core import (
     real,
     register,
     replace,
+    rounded_votes,
     signs,
     votes,
 )
@@ -77,6 +78,15 @@ def biml_fit(alpha: float = 1.25) -> Algorithm:
     return Algorithm(
         upload=signs, broadcast=votes, update=partial(ml_pu, alpha=gain(alpha), ratio=likelihood.fitted_ratio), keeps=("aux",)
     )
+
+
+@register
+def biml_levels(alpha: float = 1.25, levels: int = 17) -> Algorithm:
+    """BiFL-BiML whose vote counts are rounded to `levels` levels: fewer bits down, whatever the clients' sizes."""
+    if not 3 <= levels <= 2**20:
+        raise ConfigError(f"algorithm.levels must be from 3 to {2**20}, not {levels}")
+    say = partial(rounded_votes, levels=levels)
+    return Algorithm(upload=signs, broadcast=say, update=partial(ml_pu, alpha=gain(alpha)), keeps=("aux",))
 
 
 @register

@@ -13,7 +13,21 @@ from bifl.core.layout import Layout
 from bifl.core.message import BINARY, FLOAT16, FLOAT32, NOTHING, TERNARY, Alphabet, Floats, Message, Selection, Votes
 from bifl.core.randomness import random_positions, random_signs, random_words, stream, stream_seed
 from bifl.core.rotation import rotate, rotated_length, unrotate
-from bifl.core.rules import blend, blend_signs, change, changed, floats, majority, means, ml_pu, replace, sign, signs, votes
+from bifl.core.rules import (
+    blend,
+    blend_signs,
+    change,
+    changed,
+    floats,
+    majority,
+    means,
+    ml_pu,
+    replace,
+    rounded_votes,
+    sign,
+    signs,
+    votes,
+)
 from bifl.core.state import Client, Judge, Public, Sent, Server
 from bifl.core.sums import ExactSum, Tally, Total, mean
 
@@ -22,6 +36,6 @@ __all__ = [
     "Floats", "Forward", "Judge", "Latent", "Layout", "Message", "Public", "Schedule", "Selection", "Sent", "Server",
     "Tally", "Total", "Votes", "binary", "blend", "blend_signs", "change", "changed", "compressed", "floats",
     "majority", "mean", "means", "ml_pu", "random_positions", "random_signs", "random_words", "real", "register",
-    "replace", "rotate", "rotated_length", "sign", "signs", "stream", "stream_seed", "take_over", "ternary", "unrotate",
-    "votes",
+    "replace", "rotate", "rotated_length", "rounded_votes", "sign", "signs", "stream", "stream_seed", "take_over",
+    "ternary", "unrotate", "votes",
 ]  # fmt: skip

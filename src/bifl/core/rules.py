@@ -47,6 +47,17 @@ def votes(tally: Tally, public: Public, server: Server) -> Message:
     return Message(tally.votes, Votes(tally.total, tally.unit), tally.real)
 
 
+def rounded_votes(tally: Tally, public: Public, server: Server, *, levels: int) -> Message:
+    """W̃ rounded to so many levels: counts of fewer votes, each of which is worth more."""
+    if tally.votes is None:
+        raise ConfigError("the rounded_votes rule counts binary ballots: combine it with an upload of signs")
+    total = min(levels - 1, tally.total)
+    if total == tally.total:
+        return votes(tally, public, server)
+    counts = (2 * tally.votes * total + tally.total) // (2 * tally.total)  # to the nearest, in integers
+    return Message(counts, Votes(total, max(1, round(tally.total * tally.unit / total))), tally.real)
+
+
 def majority(tally: Tally, public: Public, server: Server) -> Message:
     """Sign(W̃), one bit each; a tie counts as −1."""
     return Message((tally.mean > 0).astype(np.uint8), BINARY, tally.real)
