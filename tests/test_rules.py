@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bifl.core import BINARY, FLOAT32, NOTHING, Client, Message, Public, Server, Votes, likelihood, mean, take_over
+from bifl.core import BINARY, FLOAT32, NOTHING, Client, Message, Public, Server, Tally, Votes, likelihood, mean, take_over
 from bifl.core.layout import Layout
-from bifl.core.rules import blend, blend_signs, floats, majority, means, ml_pu, replace, sign, signs, votes
+from bifl.core.rules import blend, blend_signs, floats, majority, means, ml_pu, replace, rounded_votes, sign, signs, votes
 from bifl.errors import ConfigError
 
 AUX = np.array([0.5, -0.25, 0.0, 1.0], np.float32)
@@ -37,6 +41,21 @@ def test_votes_majority_and_means_say_the_same_tally() -> None:
         votes(tally, public, Server()).values().tolist() == means(tally, public, Server()).values().tolist() == [1, -0.5, 0, -0.5]
     )
     assert majority(tally, public, Server()).values().tolist() == [1, -1, -1, -1]  # a tie is −1
+
+
+@given(st.integers(1, 400), st.integers(3, 300), st.integers(1, 1000))
+def test_rounded_votes_are_near_and_worth_as_much(total: int, levels: int, unit: int) -> None:
+    """W̃ is off by half a level at most, and all votes together weigh what they weighed, but for the rounding of the unit."""
+    counts = np.arange(total + 1)
+    tally = Tally(total, total, unit, counts, 2 * counts / total - 1, NOTHING)
+    public = shared_after(Message(AUX, FLOAT32, NOTHING))
+    exact, news = (rule(tally, public, Server()) for rule in (votes, partial(rounded_votes, levels=levels)))
+    assert news.alphabet.size <= max(levels, 2)
+    assert np.abs(news.values() - exact.values()).max() <= 1 / (news.alphabet.size - 1) + 1e-6
+    assert isinstance(news.alphabet, Votes)
+    assert abs(news.alphabet.total * news.alphabet.unit - total * unit) <= news.alphabet.total
+    if total < levels:
+        assert np.array_equal(news.symbols, exact.symbols)
 
 
 def test_blend_and_replace() -> None:

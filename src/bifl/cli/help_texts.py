@@ -54,7 +54,9 @@ studies:
   unbalanced            clients of unequal size
   participation         a tenth, three tenths, half and all of the clients upload; IID and not
   theory                lemmas and theorems on random quadratics, misprints, ML-PU's curves
-  all                   everything above
+  all                   everything above: the paper's studies
+  murmur                a tenth of a bit: murmur beside FedAvg and the paper's, few voters, not IID
+  field                 every one-bit method in this field's setting (dataset=fashion_mnist)
 keys (default):
   dataset (mnist)       mnist, mnist5k, fashion_mnist, mnist_writers, femnist, celeba; several with
                         commas: those that are not on this machine are named and left out
@@ -78,7 +80,7 @@ keys (default) and their meaning:
 
 COMPARE_KEYS = f"""\
 keys (default) and their meaning:
-  algorithms (fedavg,full,biml,up_down)
+  algorithms (fedavg,murmur,full,biml,up_down)
                         names from `bifl list`, parameters after plus signs: biml,up_down+beta=1;
                         my.py:mine is one from a file of your own
   seeds (0)             several give mean ± standard deviation
