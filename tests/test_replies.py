@@ -119,9 +119,7 @@ scalars = st.one_of(st.booleans(), numbers, floats, st.text(max_size=20), st.bin
 values = st.one_of(
     scalars, *(st.lists(kind, max_size=4) for kind in (st.booleans(), numbers, floats, st.text(max_size=5), st.binary(max_size=5)))
 )
-names = st.sampled_from(
-    ["number", "images", "model", "digest", "loss", "upload", "held", "sums", "losses", "lost", "x\n\x1b[1m"]
-)
+names = st.sampled_from(["number", "images", "model", "digest", "loss", "upload", "held", "sums", "losses", "lost", "x\n\x1b[1m"])
 changes = st.dictionaries(names, values, max_size=4)
 arrays = st.sampled_from([np.zeros(3), np.array(math.nan), np.zeros((0, 2), np.int64)])
 metrics = st.dictionaries(names, st.one_of(floats, st.lists(floats, max_size=3)), max_size=3)
