@@ -189,6 +189,35 @@ def test_what_does_not_fit_is_one_sentence(settings: dict[str, Any], sentence: s
         build(Experiment(**settings))
 
 
+@pytest.mark.parametrize(
+    ("body", "kind", "sentence"),
+    [
+        ("@dataset\ndef mine():\n    return 3", "dataset", r"must return a bifl.data.datasets.Dataset\(images, labels, "),
+        (
+            "@dataset\ndef mine():\n    x = np.zeros((4, 2)); y = np.arange(4)\n    return Dataset(x, y, x, y, 4, 0.0, 1.0)",
+            "dataset",
+            "dataset 'mine.*': inputs must be uint8, float16, float32, int32 or int64, not float64",
+        ),
+        (
+            "@partition\ndef mine():\n    return lambda labels, *_: [labels]",
+            "partition",
+            "a partition is a fun",
+        ),
+        (
+            "@partition\ndef mine():\n    return lambda *_: [np.array([0, 10**6])] * 10",
+            "partition",
+            r"\(labels, clients, generator, ",
+        ),
+    ],
+)
+def test_ones_own_data_is_checked(tmp_path: Path, body: str, kind: str, sentence: str) -> None:
+    head = "import numpy as np\nfrom bifl.data.datasets import Dataset, dataset\nfrom bifl.data.partitions import partition\n"
+    name = f"mine{abs(hash(body))}"  # a name is taken once
+    (tmp_path / "mine.py").write_text(head + body.replace("mine", name))
+    with pytest.raises((ConfigError, DataError), match=sentence):
+        build(Experiment(**{kind: f"{tmp_path}/mine.py:{name}"}))
+
+
 def test_inputs_of_a_file(tmp_path: Path) -> None:
     good = {"inputs": np.arange(24, dtype=np.float32).reshape(6, 2, 2), "labels": np.arange(6) % 2}
     np.savez(tmp_path / "good.npz", **good)

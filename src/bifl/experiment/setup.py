@@ -13,7 +13,7 @@ from bifl.core.algorithm import Algorithms
 from bifl.core.message import Floats
 from bifl.core.randomness import stream
 from bifl.core.state import Judge, Public
-from bifl.data.arrays import Dataset, groups_of, shape_text
+from bifl.data.arrays import Dataset, groups_of, input_array, shape_text, target_array
 from bifl.data.datasets import dataset
 from bifl.data.inputs import TOKENS
 from bifl.data.partitions import Index, partition, split
@@ -148,7 +148,25 @@ def task_of(experiment: Experiment) -> Task:
 
 def load(experiment: Experiment) -> Dataset:
     """The experiment's data, with labels as its task takes them."""
-    return fitting(experiment, dataset.make(experiment.dataset.name, experiment.dataset.parameters))
+    found = dataset.make(experiment.dataset.name, experiment.dataset.parameters)
+    return fitting(experiment, _own(found, experiment.dataset.name) if ":" in experiment.dataset.name else found)
+
+
+def _own(data: object, name: str) -> Dataset:
+    """What a user's own dataset function returned.
+
+    Raises:
+        DataError: it is something else, or its arrays do not fit together.
+    """
+    if not isinstance(data, Dataset):
+        wanted = f"Dataset({', '.join(Dataset._fields)})"
+        raise DataError(f"dataset '{short(name)}' must return a bifl.data.datasets.{wanted}, not a {type(data).__name__}")
+    inputs = [input_array(np.asarray(part), f"dataset '{short(name)}': inputs") for part in (data.images, data.test_images)]
+    labels = [
+        target_array(np.asarray(part), len(own), data.classes, f"dataset '{short(name)}': labels")
+        for part, own in zip((data.labels, data.test_labels), inputs, strict=True)
+    ]
+    return data._replace(images=inputs[0], test_images=inputs[1], labels=labels[0], test_labels=labels[1])
 
 
 def fitting(experiment: Experiment, data: Dataset) -> Dataset:
