@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,13 +39,29 @@ def split(deal: Split, labels: Labels, clients: int, seed: int, users: Users | N
     """
     if clients > len(labels):
         raise ConfigError(f"clients={clients} is more than the {len(labels)} training images: use at most {len(labels) // 2}")
-    parts = deal(labels, clients, np.random.default_rng([seed, 0]), users)
+    parts = _checked(deal(labels, clients, np.random.default_rng([seed, 0]), users), clients, len(labels))
     smallest = min(len(part) for part in parts)
     if smallest < 2:
         raise ConfigError(
             f"a client would hold {smallest} of {len(labels)} images, training needs 2 or more: use fewer than {clients} clients"
         )
     return parts
+
+
+def _checked(parts: Any, clients: int, samples: int) -> list[Index]:
+    """What a partition, perhaps somebody's own, returned.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    arrays = [np.asarray(part) for part in parts] if isinstance(parts, list | tuple) else []
+    whole = all(part.ndim == 1 and (part.dtype.kind in "iu" or not part.size) for part in arrays)
+    if len(arrays) != clients or not whole or not all(0 <= part.min() <= part.max() < samples for part in arrays if part.size):
+        raise ConfigError(
+            "a partition is a function (labels, clients, generator, users) → a list with one array of sample numbers for each of "
+            f"the {clients} clients, from 0 to {samples - 1}: this one returned something else"
+        )
+    return [part.astype(np.int64, copy=False) for part in arrays]
 
 
 def _deal_evenly(labels: Labels, hands: int, generator: np.random.Generator, users: Users | None = None) -> list[Index]:

@@ -13,16 +13,18 @@ from bifl.core.algorithm import Algorithms
 from bifl.core.message import Floats
 from bifl.core.randomness import stream
 from bifl.core.state import Judge, Public
-from bifl.data.arrays import Dataset, shape_text
+from bifl.data.arrays import Dataset, groups_of, input_array, shape_text, target_array
 from bifl.data.datasets import dataset
+from bifl.data.inputs import TOKENS
 from bifl.data.partitions import Index, partition, split
-from bifl.errors import ConfigError
+from bifl.errors import ConfigError, DataError
 from bifl.experiment.choices import Choice
 from bifl.experiment.settings import Experiment
 from bifl.nn.models import model
 from bifl.nn.network import Network
 from bifl.nn.sent import real_layers
 from bifl.registry import short
+from bifl.tasks import Task, task
 from bifl.training.evaluation import evaluate_all
 from bifl.training.plan import Plan, learning_rate
 from bifl.training.samples import Samples
@@ -35,6 +37,7 @@ class World(NamedTuple):
 
     experiment: Experiment
     algorithm: Algorithms
+    task: Task
     data: Dataset
     network: Network
     parts: list[Index]  # images that each client trains on
@@ -52,13 +55,13 @@ def build(experiment: Experiment, kind: type[Network] = Network, data: Dataset |
         data: the experiment's images, if they were loaded before.
     """
     device_of(experiment)  # or a refusal
-    data = data or load(experiment)
+    data = load(experiment) if data is None else fitting(experiment, data)
     hands, held = deal(experiment, data)
     share = held_share(experiment, data)
     parts, shards = zip(*(cut(hand, share, experiment.seed, number) for number, hand in enumerate(hands)), strict=True)
     network = fitting_network(experiment, data, kind)
     public = first_public(experiment, network, len(parts))
-    return World(experiment, experiment.build(), data, network, list(parts), list(shards), held, public)
+    return World(experiment, experiment.build(), task_of(experiment), data, network, list(parts), list(shards), held, public)
 
 
 def serve(experiment: Experiment) -> World:
@@ -70,7 +73,7 @@ def serve(experiment: Experiment) -> World:
     network = fitting_network(experiment, data)
     public = first_public(experiment, network, experiment.clients)
     nobody = [np.zeros(0, np.int64)] * experiment.clients
-    return World(experiment, algorithm, data, network, nobody, nobody, held, public)
+    return World(experiment, algorithm, task_of(experiment), data, network, nobody, nobody, held, public)
 
 
 def first_public(experiment: Experiment, network: Network, clients: int) -> Public:
@@ -86,15 +89,16 @@ def held_share(experiment: Experiment, data: Dataset) -> float:
 def fitting_network(experiment: Experiment, data: Dataset, kind: type[Network] = Network) -> Network:
     """The experiment's network, or a refusal if it cannot take the images or has nothing to code."""
     network = make_network(experiment, data.classes, kind)
-    if reason := network.misfit(data.images.shape[1:], data.classes):
+    form = data.form
+    if reason := network.misfit(form.shape, data.classes, form.largest if form.kind == TOKENS else None):
         raise ConfigError(
             f"model '{short(experiment.model.name)}' does not take the images of dataset '{short(experiment.dataset.name)}', "
-            f"{data.classes} classes of {shape_text(data)}: {reason}"
+            f"{data.classes} {outputs_word(data)} of {shape_text(data)}: {reason}"
         )
     if not network.layout.count:
         raise ConfigError(
             f"algorithm '{short(experiment.algorithm.name)}' finds nothing to code in model '{short(experiment.model.name)}': "
-            "it codes trainable Conv2d and Linear layers (fttq only those between the first and the last), "
+            "it codes trainable convolutions and linear layers (fttq only those between the first and the last), "
             f"and the model's trainable layers are {', '.join(real_layers(network)) or 'none'}"
         )
     return network
@@ -110,7 +114,7 @@ def deal(experiment: Experiment, data: Dataset) -> tuple[list[Index], Index]:
     if algorithm.at(1).central:
         return [dealt], held
     users = None if data.users is None else data.users[dealt]
-    return [dealt[part] for part in split(by, data.labels[dealt], experiment.clients, experiment.seed, users)], held
+    return [dealt[part] for part in split(by, groups_of(data.labels)[dealt], experiment.clients, experiment.seed, users)], held
 
 
 def cut(hand: Index, share: float, seed: int, number: int) -> tuple[Index, Index]:
@@ -128,22 +132,65 @@ def hold_out(images: int, share: float, seed: int) -> tuple[Index, Index]:
 
 
 def judge(world: World, round: int) -> Judge | None:
-    """Accuracy on the images that the server holds, if it holds any. Never the test images."""
+    """The task's first metric on the images that the server holds, if it holds any. Never the test images."""
     if not len(world.held):
         return None
     samples = Samples.of(world.data.images[world.held], world.data.labels[world.held], world.data).on(world.network.device)
     forward = world.algorithm.at(round).forward
 
-    def accuracy(weights: Floats, real: Floats) -> float:
+    def score(weights: Floats, real: Floats) -> float:
         world.network.show(weights, real, forward)
-        return evaluate_all(world.network, samples)[0] / len(world.held)
+        metrics, _ = evaluate_all(world.network, world.task, samples)
+        return next(iter(metrics.values()))
 
-    return accuracy
+    return score
+
+
+def task_of(experiment: Experiment) -> Task:
+    """What the experiment's networks learn."""
+    return task.make(experiment.task.name, experiment.task.parameters)
 
 
 def load(experiment: Experiment) -> Dataset:
-    """The experiment's images."""
-    return dataset.make(experiment.dataset.name, experiment.dataset.parameters)
+    """The experiment's data, with labels as its task takes them."""
+    found = dataset.make(experiment.dataset.name, experiment.dataset.parameters)
+    return fitting(experiment, _own(found, experiment.dataset.name) if ":" in experiment.dataset.name else found)
+
+
+def _own(data: object, name: str) -> Dataset:
+    """What a user's own dataset function returned.
+
+    Raises:
+        DataError: it is something else, or its arrays do not fit together.
+    """
+    if not isinstance(data, Dataset):
+        wanted = f"Dataset({', '.join(Dataset._fields)})"
+        raise DataError(f"dataset '{short(name)}' must return a bifl.data.datasets.{wanted}, not a {type(data).__name__}")
+    inputs = [input_array(np.asarray(part), f"dataset '{short(name)}': inputs") for part in (data.images, data.test_images)]
+    labels = [
+        target_array(np.asarray(part), len(own), data.classes, f"dataset '{short(name)}': labels")
+        for part, own in zip((data.labels, data.test_labels), inputs, strict=True)
+    ]
+    return data._replace(images=inputs[0], test_images=inputs[1], labels=labels[0], test_labels=labels[1])
+
+
+def fitting(experiment: Experiment, data: Dataset) -> Dataset:
+    """A dataset with labels as the experiment's task takes them.
+
+    Raises:
+        DataError: it cannot.
+    """
+    targets = task_of(experiment).targets
+    try:
+        (labels, outputs), (test_labels, _) = targets(data.labels, data.classes), targets(data.test_labels, data.classes)
+    except DataError as error:
+        raise DataError(f"dataset '{short(experiment.dataset.name)}': {error}") from error
+    return data._replace(labels=labels, test_labels=test_labels, classes=outputs)
+
+
+def outputs_word(data: Dataset) -> str:
+    """What a network's outputs are."""
+    return "classes" if data.labels.ndim == 1 else "outputs"
 
 
 class LastDataset:

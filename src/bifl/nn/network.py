@@ -21,10 +21,12 @@ from bifl.core.layout import Layout
 from bifl.core.layout import Tensor as Spec
 from bifl.core.message import Floats
 from bifl.nn.binarize import layers_of
-from bifl.nn.compute import Cut, Engine, Flat, PlainEngine, Slot
+from bifl.nn.compute import Cut, Engine, Flat, Loss, PlainEngine, Slot
 from bifl.nn.parameters import Constants, Trainable
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+
+CROSS_ENTROPY: Loss = nn.functional.cross_entropy
 
 
 class Network:
@@ -34,7 +36,8 @@ class Network:
     parameters (`requires_grad=False`) are in neither vector: they keep their initial values and are never sent.
 
     Args:
-        module: taken over; its convolutions and linear layers are coded, or those that `binarize` chose.
+        module: taken over; its convolutions and linear layers are coded, or those that `binarize` chose, or with a real forward
+            all layers but norms.
         forward: says which of their tensors are.
 
     Attributes:
@@ -47,7 +50,7 @@ class Network:
     def __init__(self, module: nn.Module, forward: Forward = binary) -> None:
         self.module = module
         self.device = torch.device("cpu")
-        found, trainable = layers_of(module), Trainable(module)
+        found, trainable = layers_of(module, forward.all_layers), Trainable(module)
         norms = [(name, child) for name, child in module.named_modules() if isinstance(child, NORMS) and child.track_running_stats]
         self._norms = [child for _, child in norms]
         layers: list[str] = []
@@ -79,8 +82,10 @@ class Network:
 
         return engine_for(self.module, self._slots, self._norms)
 
-    def learn(self, latent: Latent, trained: Tensor, forward: Forward, images: Tensor, labels: Tensor) -> float:
-        """Mean cross-entropy in training, with what `place` would put there; its gradients go to latent.aux and `trained`."""
+    def learn(
+        self, latent: Latent, trained: Tensor, forward: Forward, images: Tensor, labels: Tensor, loss: Loss = CROSS_ENTROPY
+    ) -> float:
+        """The mean loss in training, with what `place` would put there; its gradients go to latent.aux and `trained`."""
         layers = len(self.layout.layers)
         with torch.set_grad_enabled(not forward.straight):
             flat = forward.weights(
@@ -90,14 +95,15 @@ class Network:
         theta = real[:layers].tolist() if forward.scaled else []
         weights = self._scaled(signs, theta) if theta else signs
         for_weights, for_real = torch.empty_like(signs), torch.zeros_like(real)
-        loss = self.engine.learn(images, labels, Flat((weights, real), self._cuts), Flat((for_weights, for_real), self._cuts))
+        flats = Flat((weights, real), self._cuts), Flat((for_weights, for_real), self._cuts)
+        found = self.engine.learn(images, labels, *flats, loss)
         self._unscale(signs, theta, for_weights, for_real)
         if forward.straight:
             latent.aux.grad = for_weights
         elif flat.requires_grad:
             flat.backward(for_weights)  # type: ignore[no-untyped-call]
         trained.grad = for_real if trained.grad is None else trained.grad + for_real
-        return loss
+        return found
 
     def _scaled(self, signs: Tensor, theta: list[float]) -> Tensor:
         """Every layer's weights times its ϑ."""
@@ -194,11 +200,17 @@ class Network:
         self.module.eval()
 
     @torch.no_grad()
-    def misfit(self, image: tuple[int, ...], classes: int) -> str | None:
-        """Why the module cannot tell that many classes of (channels, height, width) images apart; None if it can."""
+    def misfit(self, image: tuple[int, ...], classes: int, largest: int | None = None) -> str | None:
+        """Why the module does not give that many scores for an input; None if it does.
+
+        Args:
+            image: shape of an input.
+            classes: or other outputs.
+            largest: token, where inputs are tokens.
+        """
         self.show(*self.initial(), binary)
         try:
-            scores = self.module(torch.zeros(1, *image))
+            scores = self.module(torch.zeros(1, *image) if largest is None else torch.full((1, *image), largest))
         except (RuntimeError, ValueError, IndexError) as error:
             return str(error).partition("\n")[0]
         shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
