@@ -127,7 +127,7 @@ def price(seeds: list[list[Record]], target: float) -> Price | None:
 
 
 def _until(records: list[Record], target: float) -> list[Record] | None:
-    first = next((place for place, record in enumerate(records, start=1) if record.accuracy >= target / 100), None)
+    first = next((place for place, record in enumerate(records, start=1) if record.score >= target / 100), None)
     return None if first is None else records[:first]
 
 

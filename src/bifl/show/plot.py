@@ -19,60 +19,75 @@ if TYPE_CHECKING:
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")  # Okabe–Ito: safe for colour-blind eyes
 Values = npt.NDArray[Any]
+_SHOWN = 20  # points below the best: what came before would squeeze the rest
 STYLES = ("-", "--", "-.", ":")
 Curves = dict[str, list[list[Record]]]  # by label, of one or more seeds
 
 
 def draw(splits: dict[str, Curves], path: Path, title: str) -> None:
     """Write a PNG, a row of three charts per split; several seeds become a line of means in a band of one deviation."""
-    from matplotlib.figure import Figure  # takes a second to import: only when something is drawn
-
-    labels = list(dict.fromkeys(label for curves in splits.values() for label in curves))
-    figure = Figure(figsize=(14, 0.4 + 4 * len(splits)), layout="constrained")
-    for line, (split, curves) in zip(figure.subplots(len(splits), 3, sharey="row", squeeze=False), splits.items(), strict=True):
+    labels, figure, lines = _laid_out(splits, 3)
+    for line, curves in zip(lines, splits.values(), strict=True):
         for label, seeds in curves.items():
             _curves(line, seeds, _look(labels.index(label)) | {"label": label})
-        for axes, way in zip(line, ("", "uploaded", "downloaded"), strict=True):
-            axes.set(xlabel=f"{way} by all clients together, MB (log scale)" if way else "round")
-            axes.grid(alpha=0.3)
-            axes.spines[["top", "right"]].set_visible(False)
-        for axes in line[1:]:
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter("{x:g}")  # 0.1, 1, 10 rather than powers
-        measure = next((seeds[0][-1].measure for seeds in curves.values()), "accuracy")
-        line[0].set_ylabel(f"{split}\ntest {measure}, %" if len(splits) > 1 else f"test {measure}, %")
-    handles = {label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    if len(labels) > 4 or len(splits) > 1:  # more would hide the curves
-        figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
-    else:
-        figure.axes[0].legend(frameon=False)
+        _label(line[0], "round")
+        for axes, way in zip(line[1:], ("uploaded", "downloaded"), strict=True):
+            _label(axes, f"{way} by all clients together, MB (log scale)")
+    _legend(figure, inside=len(labels) <= 4 and len(splits) == 1)  # more would hide the curves
     _save(figure, path, title)
 
 
 def draw_bits(splits: dict[str, Curves], path: Path, title: str) -> None:
     """Write a PNG, two charts per split: accuracy against the bits per parameter that a client sent, and sent and received."""
-    from matplotlib.figure import Figure
-
-    labels = list(dict.fromkeys(label for curves in splits.values() for label in curves))
-    figure = Figure(figsize=(13, 0.4 + 4.4 * len(splits)), layout="constrained")
-    for line, (split, curves) in zip(figure.subplots(len(splits), 2, sharey="row", squeeze=False), splits.items(), strict=True):
+    labels, figure, lines = _laid_out(splits, 2)
+    for line, curves in zip(lines, splits.values(), strict=True):
         for label, seeds in curves.items():
             count = min(len(records) for records in seeds)
-            accuracy = 100 * np.array([[r.accuracy for r in records[:count]] for records in seeds])
             up, down = (_summed(seeds, field, count) for field in ("up_bpp", "down_bpp"))
             for axes, bits in zip(line, (up, up + down), strict=True):
-                if bits[0]:
-                    _curve(axes, bits, accuracy, _look(labels.index(label)) | {"label": label})
+                if bits[0]:  # centralised training sends nothing
+                    _curve(axes, bits, _scores(seeds, count), _look(labels.index(label)) | {"label": label})
         for axes, way in zip(line, ("uploaded", "uploaded and downloaded"), strict=True):
-            axes.set(xlabel=f"{way} by a client, bits per parameter (log scale)", xscale="log")
-            axes.xaxis.set_major_formatter("{x:g}")
-            axes.set_ylim(bottom=max(axes.get_ylim()[0], 80))
-            axes.grid(alpha=0.3)
-            axes.spines[["top", "right"]].set_visible(False)
-        line[0].set_ylabel(f"{split}\ntest accuracy, %" if len(splits) > 1 else "test accuracy, %")
-    handles = {label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
+            _label(axes, f"{way} by a client, bits per parameter (log scale)")
+        low, high = line[0].get_ylim()
+        line[0].set_ylim(bottom=max(low, high - _SHOWN))
+    _legend(figure, inside=False)
     _save(figure, path, title)
+
+
+def _laid_out(splits: dict[str, Curves], columns: int) -> tuple[list[str], Figure, npt.NDArray[Any]]:
+    """All labels, a figure, and its charts: a row for each split."""
+    from matplotlib.figure import Figure  # takes a second to import: only when something is drawn
+
+    labels = list(dict.fromkeys(label for curves in splits.values() for label in curves))
+    figure = Figure(figsize=(14, 0.4 + 4 * len(splits)), layout="constrained")
+    lines: npt.NDArray[Any] = figure.subplots(len(splits), columns, sharey="row", squeeze=False)
+    for line, (split, curves) in zip(lines, splits.items(), strict=True):
+        measure = next((seeds[0][-1].measure for seeds in curves.values()), "accuracy")
+        line[0].set_ylabel(f"{split}\ntest {measure}, %" if len(splits) > 1 else f"test {measure}, %")
+    return labels, figure, lines
+
+
+def _label(axes: Axes, text: str) -> None:
+    axes.set_xlabel(text)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    if "log" in text:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")  # 0.1, 1, 10 rather than powers
+
+
+def _legend(figure: Figure, inside: bool) -> None:
+    handles = {label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if inside:
+        figure.axes[0].legend(frameon=False)
+    else:
+        figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
+
+
+def _scores(seeds: list[list[Record]], count: int) -> Values:
+    """(seeds, count) in %."""
+    return 100 * np.array([[r.score for r in records[:count]] for records in seeds])
 
 
 def _look(number: int) -> dict[str, Any]:
@@ -96,7 +111,7 @@ def _save(figure: Figure, path: Path, title: str) -> None:
 def _curves(line: npt.NDArray[Any], seeds: list[list[Record]], look: dict[str, Any]) -> None:
     """One experiment in the three charts of a split."""
     count = min(len(records) for records in seeds)
-    accuracy = 100 * np.array([[r.score for r in records[:count]] for records in seeds])
+    accuracy = _scores(seeds, count)
     _curve(line[0], np.arange(1, count + 1), accuracy, look)
     for axes, field in zip(line[1:], ("up_bytes", "down_bytes"), strict=True):
         sent = _summed(seeds, field, count) / 1e6
