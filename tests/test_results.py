@@ -13,6 +13,7 @@ from bifl.paper.runner import Store
 from bifl.paper.studies import STUDIES
 from bifl.paper.study_tables import Shown
 from bifl.paper.theory.pages import PAGE
+from bifl.runs.comparison import price
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -80,9 +81,29 @@ def test_what_is_told_is_what_was_measured(study: str) -> None:
 
 
 def test_the_readme_tells_what_was_measured() -> None:
-    told = quoted((ROOT / "README.md").read_text(), "mean of the last 10 rounds")
+    told = quoted((ROOT / "README.md").read_text(), "mean of rounds")
     assert len(told) == 6
-    assert {*told} <= {line.texts()[3] for line in shown("table1").lines}
+    assert {*told} <= {line.texts()[3] for line in shown("murmur").lines}
+
+
+def test_murmur_is_as_good_as_fedavg_at_a_tenth_of_a_bit() -> None:
+    rows = {(line.cell.row, line.cell.column): line.series for line in shown("murmur").lines}
+    murmur, fedavg = rows["murmur", "IID"], rows["FA", "IID"]
+    assert murmur.final().mean >= fedavg.final().mean - 0.1
+    assert murmur.average("up_bpp") <= 0.15
+    assert murmur.average("down_bpp") <= 1.1
+    prices = [price(series.runs, 97) for series in (murmur, fedavg)]
+    assert prices[0] is not None
+    assert prices[1] is not None
+    assert prices[1].up / prices[0].up >= 150
+    assert prices[1].both / prices[0].both >= 35
+    binary = rows["murmur, binary", "IID, binary"]
+    assert binary.final().mean >= 98.3
+    assert binary.average("up_bpp") <= 0.2
+    assert binary.average("down_bpp") <= 1.1
+    few = [rows[row, "a tenth votes"] for row in ("murmur", "FA")]
+    assert few[0].final().mean >= few[1].final().mean - 0.5
+    assert few[0].average("up_bpp") <= 1.1
 
 
 def test_the_papers_order_holds() -> None:

@@ -138,7 +138,7 @@ def _participation(place: Place) -> list[Cell]:
 _MURMUR: dict[str, dict[str, Any]] = {
     "FA": {"algorithm": "fedavg"},
     "murmur": {"algorithm": "murmur"},
-    "murmur, 1 of 8 down": {"algorithm": "murmur", "algorithm.down": "1of8"},
+    "murmur, 1of8 down": {"algorithm": "murmur", "algorithm.down": "1of8"},
     "BiFL-Full": {"algorithm": "full"},
     "BiFL-BiML": {"algorithm": "biml"},
     "murmur, binary": {"algorithm": "murmur", "algorithm.forward": "binary"},
@@ -149,10 +149,10 @@ def _murmur(place: Place) -> list[Cell]:
     """Beside FedAvg and the paper's algorithms; with few voters; where clients lack classes, with the network that suits that."""
     column, skewed = list(place.skewed.items())[-1]
     if skewed.model.name == "mnist_cnn":
-        column, skewed = f"{column}, scores' γ and β fixed", skewed.changed({"model": "mnist_cnn_fixed"})
+        column, skewed = f"{column}, fixed scores", skewed.changed({"model": "mnist_cnn_fixed"})
     longer = place.iid.changed({"rounds": 5 * place.iid.rounds // 3})  # binary networks learn longer: 100 rounds, as in Table I
     rows = [
-        ("IID", place.iid, ("FA", "murmur", "murmur, 1 of 8 down")),
+        ("IID", place.iid, ("FA", "murmur", "murmur, 1of8 down")),
         ("IID, binary", longer, ("BiFL-Full", "BiFL-BiML", "murmur, binary")),
         ("a tenth votes", place.iid.changed({"participation": 0.1}), ("FA", "murmur")),
         (column, skewed, ("FA", "murmur")),

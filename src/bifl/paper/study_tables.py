@@ -19,7 +19,7 @@ from bifl.report.remarks import made_by, ordering, switches
 from bifl.report.summary import LAST, Series, Setting, Spread, about
 from bifl.runs import kept
 from bifl.show import markdown
-from bifl.show.plot import draw
+from bifl.show.plot import draw, draw_bits
 
 HEADINGS = {
     "": "",
@@ -136,7 +136,7 @@ class Shown(NamedTuple):
         for number in told:
             side: JustifyMethod = "left" if number < _WORDS else "right"
             deviates = any("±" in row[number] for row in rows)  # the deviation goes below, where there is no room for it
-            shown.add_column(headings[number], justify=side, no_wrap=not deviates, min_width=6 * deviates)
+            shown.add_column(headings[number], justify=side, no_wrap=number >= _WORDS and not deviates, min_width=6 * deviates)
         for row in rows:
             shown.add_row(*(row[number].replace("± ", "±").replace(" × ", "×") for number in told))
         return shown
@@ -147,16 +147,22 @@ class Shown(NamedTuple):
         numbers = markdown.table(headings, (line.wide_texts() for line in self.lines), left=_WORDS)
         lines = [f"# {self.title}", "", f"`{self.command}`", "", numbers, ""]
         lines += [f"- {remark}" for remark in self.remarks()]
-        return "\n".join([*lines, "", f"![accuracy against rounds and megabytes]({self.name}.png)"]) + "\n"
+        pictures = [f"![accuracy against rounds and megabytes]({self.name}.png)"]
+        pictures += [] if STUDIES[self.study].of_paper else ["", f"![accuracy against bits per parameter]({self.name}-bits.png)"]
+        return "\n".join([*lines, "", *pictures]) + "\n"
 
     def write(self, folder: Path) -> list[Path]:
-        """The page and the picture: `table1-mnist.md`, `table1-mnist.png`."""
+        """The page and its picture, `table1-mnist.md` and `table1-mnist.png`; another of bits where we go beyond the paper."""
         page, picture = folder / f"{self.name}.md", folder / f"{self.name}.png"
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             write_atomic(page, self.page())
-        draw({column: {one.label: one.runs for one in series} for column, series in self.columns().items()}, picture, self.title)
-        return [page, picture]
+        curves = {column: {one.label: one.runs for one in series} for column, series in self.columns().items()}
+        draw(curves, picture, self.title)
+        if STUDIES[self.study].of_paper:
+            return [page, picture]
+        draw_bits(curves, bits := folder / f"{self.name}-bits.png", self.title)
+        return [page, picture, bits]
 
 
 def _collect(store: Store, study: list[Cell], seeds: Iterable[int]) -> list[Line]:
