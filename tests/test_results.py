@@ -47,6 +47,8 @@ def test_nothing_is_cut_off_on_a_narrow_terminal(study: str) -> None:
     text = screen.file.getvalue()
     assert "last" in text
     assert "…" not in text
+    down = [line.texts()[-1] for line in shown(study).lines]
+    assert all(number in text for number in down), "the last column is there too"
 
 
 def quoted(part: str, heading: str) -> list[str]:

@@ -135,10 +135,11 @@ class Shown(NamedTuple):
         headings = list(HEADINGS.values())
         for number in told:
             side: JustifyMethod = "left" if number < _WORDS else "right"
-            words = [word for row in rows for word in row[number].split()] if number < _WORDS else []
+            wraps = number < _WORDS and any(" " in row[number] for row in rows)
+            words = [word for row in rows for word in row[number].split()] if wraps else []
             deviates = any("±" in row[number] for row in rows)  # the deviation goes below, where there is no room for it
             least = max([6 * deviates, *map(len, words)])
-            shown.add_column(headings[number], justify=side, no_wrap=not (words or deviates), min_width=least)
+            shown.add_column(headings[number], justify=side, no_wrap=not (wraps or deviates), min_width=least)
         for row in rows:
             shown.add_row(*(row[number].replace("± ", "±").replace(" × ", "×") for number in told))
         return shown
