@@ -70,14 +70,14 @@ def _dealt(values: Floats, rows: int) -> Floats:
 
 
 def _hadamard(values: Floats, size: int) -> Floats:
-    """The orthonormal Walsh-Hadamard transform of blocks that lie side by side, in place: its own inverse."""
+    """The orthonormal Walsh-Hadamard transform of blocks that lie side by side: its own inverse."""
+    now, then = values, np.empty_like(values)
     half = 1
     while half < size:  # block j is column j: what is added is never shorter than a row
-        pairs = values.reshape(size // (2 * half), 2, -1)
-        first, second = pairs[:, 0], pairs[:, 1]
-        difference = first - second
-        first += second
-        second[:] = difference
+        pairs, sums = (vector.reshape(size // (2 * half), 2, -1) for vector in (now, then))
+        np.add(pairs[:, 0], pairs[:, 1], out=sums[:, 0])
+        np.subtract(pairs[:, 0], pairs[:, 1], out=sums[:, 1])
+        # `values` is the caller's: it is read once and never written
+        now, then = then, np.empty_like(values) if now is values else now
         half *= 2
-    values *= np.float32(1 / np.sqrt(size))
-    return values
+    return now * np.float32(1 / np.sqrt(size))
