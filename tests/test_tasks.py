@@ -23,6 +23,7 @@ from bifl.experiment.setup import build
 from bifl.export.model import Model
 from bifl.nn.models import model
 from bifl.runs.folder import read_records
+from bifl.runs.trackers import numbers
 from bifl.tasks import task
 from tests.commands import bifl as command
 from tests.commands import refused
@@ -100,9 +101,9 @@ def test_a_task_is_the_same_everywhere(tmp_path: Path, clock: Clock, case: str, 
 
 
 @pytest.mark.floats
-@pytest.mark.parametrize(("case", "least"), [("regression", 0.8), ("tokens", 0.8), ("multilabel", 0.9)])
+@pytest.mark.parametrize(("case", "least"), [("regression", 0.8), ("tokens", 0.8), ("multilabel", 0.8)])
 def test_a_task_is_learnt(case: str, least: float) -> None:
-    """Three seeds gave 0.95 to 0.99, 0.96 to 1.00 and 0.96 to 0.97."""
+    """Three seeds gave 0.95 to 0.98, 1.00 and 0.91 to 0.93."""
     records = list(bifl.simulate(Experiment(**SEEN | CASES[case] | {"algorithm": "fedavg", "rounds": 15})))
     assert records[-1].score > least
     assert records[-1].measure == {"regression": "r2", "tokens": "accuracy", "multilabel": "f1"}[case]
@@ -123,6 +124,7 @@ def test_clients_have_a_file_of_their_own(tmp_path: Path) -> None:
     assert (row["images"], row["held"]) == (32, 8)
     last = read_records(folder)[-1]
     assert last.clients_worst == min(row["f1"] for row in lines[-1]["clients"])
+    assert numbers(last)["f1"] == last.score
 
 
 def test_clients_bring_windows_to_a_server_without_data(tmp_path: Path, clock: Clock) -> None:
