@@ -52,7 +52,8 @@ def facts(split: SplitStats) -> str:
     held = f", {split.held:,} held out on the server" if split.held else ""
     return (
         f"{len(data.labels):,} training and {len(data.test_labels):,} test images, "
-        f"{shape_text(data)}, {data.classes} {outputs_word(data)}{people}; {split.counts.sum():,} dealt to {len(split.counts):,} clients{held}"
+        f"{shape_text(data)}, {data.classes} {outputs_word(data)}{people}; "
+        f"{split.counts.sum():,} dealt to {len(split.counts):,} clients{held}"
     )
 
 
