@@ -42,6 +42,7 @@ class Tracker(Protocol):
 def numbers(record: Record) -> dict[str, float]:
     """What is logged of a round: every number that its record holds, by name."""
     flat = {name: value for name, value in record._asdict().items() if isinstance(value, (int, float)) and name != "round"}
+    flat |= {name: value for name, value in (record.metrics or {}).items() if name not in record._fields}
     flat |= {f"flips/{layer}": share for layer, share in (record.layer_flips or {}).items()}
     flat |= {f"sureness/{place / SURENESS_BINS}": share for place, share in enumerate(record.sureness or ())}
     return {name: float(value) for name, value in flat.items()}

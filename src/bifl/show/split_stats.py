@@ -20,7 +20,7 @@ from rich.table import Table
 
 from bifl.data.arrays import Dataset, groups_of, shape_text
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import deal
+from bifl.experiment.setup import deal, outputs_word
 from bifl.files import write_atomic, writing
 
 BARS = "#8fb8c9"
@@ -52,7 +52,8 @@ def facts(split: SplitStats) -> str:
     held = f", {split.held:,} held out on the server" if split.held else ""
     return (
         f"{len(data.labels):,} training and {len(data.test_labels):,} test images, "
-        f"{shape_text(data)}, {data.classes} classes{people}; {split.counts.sum():,} dealt to {len(split.counts):,} clients{held}"
+        f"{shape_text(data)}, {data.classes} {outputs_word(data)}{people}; "
+        f"{split.counts.sum():,} dealt to {len(split.counts):,} clients{held}"
     )
 
 
@@ -62,14 +63,14 @@ def table(split: SplitStats) -> Table:
 
 
 def _every_client(split: SplitStats) -> Table:
-    few = split.data.classes <= FEW_CLASSES
+    few = split.counts.shape[1] <= FEW_CLASSES
     shown = Table(box=box.SIMPLE_HEAD, show_footer=True)
     shown.add_column("client", footer="all", justify="right")
     shown.add_column("images", footer=f"{split.counts.sum():,}", justify="right")
     if split.users is not None:
         shown.add_column("users", footer=f"{sum(split.users):,}", justify="right")
     totals = split.counts.sum(0)
-    for number in range(split.data.classes if few else 0):
+    for number in range(split.counts.shape[1] if few else 0):
         shown.add_column(str(number) if number else "class 0", footer=f"{totals[number]:,}", justify="right")
     if not few:
         shown.add_column("classes", footer=str(int((totals > 0).sum())), justify="right")
@@ -89,8 +90,8 @@ def _summary(split: SplitStats) -> Table:
     rows = {"images": counts.sum(1), "classes": (counts > 0).sum(1)}
     if split.users is not None:
         rows["users"] = np.array(split.users)
-    if split.data.classes <= FEW_CLASSES:
-        rows |= {f"images of class {number}": counts[:, number] for number in range(split.data.classes)}
+    if counts.shape[1] <= FEW_CLASSES:
+        rows |= {f"images of class {number}": counts[:, number] for number in range(counts.shape[1])}
     for name, values in rows.items():
         points = np.percentile(values, [0, 25, 50, 75, 100], method="nearest")
         shown.add_row(name, *(f"{point:,}" for point in points), f"{values.mean():,.1f}")
