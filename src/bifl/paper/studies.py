@@ -139,6 +139,7 @@ _MURMUR: dict[str, dict[str, Any]] = {
     "FA": {"algorithm": "fedavg"},
     "murmur": {"algorithm": "murmur"},
     "murmur, 1of8 down": {"algorithm": "murmur", "algorithm.down": "1of8"},
+    "murmur, group 32": {"algorithm": "murmur", "algorithm.group": 32},
     "BiFL-Full": {"algorithm": "full"},
     "BiFL-BiML": {"algorithm": "biml"},
     "murmur, binary": {"algorithm": "murmur", "algorithm.forward": "binary"},
@@ -155,7 +156,7 @@ def _murmur(place: Place) -> list[Cell]:
         ("IID", place.iid, ("FA", "murmur", "murmur, 1of8 down")),
         ("IID, binary", longer, ("BiFL-Full", "BiFL-BiML", "murmur, binary")),
         ("a tenth votes", place.iid.changed({"participation": 0.1}), ("FA", "murmur")),
-        (column, skewed, ("FA", "murmur")),
+        (column, skewed, ("FA", "murmur, group 32")),  # clients differ, so each must say more
     ]
     return [Cell(row, column, split.changed(_MURMUR[row])) for column, split, names in rows for row in names]
 
