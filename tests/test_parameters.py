@@ -258,13 +258,13 @@ def rows(classes: int) -> nn.Module:
     return Rows(classes)
 
 """
-CONV1D = """
+NORMED = """
 from torch import nn
 from bifl.nn.models import model
 
 @model
 def lines(classes: int) -> nn.Module:
-    return nn.Sequential(nn.Flatten(2), nn.Conv1d(1, classes, 784), nn.Flatten())
+    return nn.Sequential(nn.AdaptiveAvgPool2d((1, classes)), nn.Flatten(), nn.LayerNorm(classes))
 """
 
 
@@ -279,10 +279,10 @@ def test_a_run_says_what_it_sends_as_floats(tmp_path: Path, small: Path, here: R
 
 
 def test_what_cannot_be_coded_is_named(tmp_path: Path, small: Path, here: Run) -> None:
-    (tmp_path / "mine.py").write_text(CONV1D)
+    (tmp_path / "mine.py").write_text(NORMED)
     said = refused(here("run", f"model={tmp_path}/mine.py:lines", "dataset=npz", f"dataset.path={small}"))
-    assert "finds nothing to code in model 'lines': it codes trainable Conv2d and Linear layers" in said
-    assert "trainable layers are 1 (Conv1d)" in said
+    assert "finds nothing to code in model 'lines': it codes trainable convolutions and linear layers" in said
+    assert "trainable layers are 2 (LayerNorm)" in said
 
 
 def test_a_few_floats_are_not_worth_a_sentence() -> None:

@@ -41,7 +41,7 @@ class Latent(NamedTuple):
 
 
 def everything(layer: int, layers: int, attribute: str) -> bool:
-    """All weights and biases of convolutions and linear layers are coded."""
+    """All weights and biases of the layers are coded."""
     return True
 
 
@@ -62,6 +62,8 @@ class Forward:
         alphabet: what the weights of the finished model are made of.
         codes: (layer, number of layers, weight or bias) → whether that tensor is coded; the others stay real and are averaged.
         straight: whether the gradient w.r.t. aux is that w.r.t. the weights, so that nobody need ask autograd.
+        all_layers: whether all layers but norms are coded, embeddings, recurrent ones and attention too; otherwise only
+            convolutions and linear layers are.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Forward:
     alphabet: Alphabet
     codes: Callable[[int, int, str], bool] = everything
     straight: bool = False
+    all_layers: bool = False
 
 
 def _signs(latent: Latent) -> Tensor:
@@ -95,6 +98,6 @@ def _trits(latent: Latent) -> Tensor:
 
 
 binary = Forward("binary", _signs, scaled=True, clip=True, alphabet=BINARY, straight=True)
-real = Forward("real", _as_they_are, scaled=False, clip=False, alphabet=FLOAT32, straight=True)
+real = Forward("real", _as_they_are, scaled=False, clip=False, alphabet=FLOAT32, straight=True, all_layers=True)
 ternary = Forward("ternary", _trits, scaled=False, clip=False, alphabet=TERNARY, codes=inner_weights)
 FORWARDS = {forward.name: forward for forward in (binary, real, ternary)}

@@ -1,6 +1,7 @@
 """How a network's parameters lie in two flat vectors: `coded` (what algorithms send as symbols) and `real` (what is averaged).
 
 coded: the weights and biases of convolutions and linear layers, in the order of the network; those that `Forward.codes` names.
+       With a real forward those of all layers but norms: embeddings, recurrent layers and attention too.
 real:  [ϑ, one per coded layer | batch-norm γ and β, layers kept real | E[x] of every batch-norm input | E[x²] of them].
 
 Running statistics travel as the moments E[x] and E[x²] because moments may be averaged: the pooled variance then contains the

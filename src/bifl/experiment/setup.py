@@ -89,7 +89,7 @@ def fitting_network(experiment: Experiment, data: Dataset, kind: type[Network] =
     if not network.layout.count:
         raise ConfigError(
             f"algorithm '{short(experiment.algorithm.name)}' finds nothing to code in model '{short(experiment.model.name)}': "
-            "it codes trainable Conv2d and Linear layers (fttq only those between the first and the last), "
+            "it codes trainable convolutions and linear layers (fttq only those between the first and the last), "
             f"and the model's trainable layers are {', '.join(real_layers(network)) or 'none'}"
         )
     return network

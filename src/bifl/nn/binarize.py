@@ -20,7 +20,10 @@ from bifl.errors import ConfigError
 from bifl.nn.straight_through import straight_through_sign
 from bifl.registry import nearest
 
-LAYERS = (nn.Conv2d, nn.Linear)
+LAYERS = (
+    nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear,
+)  # fmt: skip
+NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 class Binary(nn.Module):
@@ -36,12 +39,12 @@ class Binary(nn.Module):
 
 
 def binarize(module: nn.Module, keep: Sequence[str] = ()) -> nn.Module:
-    """Make a network binary, in place: every `nn.Conv2d` and `nn.Linear` in it but those named.
+    """Make a network binary, in place: its convolutions (transposed ones too) and linear layers but those named.
 
     It computes with ±1 at once, and an experiment (`model=`) sends those layers as symbols; layers kept real are averaged.
 
     Args:
-        module: any network; it must take (n, channels, height, width) images and give (n, classes) scores.
+        module: any network; it takes a batch of the dataset's inputs and gives (n, classes) scores.
         keep: dotted names of layers, as `named_modules` gives them, that stay real.
 
     Raises:
@@ -50,9 +53,9 @@ def binarize(module: nn.Module, keep: Sequence[str] = ()) -> nn.Module:
     layers = {name: child for name, child in module.named_modules() if isinstance(child, LAYERS)}
     for name in keep:
         if name not in layers:
-            raise ConfigError(f"binarize: keep names '{name}', no Conv2d or Linear layer{nearest(name, layers)}")
+            raise ConfigError(f"binarize: keep names '{name}', no convolution or linear layer{nearest(name, layers)}")
     if len(set(keep)) == len(layers):
-        raise ConfigError("binarize: no Conv2d or Linear layer is left to be binary")
+        raise ConfigError("binarize: no convolution or linear layer is left to be binary")
     for name, child in layers.items():
         if name not in keep and not parametrize.is_parametrized(child):
             binary = Binary()
@@ -61,14 +64,20 @@ def binarize(module: nn.Module, keep: Sequence[str] = ()) -> nn.Module:
     return module
 
 
-def layers_of(module: nn.Module) -> list[tuple[str, nn.Module, bool]]:
-    """The convolutions and linear layers by name, and whether they may be coded: those of `binarize` if it was used, else all.
+def layers_of(module: nn.Module, everything: bool = False) -> list[tuple[str, nn.Module, bool]]:
+    """The layers that may be coded by name, and whether they are: those of `binarize` if it was used, else all.
 
     Their auxiliary weights are ordinary parameters again afterwards; frozen ones are the ±1 that the layer computes with.
+
+    Args:
+        module: the network.
+        everything: whether embeddings, recurrent layers, attention and whatever else has weights are coded too; norms never are.
     """
     layers: list[tuple[str, nn.Module]] = [(name, child) for name, child in module.named_modules() if isinstance(child, LAYERS)]
     chosen = [child for _, child in layers if parametrize.is_parametrized(child)]
     for child in chosen:
         for attribute, held in list(child.parametrizations.items()):  # type: ignore[operator, union-attr]
             parametrize.remove_parametrizations(child, attribute, leave_parametrized=not held.original.requires_grad)
+    if everything:
+        return [(name, child, True) for name, child in module.named_modules() if not isinstance(child, NORMS)]
     return [(name, child, not chosen or child in chosen) for name, child in layers]

@@ -74,3 +74,27 @@ def cnn4(classes: int) -> nn.Module:
     for number, (inputs, outputs) in enumerate(pairwise((1, 32, 64, 128, 256)), start=1):
         blocks |= _block(number, inputs, outputs, activation=nn.ReLU)
     return nn.Sequential(OrderedDict(blocks | {"flatten": nn.Flatten(), "linear5": nn.Linear(256, classes, bias=False)}))
+
+
+@model
+def har_cnn(classes: int, channels: int = 9) -> nn.Module:
+    """Three convolutions of 32, 64 and 64 channels along time and a linear layer, for sensor windows: 32,870 parameters."""
+    blocks: dict[str, nn.Module] = {}
+    for number, (inputs, outputs) in enumerate(pairwise((channels, 32, 64, 64)), start=1):
+        blocks |= {
+            f"conv{number}": nn.Conv1d(inputs, outputs, 5, padding=2, bias=False),
+            f"norm{number}": nn.BatchNorm1d(outputs),
+            f"relu{number}": nn.ReLU(),
+            f"pool{number}": nn.MaxPool1d(2),
+        }
+    head = {"mean": nn.AdaptiveAvgPool1d(1), "flatten": nn.Flatten(), "linear4": nn.Linear(64, classes)}
+    return nn.Sequential(OrderedDict(blocks | head))
+
+
+@model
+def mlp(classes: int, inputs: int = 784, hidden: int = 128) -> nn.Module:
+    """Two hidden layers with batch-norm, for inputs of any shape that have so many numbers: 118,794 parameters."""
+    layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
+    for number, (before, after) in enumerate(pairwise((inputs, hidden, hidden)), start=1):
+        layers |= {f"linear{number}": nn.Linear(before, after), f"norm{number}": nn.BatchNorm1d(after), f"relu{number}": nn.ReLU()}
+    return nn.Sequential(OrderedDict(layers | {"linear3": nn.Linear(hidden, classes)}))

@@ -34,7 +34,8 @@ class Network:
     parameters (`requires_grad=False`) are in neither vector: they keep their initial values and are never sent.
 
     Args:
-        module: taken over; its convolutions and linear layers are coded, or those that `binarize` chose.
+        module: taken over; its convolutions and linear layers are coded, or those that `binarize` chose, or with a real forward
+            all layers but norms.
         forward: says which of their tensors are.
 
     Attributes:
@@ -47,7 +48,7 @@ class Network:
     def __init__(self, module: nn.Module, forward: Forward = binary) -> None:
         self.module = module
         self.device = torch.device("cpu")
-        found, trainable = layers_of(module), Trainable(module)
+        found, trainable = layers_of(module, forward.all_layers), Trainable(module)
         norms = [(name, child) for name, child in module.named_modules() if isinstance(child, NORMS) and child.track_running_stats]
         self._norms = [child for _, child in norms]
         layers: list[str] = []

@@ -2,9 +2,9 @@
 
 >>> from torch import nn
 >>> from bifl.nn.network import Network
->>> network = Network(nn.Sequential(nn.Conv1d(1, 2, 3), nn.BatchNorm1d(2), nn.Linear(4, 3)))
+>>> network = Network(nn.Sequential(nn.Embedding(4, 2), nn.BatchNorm1d(2), nn.Linear(4, 3)))
 >>> sentence(network)
-'12 of 27 parameters (44 %) are not coded but sent as floats: 0 (Conv1d), 1 (BatchNorm1d)'
+'12 of 27 parameters (44 %) are not coded but sent as floats: 0 (Embedding), 1 (BatchNorm1d)'
 """
 
 from __future__ import annotations
