@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from bifl.training.evaluation import evaluate_all
 from bifl.training.samples import Samples
 
 MAGIC = b"BIFLMODL"
+MOST_VALUES = 2**24  # of one input
 _NUMBER = struct.Struct("<I")
 
 
@@ -57,6 +58,7 @@ class Model:
         std: and this deviation.
         message: the weights and real parameters.
         constants: what the network computes with beside them: frozen parameters, and buffers that nobody trains.
+        shape: of one input; empty in files of versions that did not keep it.
     """
 
     network: Choice
@@ -66,6 +68,7 @@ class Model:
     std: float
     message: Message
     constants: Floats
+    shape: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, choice: Choice, network: Network, data: Dataset, public: Public, forward: Forward) -> Model:
@@ -80,7 +83,8 @@ class Model:
             alphabet = FLOAT32  # the server preferred floats in the last round
         symbols = weights if alphabet == FLOAT32 else (weights > 0 if alphabet == BINARY else weights + 1).astype(np.uint8)
         message = Message(symbols, alphabet, reals, round=public.round)
-        return cls(choice, data.classes, forward, data.mean, data.std, message, network.constants.read())
+        shape = tuple(int(size) for size in data.images.shape[1:])
+        return cls(choice, data.classes, forward, data.mean, data.std, message, network.constants.read(), shape)
 
     def to_bytes(self) -> bytes:
         """The file's contents."""
@@ -88,6 +92,7 @@ class Model:
             "model": {"name": without_folder(self.network.name), **self.network.parameters},
             "classes": self.classes, "forward": self.forward.name, "mean": self.mean, "std": self.std,
         } | ({"constants": len(self.constants)} if len(self.constants) else {})  # fmt: skip
+        facts |= {"input": self.shape} if self.shape else {}
         header = json.dumps(facts).encode()
         message = codec.encode(self.message, codec.Context(self.layout(), self.message.round))
         body = MAGIC + _NUMBER.pack(len(header)) + header + message + self.constants.astype("<f4").tobytes()
@@ -141,7 +146,8 @@ class Model:
                 f"{choice.name} of {classes} classes has {layout.count:,} coded and {layout.reals:,} real numbers, "
                 f"the file holds {header.symbols:,} and {header.reals:,}"
             )
-        return cls(choice, classes, forward, mean, std, codec.decode(message, codec.Context(layout, header.round)), constants)
+        weights = codec.decode(message, codec.Context(layout, header.round))
+        return cls(choice, classes, forward, mean, std, weights, constants, _input_shape(facts.get("input", [])))
 
     def layout(self) -> Layout:
         """How the weights lie in the message."""
@@ -197,6 +203,14 @@ def _blueprint(choice: Choice, classes: int, forward: Forward, header: codec.Hea
             raise DataError(f"{choice.name} cannot be built ({type(error).__name__}: {error})") from error
     network = _make(choice, classes, forward)  # a user's network that computes while it is built
     return network.layout, network.constants.size()
+
+
+def _input_shape(sizes: Any) -> tuple[int, ...]:
+    """The shape of one input, as a header says; a network is tried out with one."""
+    whole = isinstance(sizes, list) and all(type(size) is int and size > 0 for size in sizes)
+    if not whole or len(sizes) > 4 or prod(sizes) > MOST_VALUES:
+        raise DataError(f"its inputs cannot have the shape {sizes}")
+    return tuple(sizes)
 
 
 def _vouched(choice: Choice, path: Path, trust: bool) -> Choice:
