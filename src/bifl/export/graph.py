@@ -110,7 +110,7 @@ class _Reader:
     def _sum(self, node: fx.Node, one: Value, other: Value) -> Value:
         shapes = [self._operations[value.operation].shape for value in (one, other)]
         orders = [value.order if value.order is not None else np.zeros(0, np.int64) for value in (one, other)]
-        if shapes[0] != shapes[1] or not np.array_equal(*orders):
+        if shapes[0] != shapes[1] or not np.array_equal(orders[0], orders[1]):
             raise Unsupported(f"'{node.name}' adds values of different shapes, {tuple(shapes[0])} and {tuple(shapes[1])}")
         return self._add(node, Add(), (one.operation, other.operation), one.order)
 
