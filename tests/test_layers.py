@@ -67,7 +67,9 @@ def test_all_of_it_is_trained() -> None:
     samples = Samples(torch.randint(0, 20, (32, 5)), torch.arange(32) % 3, 0.0, 1.0)
     client = Client(aux, aux, reals, 32)
     after, _ = train(client, network, real, samples, torch.arange(32), Plan("adam", 0.01, 8, 1))
-    still = [spec.name for spec, part in zip(network.layout.coded, network.layout.split(after.aux != aux), strict=True) if not part.any()]
+    still = [
+        spec.name for spec, part in zip(network.layout.coded, network.layout.split(after.aux != aux), strict=True) if not part.any()
+    ]
     assert still == []
     network.show(after.aux, after.real, real)
     shown = network.scores(samples.images)

@@ -39,11 +39,11 @@ def signs_of(weight: Floats) -> Signs | None:
 
 
 def words_of(signs: npt.NDArray[np.bool_]) -> Words:
-    """(outputs, inputs) → (⌈inputs/32⌉, outputs) words: bit j of a word is the sign of input 32·row + j.
+    """(outputs, inputs) → (⌈inputs/32⌉, outputs) words: bit j of a word is the sign of input 32·row + j, 1 where it is negative.
 
     >>> words_of(np.array([[True, False, True], [False, False, True]])).tolist()
-    [[5, 4]]
+    [[2, 3]]
     """
-    padded = np.pad(signs, ((0, 0), (0, -signs.shape[1] % 32)))
+    padded = np.pad(~signs, ((0, 0), (0, -signs.shape[1] % 32)))
     packed = np.ascontiguousarray(np.packbits(padded, axis=1, bitorder="little"))
     return np.ascontiguousarray(packed.view("<u4").astype(np.uint32).T)

@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 SIGNS = """\
-/* Adds eight inputs to sums[o], each as +x or -x: bits shift to shift + 7 of bits[o] are their signs, 1 for +.
+/* Adds eight inputs to sums[o], each as +x or -x: bits shift to shift + 7 of bits[o] are their signs, 1 for -, as in a float.
    There is no multiplication, and both ways add in the same order, so that all processors get the same bits. */
 #if MODEL_WIDE /* vectors: one output per lane, a sign is flipped by its bit */
-static inline float flipped(uint32_t number, uint32_t sign)
+static inline float flipped(float value, uint32_t sign)
 {
-    float value;
+    uint32_t number;
+    memcpy(&number, &value, sizeof number);
     number ^= sign & 0x80000000u;
     memcpy(&value, &number, sizeof value);
     return value;
 }
 
-#define SIGNED(j) flipped(negative[j], word << (7 - (j)))
+#define SIGNED(x, j) flipped((x)[j], word << (7 - (j)))
+#define SUM_OF_EIGHT(x) \\
+    (((SIGNED(x, 0) + SIGNED(x, 1)) + (SIGNED(x, 2) + SIGNED(x, 3))) + \\
+     ((SIGNED(x, 4) + SIGNED(x, 5)) + (SIGNED(x, 6) + SIGNED(x, 7))))
 static inline void add_eight(float *restrict sums, const uint32_t *restrict bits, int shift, const float *restrict x, int outputs)
 {
-    uint32_t negative[8];
-    memcpy(negative, x, sizeof negative);
-    for (int j = 0; j < 8; j++)
-        negative[j] ^= 0x80000000u;
     for (int o = 0; o < outputs; o++) {
         const uint32_t word = bits[o] << (24 - shift);
-        sums[o] += ((SIGNED(0) + SIGNED(1)) + (SIGNED(2) + SIGNED(3))) + ((SIGNED(4) + SIGNED(5)) + (SIGNED(6) + SIGNED(7)));
+        sums[o] += SUM_OF_EIGHT(x);
     }
 }
 #else /* no vectors: all 16 sums of four inputs once, then two of them looked up per output */
 static void sums_of_four(float table[16], const float *x)
 {
-    const float low[4] = {-x[0] + -x[1], x[0] + -x[1], -x[0] + x[1], x[0] + x[1]};
-    const float high[4] = {-x[2] + -x[3], x[2] + -x[3], -x[2] + x[3], x[2] + x[3]};
+    const float low[4] = {x[0] + x[1], -x[0] + x[1], x[0] - x[1], -x[0] - x[1]};
+    const float high[4] = {x[2] + x[3], -x[2] + x[3], x[2] - x[3], -x[2] - x[3]};
     for (int i = 0; i < 16; i++)
         table[i] = low[i & 3] + high[i >> 2];
 }
@@ -47,18 +47,53 @@ static void add_eight(float *restrict sums, const uint32_t *restrict bits, int s
 }
 #endif
 
+/* What is left after the last eight of the inputs. */
+static inline void add_rest(float *restrict sums, const uint32_t *restrict bits, int shift, const float *restrict x, int rest,
+                            int outputs)
+{
+    if (rest == 1) { /* as after the 3x3 pixels of a grey image */
+        for (int o = 0; o < outputs; o++)
+            sums[o] += bits[o] >> shift & 1 ? -x[0] : x[0];
+    } else if (rest > 0) {
+        float eight[8] = {0};
+        memcpy(eight, x, (size_t)rest * sizeof *x);
+        add_eight(sums, bits, shift, eight, outputs);
+    }
+}
+
 /* Adds to sums[o] all inputs, each as +x or -x: bit j of bits[g * outputs + o] is the sign of input 32 g + j. */
 static inline void add_signs(float *restrict sums, const uint32_t *restrict bits, const float *restrict x, int inputs, int outputs)
 {
     int i = 0;
     for (; i + 8 <= inputs; i += 8)
         add_eight(sums, bits + i / 32 * outputs, i % 32, x + i, outputs);
-    if (i < inputs) {
-        float rest[8] = {0};
-        memcpy(rest, x + i, (size_t)(inputs - i) * sizeof *x);
-        add_eight(sums, bits + i / 32 * outputs, i % 32, rest, outputs);
-    }
+    add_rest(sums, bits + i / 32 * outputs, i % 32, x + i, inputs - i, outputs);
 }
+"""
+
+FOUR = """\
+#if MODEL_WIDE
+/* The same for four pixels, whose inputs and sums follow each other: the weights are unpacked once for all of them. */
+static inline void add_signs_to_four(float *restrict sums, const uint32_t *restrict bits, const float *restrict x, int inputs,
+                                     int outputs)
+{
+    float *restrict second = sums + outputs, *restrict third = second + outputs, *restrict fourth = third + outputs;
+    int i = 0;
+    for (; i + 8 <= inputs; i += 8) {
+        const uint32_t *restrict words = bits + i / 32 * outputs;
+        const float *restrict eight = x + i;
+        for (int o = 0; o < outputs; o++) {
+            const uint32_t word = words[o] << (24 - i % 32);
+            sums[o] += SUM_OF_EIGHT(eight);
+            second[o] += SUM_OF_EIGHT(eight + inputs);
+            third[o] += SUM_OF_EIGHT(eight + 2 * inputs);
+            fourth[o] += SUM_OF_EIGHT(eight + 3 * inputs);
+        }
+    }
+    for (int p = 0; p < 4; p++)
+        add_rest(sums + p * outputs, bits + i / 32 * outputs, i % 32, x + p * inputs + i, inputs - i, outputs);
+}
+#endif
 """
 
 PRODUCTS = """\
@@ -83,15 +118,21 @@ struct window {
 /* Copies what the kernel sees at output pixel (y, x), zeros where it reaches over the edge. */
 static inline void take_window(float *restrict window, const float *restrict map, const struct window *w, int y, int x)
 {
+    const int left = x * w->stride_x - w->left, right = left + (w->columns - 1) * w->step_x;
+    const int whole = w->step_x == 1 && w->depth == w->channels && left >= 0 && right < w->width;
     for (int i = 0; i < w->rows; i++) {
         const int row = y * w->stride_y - w->top + i * w->step_y;
-        for (int j = 0; j < w->columns; j++, window += w->depth) {
-            const int column = x * w->stride_x - w->left + j * w->step_x;
-            if (row < 0 || row >= w->height || column < 0 || column >= w->width)
-                for (int c = 0; c < w->depth; c++)
-                    window[c] = 0.0f;
-            else
-                memcpy(window, map + ((size_t)row * w->width + column) * w->channels, (size_t)w->depth * sizeof *map);
+        int at = (row * w->width + left) * w->channels;
+        if (row >= 0 && row < w->height && whole) { /* neighbours in memory too */
+            for (int c = 0; c < w->columns * w->depth; c++)
+                *window++ = map[at + c];
+            continue;
+        }
+        for (int j = 0; j < w->columns; j++, at += w->step_x * w->channels) {
+            const int column = left + j * w->step_x;
+            const int inside = row >= 0 && row < w->height && column >= 0 && column < w->width;
+            for (int c = 0; c < w->depth; c++)
+                *window++ = inside ? map[at + c] : 0.0f;
         }
     }
 }
@@ -102,8 +143,12 @@ TANH = """\
 static inline void activate_tanh(float *v, int count)
 {
     for (int i = 0; i < count; i++) {
-        float x = v[i] < 9.0f ? v[i] : 9.0f;
-        x = x > -9.0f ? x : -9.0f;
+        float x = v[i];
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        const uint32_t size = bits & 0x7fffffffu, nine = 0x41100000u; /* within -9 to 9, by the bits: there is no branch then */
+        bits = (bits & 0x80000000u) | (size < nine ? size : nine);
+        memcpy(&x, &bits, sizeof x);
         const float s = x * x;
         float p = s * -2.76076847742355e-16f + 2.00018790482477e-13f;
         p = p * s + -8.60467152213735e-11f;
@@ -185,6 +230,6 @@ static inline void divide(float *v, float by, int count)
 """
 
 IN_ORDER = {
-    "signs": SIGNS, "products": PRODUCTS, "window": WINDOW, "fill": FILL, "scale": SCALE, "max": MAX, "mean": MEAN, "tanh": TANH,
-    "relu": RELU, "gelu": GELU, "gelu_tanh": GELU_TANH,
+    "signs": SIGNS, "four": FOUR, "products": PRODUCTS, "window": WINDOW, "fill": FILL, "scale": SCALE, "max": MAX, "mean": MEAN,
+    "tanh": TANH, "relu": RELU, "gelu": GELU, "gelu_tanh": GELU_TANH,
 }  # fmt: skip

@@ -106,8 +106,7 @@ def source(code: Code, about: str) -> str:
     needed = set().union(*(function.kernels for function in code.functions))
     includes = ["#include <float.h>"] if "max" in needed else []
     includes += ["#include <math.h>"] if "gelu" in needed else []
-    includes += ["#include <stddef.h>"] if "window" in needed or "signs" in needed else []
-    includes += ["#include <string.h>"] if "window" in needed or "signs" in needed else []
+    includes += ["#include <string.h>"] if needed & {"signs", "tanh"} else []
     parts = [
         f'/* {about}\n   {MARK}. */\n#include "model.h"\n\n' + "\n".join(includes),
         *([_WIDE] if "signs" in needed else []),

@@ -111,36 +111,80 @@ class _Body:
         return lines
 
     def _pixel_by_pixel(self) -> list[str]:
+        """Loops over the pixels that are written; activations in the end, of all at once: long loops are the fast ones."""
         stage = self._stage
-        _, height, width = stage.shape
-        step = stage.shape.channels
-        lines = [f"    for (int y = 0; y < {height}; y++)", f"        for (int x = 0; x < {width}; x++, out += {step}) {{"]
-        inner = self._pooled(stage.pool) if stage.pool is not None else self._pixel("out", "y", "x")
-        inner += self._pointwise(stage.after, "out", step)
-        return [*lines, *(f"        {line}" for line in inner), "        }"]
+        step, height, width = stage.shape
+        single = (height, width) == (1, 1)
+        to, y, x = ("out", "0", "0") if single else ("pixel", "y", "x")
+        tail = stage.before if stage.pool is None else stage.after
+        late = tail if not any(isinstance(work, Affine) for work in tail) else []
+        soon = [] if stage.pool is None or late else stage.after
+        before = stage.before if stage.pool is not None or not late else []
+        inner = self._pooled(stage.pool, to, y, x) if stage.pool is not None else self._pixel(to, y, x, before)
+        inner += self._pointwise(soon, to, step)
+        rest = self._pointwise(late, "out", stage.shape.size)
+        if single:
+            return inner + rest
+        lines = [
+            "    float *pixel = out;",
+            f"    for (int y = 0; y < {height}; y++)",
+            f"        for (int x = 0; x < {width}; x++, pixel += {step}) {{",
+        ]
+        return [*lines, *(line if line.startswith("#") else f"        {line}" for line in inner), "        }", *rest]
 
-    def _pooled(self, pool: Pool) -> list[str]:
+    def _pooled(self, pool: Pool, to: str, y: str, x: str) -> list[str]:
         """A pooled pixel: the windows' pixels one after the other, none of them stored."""
-        stage = self._stage
-        channels = stage.inner.channels
+        stage, channels = self._stage, self._stage.inner.channels
         start = "-FLT_MAX" if pool.name == "max" else "0.0f"
         self._kernels |= {"fill", pool.name}
-        rows, columns = _coordinate("y", "v", pool, 0), _coordinate("x", "u", pool, 1)
+        together, end = self._together(pool, to, y, x) if self._four_pixels(pool) else ([], [])
         lines = [
-            f"    fill(out, {start}, {channels});",
+            f"    fill({to}, {start}, {channels});",
+            *together,
             f"    for (int v = 0; v < {pool.size[0]}; v++)",
             f"        for (int u = 0; u < {pool.size[1]}; u++) {{",
-            f"            const int row = {rows}, column = {columns};",
+            f"            const int row = {_coordinate(y, 'v', pool, 0)}, column = {_coordinate(x, 'u', pool, 1)};",
         ]
         if checks := self._checks(pool):
             lines += [f"            if ({' || '.join(checks)})", "                continue;"]
-        if stage.kind in ("pixel", "add") and not stage.before:
-            place = f"in + (row * {stage.inner.width} + column) * {channels}"
-            if stage.kind == "pixel":
-                return [*lines, f"            {_POOLING[pool.name]}(out, {place}, {channels});", "        }", *self._mean(pool)]
-        lines += [f"        {line}" for line in self._pixel(self._sums(), "row", "column")]
-        lines += [f"            {_POOLING[pool.name]}(out, {self._sums()}, {channels});", "        }"]
-        return lines + self._mean(pool)
+        if stage.kind == "pixel" and not stage.before:
+            values = f"in + (row * {stage.inner.width} + column) * {channels}"
+        else:
+            values = self._sums()
+            lines += [f"        {line}" for line in self._pixel(values, "row", "column", stage.before)]
+        lines += [f"            {_POOLING[pool.name]}({to}, {values}, {channels});", "        }", *end]
+        return lines + self._mean(pool, to)
+
+    def _four_pixels(self, pool: Pool) -> bool:
+        """Whether a pooled pixel is made of four that may be computed together."""
+        dot, packed = self._stage.dot, self._packed
+        simple = dot is not None and dot.groups == 1 and not in_place(self._stage) and packed is not None and packed.kind != "real"
+        return simple and pool.size == (2, 2) and not self._checks(pool)
+
+    def _together(self, pool: Pool, to: str, y: str, x: str) -> tuple[list[str], list[str]]:
+        """The four pixels of a window at once, for processors with vectors; what stands around the other way to do it."""
+        dot, packed, channels = self._stage.dot, self._packed, self._stage.inner.channels
+        assert dot is not None
+        assert packed is not None
+        self._kernels |= {"four", "signs", "window", "scale"}
+        inputs = dot.weight[0].size
+        rows, columns = _coordinate(y, "p / 2", pool, 0), _coordinate(x, "p % 2", pool, 1)
+        lines = [
+            "#if MODEL_WIDE",
+            f"    float windows[4 * {inputs}], sums[4 * {channels}];",
+            "    (void)scratch;",
+            "    for (int p = 0; p < 4; p++)",
+            f"        take_window(windows + p * {inputs}, in, &{self._name}_window, {rows}, {columns});",
+            f"    fill(sums, 0.0f, 4 * {channels});",
+            *(f"    add_signs_to_four(sums, {array.name}, windows, {inputs}, {channels});" for array in packed.weights),
+            "    for (int p = 0; p < 4; p++) {",
+            f"        scale_and_shift(sums + p * {channels}, {self._name}_scale, {self._name}_shift, {channels});",
+            *(f"    {line}" for line in self._pointwise(self._stage.before, f"sums + p * {channels}", channels)),
+            f"        {_POOLING[pool.name]}({to}, sums + p * {channels}, {channels});",
+            "    }",
+            "#else",
+        ]
+        return lines, ["#endif"]
 
     def _checks(self, pool: Pool) -> list[str]:
         """What tells pixels outside of the map, where windows reach over its edge."""
@@ -151,7 +195,7 @@ class _Body:
             found += [f"{name} >= {self._stage.inner[1 + axis]}"] if end > self._stage.inner[1 + axis] else []
         return found
 
-    def _mean(self, pool: Pool) -> list[str]:
+    def _mean(self, pool: Pool, to: str) -> list[str]:
         """The division of a mean, by as many values as PyTorch counts."""
         if pool.name != "mean":
             return []
@@ -169,7 +213,7 @@ class _Body:
                 factors.append(f"((const int[]){{{table}}})[{at}]")
         plain = all(factor.isdecimal() for factor in factors)
         by = f"{int(factors[0]) * int(factors[1])}.0f" if plain else f"(float)({factors[0]} * {factors[1]})"
-        return [f"    divide(out, {by}, {channels});"]
+        return [f"    divide({to}, {by}, {channels});"]
 
     def _sums(self) -> str:
         """Where one pixel's values stand before they are pooled."""
@@ -177,19 +221,19 @@ class _Body:
         size = 0 if dot is None or in_place(self._stage) else dot.weight[0].size
         return f"scratch + {size}" if size else "scratch"
 
-    def _pixel(self, to: str, row: str, column: str) -> list[str]:
+    def _pixel(self, to: str, row: str, column: str, before: list[Pointwise]) -> list[str]:
         """One pixel's values before pooling, written to `to`."""
         stage, channels = self._stage, self._stage.inner.channels
         if stage.dot is None:
             at = f"(({row}) * {stage.inner.width} + {column}) * {channels} + c"
             value = f"in[{at}] + other[{at}]" if stage.kind == "add" else f"in[{at}]"
             lines = [f"    for (int c = 0; c < {channels}; c++)", f"        ({to})[c] = {value};"]
-            return lines + self._pointwise(stage.before, to, channels)
+            return lines + self._pointwise(before, to, channels)
         assert self._packed is not None
         self._kernels |= {"fill", "scale"}
         lines = [f"    fill({to}, 0.0f, {channels});", *self._dot(to, row, column)]
         lines.append(f"    scale_and_shift({to}, {self._name}_scale, {self._name}_shift, {channels});")
-        return lines + self._pointwise(stage.before, to, channels)
+        return lines + self._pointwise(before, to, channels)
 
     def _dot(self, to: str, row: str, column: str) -> list[str]:
         """The sums of one pixel, group by group."""
@@ -243,7 +287,7 @@ _POOLING = {"max": "keep_larger", "mean": "add_to"}
 def _coordinate(outer: str, inner: str, pool: Pool, axis: int) -> str:
     """The row or column of the inner map that a window looks at."""
     stride, padding = pool.stride[axis], pool.padding[axis]
-    return f"{outer} * {stride} + {inner}" + (f" - {padding}" if padding else "")
+    return (inner if outer == "0" else f"{outer} * {stride} + {inner}") + (f" - {padding}" if padding else "")
 
 
 def _spelled(shape: Shape) -> str:
