@@ -13,10 +13,16 @@ import pytest
 import torch
 from torch import nn
 
+from bifl.core import Message
+from bifl.core.forward import Forward
+from bifl.experiment.choices import Choice
 from bifl.export import c_program
 from bifl.export.c_model import Code, generate, header, source
 from bifl.export.c_stages import Normalisation
 from bifl.export.graph import trace
+from bifl.export.model import Model
+from bifl.nn.models import model
+from bifl.nn.network import Network
 
 PLAIN = Normalisation("float", 1.0, (0.0,), (1.0,))
 STRICT = "-O1 -Wall -Wextra -Werror -pedantic"
@@ -43,6 +49,20 @@ def scattered(module: nn.Module, signs: bool = True) -> nn.Module:
         elif isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Linear)) and signs:
             layer.weight.data = layer.weight.sign() * layer.weight.abs().mean()
     return module.eval()
+
+
+def saved(path: Path, name: str, forward: Forward, classes: int = 10, shape: tuple[int, ...] = (1, 28, 28)) -> Path:
+    """A model file with random weights and norms, as a run would write it."""
+    network, draw = Network(model.make(name, {}, classes), forward), np.random.default_rng(0)
+    layout = network.layout
+    norms = sum(spec.size for spec in layout.moments)
+    means = draw.normal(size=norms)
+    trained = [np.full(len(layout.layers), 0.1), draw.normal(0, 0.3, layout.trained - len(layout.layers))]
+    reals = np.concatenate([*trained, means, means**2 + draw.uniform(0.5, 2, norms)]).astype(np.float32)
+    symbols = draw.integers(0, forward.alphabet.size, layout.count).astype(np.uint8)
+    message = Message(symbols, forward.alphabet, reals, round=3)
+    Model(Choice(name, {}), classes, forward, 0.1307, 0.3081, message, network.constants.read(), shape=shape).save(path)
+    return path
 
 
 def code_of(module: nn.Module, shape: tuple[int, ...], how: Normalisation = PLAIN) -> Code:

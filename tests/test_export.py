@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from bifl.core.forward import binary, ternary
 from bifl.data.datasets import dataset
 from bifl.export.model import Model
-from tests.commands import SMALL, bifl, refused
-from tests.exports import SANITIZED, STRICT, Array, code_of, make, needs, predict, scattered, scores, write
+from bifl.nn.models import model
+from tests.commands import Run, bifl, refused
+from tests.exports import SANITIZED, STRICT, Array, code_of, make, needs, predict, saved, scattered, scores, write
 
 OWN = """
 from torch import nn
@@ -36,26 +38,30 @@ def residual(classes: int) -> nn.Module:
 
 @model
 def odd(classes: int) -> nn.Module:
-    return bifl.binarize(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ELU(), nn.Flatten(), nn.LayerNorm(4 * 26 * 26), nn.Linear(4 * 26 * 26, classes)))
+    layers = [nn.Conv2d(1, 4, 3), nn.ELU(), nn.Flatten(), nn.LayerNorm(4 * 26 * 26), nn.Linear(4 * 26 * 26, classes)]
+    return bifl.binarize(nn.Sequential(*layers))
 """
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of mnist_cnn, and of two networks from a user's file."""
+    """Models of mnist_cnn, and of two networks from a user's file."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "own.py").write_text(OWN)
-    for name, model in (("paper", "mnist_cnn"), ("residual", "own.py:residual"), ("odd", "own.py:odd")):
-        done = bifl("run", "rounds=1", f"model={model}", *SMALL, "--out", folder / name, cwd=folder)
-        assert done.returncode == 0, done.stderr
-    done = bifl("run", "rounds=1", "algorithm=fttq", *SMALL, "--out", folder / "ternary", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    for name in ("paper", "residual", "odd", "ternary"):
+        (folder / name).mkdir()
+    for name in ("residual", "odd"):
+        own = f"{folder / 'own.py'}:{name}"
+        model.load(own)
+        saved(folder / name / "model", own, binary)
+    saved(folder / "paper" / "model", "mnist_cnn", binary)
+    saved(folder / "ternary" / "model", "mnist_cnn", ternary)
     return folder
 
 
 def of_pytorch(folder: Path, name: str, images: Array) -> Array:
-    model = Model.read(folder / name / "model", trust=True)
-    return scores(model.module(), ((torch.from_numpy(images).float() / 255 - model.mean) / model.std).numpy())
+    read = Model.read(folder / name / "model", trust=True)
+    return scores(read.module(), ((torch.from_numpy(images).float() / 255 - read.mean) / read.std).numpy())
 
 
 def digits() -> Array:
@@ -63,10 +69,10 @@ def digits() -> Array:
 
 
 @pytest.mark.parametrize(("name", "most"), [("paper", 20_000), ("residual", 12_000), ("odd", 50_000), ("ternary", 60_000)])
-def test_onnx_gives_what_pytorch_gives(trained: Path, monkeypatch: pytest.MonkeyPatch, name: str, most: int) -> None:
+def test_onnx_gives_what_pytorch_gives(here: Run, trained: Path, monkeypatch: pytest.MonkeyPatch, name: str, most: int) -> None:
     onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
     monkeypatch.chdir(trained)
-    done = bifl("export", f"{name}/model", "--onnx", f"{name}.onnx", "--trust")
+    done = here("export", f"{name}/model", "--onnx", f"{name}.onnx", "--trust")
     assert done.returncode == 0, done.stderr
     file = trained / f"{name}.onnx"
     assert file.stat().st_size <= most, "weights are packed"
@@ -87,9 +93,9 @@ def test_onnx_gives_what_pytorch_gives(trained: Path, monkeypatch: pytest.Monkey
 
 @needs("cc", "make")
 @pytest.mark.parametrize("name", ["paper", "residual", "ternary"])
-def test_c_gives_the_same_classes(trained: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_c_gives_the_same_classes(here: Run, trained: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(trained)
-    done = bifl("export", f"{name}/model", "--c", f"{name}-c", "--trust")
+    done = here("export", f"{name}/model", "--c", f"{name}-c", "--trust")
     assert done.returncode == 0, done.stderr
     assert "flash" in done.stdout
     assert "RAM" in done.stdout
@@ -103,8 +109,8 @@ def test_c_gives_the_same_classes(trained: Path, monkeypatch: pytest.MonkeyPatch
     assert [int(line) for line in found] == np.where(clear, wanted.argmax(1), [int(line) for line in found]).tolist()
 
 
-def test_mnist_cnn_fits_a_small_device(trained: Path, tmp_path: Path) -> None:
-    done = bifl("export", trained / "paper" / "model", "--c", tmp_path / "c")
+def test_mnist_cnn_fits_a_small_device(here: Run, trained: Path, tmp_path: Path) -> None:
+    done = here("export", trained / "paper" / "model", "--c", tmp_path / "c")
     assert "flash 11.7 kB of weights, RAM 17.1 kB" in done.stdout
     header = (tmp_path / "c" / "model.h").read_text()
     assert "#define MODEL_FLASH_BYTES 11680 " in header
@@ -118,10 +124,11 @@ def test_mnist_cnn_fits_a_small_device(trained: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 @pytest.mark.parametrize("wide", [0, 1])
 def test_both_compilers_accept_every_file_and_sanitizers_find_nothing(
-    trained: Path, tmp_path: Path, compiler: str, wide: int
+    here: Run, trained: Path, tmp_path: Path, compiler: str, wide: int
 ) -> None:
-    assert bifl("export", trained / "paper" / "model", "--c", tmp_path).returncode == 0
-    make(tmp_path, f"CC={compiler}", f"CFLAGS={SANITIZED} -DMODEL_WIDE={wide}", "test")
+    assert here("export", trained / "paper" / "model", "--c", tmp_path).returncode == 0
+    strict = SANITIZED if compiler == "gcc" else STRICT  # clang's sanitizers are a package of their own
+    make(tmp_path, f"CC={compiler}", f"CFLAGS={strict} -DMODEL_WIDE={wide}", "test")
     images = digits()[:50]
     sanitized = predict(tmp_path, images)
     make(tmp_path, "-B", f"CC={compiler}", f"CFLAGS=-O3 -Werror -DMODEL_WIDE={wide}", "predict")
@@ -143,8 +150,8 @@ def test_a_cortex_m4_gives_the_same_numbers_to_the_last_bit(tmp_path: Path) -> N
 
 
 @needs("arm-none-eabi-gcc", "qemu-system-arm", "make")
-def test_a_cortex_m4_tells_digits_apart(trained: Path, tmp_path: Path) -> None:
-    assert bifl("export", trained / "paper" / "model", "--c", tmp_path).returncode == 0
+def test_a_cortex_m4_tells_digits_apart(here: Run, trained: Path, tmp_path: Path) -> None:
+    assert here("export", trained / "paper" / "model", "--c", tmp_path).returncode == 0
     make(tmp_path, "predict", "predict.elf")
     images = digits()[::10]
     assert emulated(tmp_path, images) == predict(tmp_path, images)
@@ -159,43 +166,45 @@ def emulated(folder: Path, inputs: Array) -> list[str]:
     return done.stdout.decode().splitlines()
 
 
-def test_refusals_are_one_sentence_and_leave_nothing(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_are_one_sentence_and_leave_nothing(
+    here: Run, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(trained)
-    model, folder, file = trained / "odd" / "model", tmp_path / "c", tmp_path / "m.onnx"
-    said = refused(bifl("export", model, "--c", folder, "--onnx", file, "--trust"))
+    own, folder, file = trained / "odd" / "model", tmp_path / "c", tmp_path / "m.onnx"
+    said = refused(bifl("export", own, "--c", folder, "--onnx", file, "--trust"))
     assert "cannot become C: layer '1' is a ELU; C has Conv1d, Conv2d, Linear" in said
-    assert "--trust" in refused(bifl("export", model, "--c", folder))
+    assert "--trust" in refused(here("export", own, "--c", folder))
     paper = trained / "paper" / "model"
-    assert "needs --onnx FILE, --c DIR, or both" in refused(bifl("export", paper))
-    assert "does not take inputs of shape 1×9×9" in refused(bifl("export", paper, "--c", folder, "--input", "1x9x9"))
-    assert "--input must be sizes such as 1x28x28, not '1x-1'" in refused(bifl("export", paper, "--c", folder, "--input", "1x-1"))
+    assert "needs --onnx FILE, --c DIR, or both" in refused(here("export", paper))
+    assert "does not take inputs of shape 1×9×9" in refused(here("export", paper, "--c", folder, "--input", "1x9x9"))
+    assert "--input must be sizes such as 1x28x28, not '1x-1'" in refused(here("export", paper, "--c", folder, "--input", "1x-1"))
     assert not folder.exists()
     assert not file.exists()
 
 
-def test_files_that_an_export_did_not_write_are_kept(trained: Path, tmp_path: Path) -> None:
+def test_files_that_an_export_did_not_write_are_kept(here: Run, trained: Path, tmp_path: Path) -> None:
     paper = trained / "paper" / "model"
-    assert bifl("export", paper, "--c", tmp_path).returncode == 0
-    assert bifl("export", paper, "--c", tmp_path).returncode == 0, "what it wrote itself it replaces"
+    assert here("export", paper, "--c", tmp_path).returncode == 0
+    assert here("export", paper, "--c", tmp_path).returncode == 0, "what it wrote itself it replaces"
     (tmp_path / "main.c").write_text("int main(void) { return 0; }")
-    assert f"'{tmp_path / 'main.c'}' is in the way" in refused(bifl("export", paper, "--c", tmp_path))
+    assert f"'{tmp_path / 'main.c'}' is in the way" in refused(here("export", paper, "--c", tmp_path))
     assert (tmp_path / "main.c").read_text() == "int main(void) { return 0; }"
 
 
-def test_a_model_file_says_what_its_inputs_look_like(trained: Path, tmp_path: Path) -> None:
-    model = Model.read(trained / "paper" / "model")
-    assert model.shape == (1, 28, 28)
+def test_a_model_file_says_what_its_inputs_look_like(here: Run, trained: Path, tmp_path: Path) -> None:
+    read = Model.read(trained / "paper" / "model")
+    assert read.shape == (1, 28, 28)
     older = tmp_path / "older"
-    older.write_bytes(model.__class__(**{**vars(model), "shape": ()}).to_bytes())
+    older.write_bytes(read.__class__(**{**vars(read), "shape": ()}).to_bytes())
     assert "does not say what its inputs look like: say it, as in --input 1x28x28" in refused(
-        bifl("export", older, "--c", tmp_path / "c")
+        here("export", older, "--c", tmp_path / "c")
     )
-    assert bifl("export", older, "--c", tmp_path / "c", "--input", "1x28x28").returncode == 0
+    assert here("export", older, "--c", tmp_path / "c", "--input", "1x28x28").returncode == 0
 
 
 @needs("cc", "make")
-def test_an_input_that_ends_too_early_is_an_error(trained: Path, tmp_path: Path) -> None:
-    assert bifl("export", trained / "paper" / "model", "--c", tmp_path).returncode == 0
+def test_an_input_that_ends_too_early_is_an_error(here: Run, trained: Path, tmp_path: Path) -> None:
+    assert here("export", trained / "paper" / "model", "--c", tmp_path).returncode == 0
     make(tmp_path, f"CFLAGS={STRICT}")
     done = subprocess.run([tmp_path / "predict"], input=bytes(784 + 1), capture_output=True, check=False)
     assert done.returncode == 2
