@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from bifl.export.c_model import generate
+from bifl.export.c_stages import Normalisation
 from bifl.export.graph import Unsupported, trace
 from bifl.export.stages import fuse, place
-from tests.exports import PLAIN, SANITIZED, code_of, make, needs, numbers, predict, scattered, scores, write
+from tests.exports import PLAIN, SANITIZED, make, needs, numbers, predict, scattered, scores, write
 
 ACTIVATIONS = [nn.Tanh, nn.ReLU, nn.GELU, lambda: nn.GELU("tanh"), nn.Identity]
+KINDS: dict[int, tuple[Any, ...]] = {
+    1: (nn.Conv1d, nn.BatchNorm1d, nn.MaxPool1d, nn.AvgPool1d),
+    2: (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AvgPool2d),
+}
 
 
 class Residual(nn.Module):
@@ -35,9 +42,7 @@ def networks(draw: st.DrawFn) -> tuple[nn.Sequential, tuple[int, ...]]:
     """A network, and the shape of its inputs."""
     torch.manual_seed(draw(st.integers(0, 2**16)))
     one = draw(st.booleans())  # a sequence
-    conv, norm, biggest, mean = (
-        (nn.Conv1d, nn.BatchNorm1d, nn.MaxPool1d, nn.AvgPool1d) if one else (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AvgPool2d)
-    )
+    conv, norm, biggest, mean = KINDS[1 if one else 2]
     channels, side = draw(st.sampled_from([1, 2, 6])), draw(st.integers(7, 11))
     shape = (channels, side) if one else (channels, side, draw(st.integers(7, 11)))
     layers: list[nn.Module] = []
@@ -83,8 +88,7 @@ def test_c_computes_what_pytorch_does(
                 layer.weight.data[torch.rand_like(layer.weight) < 0.3] = 0
     inputs = np.random.default_rng(0).normal(size=(3, *shape)).astype(np.float32)
     wanted = scores(module, inputs)
-    code = code_of(module, shape)
-    write(tmp_path, code.__class__(code.functions, code.stages, code.memory, PLAIN, classifies=False), inputs, wanted)
+    write(tmp_path, generate(trace(module, shape), PLAIN, classifies=False), inputs, wanted)
     make(tmp_path, "-B", f"CFLAGS={SANITIZED} -DMODEL_WIDE={int(wide)}", "predict")
     found = numbers(predict(tmp_path, inputs))
     np.testing.assert_allclose(found, wanted, atol=2e-5 * max(1, np.abs(wanted).max()))
@@ -106,6 +110,18 @@ def test_what_c_has_nothing_for_is_refused_by_name(layer: nn.Module, sentence: s
         trace(module.eval(), (1, 4, 4))
     assert sentence in str(refusal.value)
     assert "C has Conv1d, Conv2d, Linear" in str(refusal.value)
+
+
+@needs("cc", "make")
+def test_floats_are_normalised_by_channel_and_outputs_are_numbers(tmp_path: Path) -> None:
+    module = scattered(nn.Sequential(nn.Conv1d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 2)))
+    how = Normalisation("float", 1.0, (0.5, -2.0, 10.0), (1.0, 2.0, 4.0))
+    raw = np.random.default_rng(0).normal(size=(5, 3, 8)).astype(np.float32)
+    mean, std = (np.array(scale, np.float32)[:, None] for scale in (how.mean, how.std))
+    wanted = scores(module, (raw - mean) / std)
+    write(tmp_path, generate(trace(module, (3, 8)), how, classifies=False), raw, wanted)
+    make(tmp_path, "test")
+    np.testing.assert_allclose(numbers(predict(tmp_path, raw)), wanted, atol=1e-5)
 
 
 def test_code_that_decides_by_values_is_refused() -> None:

@@ -6,10 +6,13 @@ import argparse
 from math import prod
 from pathlib import Path
 
+from torch import nn
+
 from bifl.errors import ConfigError, DataError
 from bifl.export import device
 from bifl.export.c_model import Code
 from bifl.export.model import MOST_VALUES, Model
+from bifl.files import write_atomic, writing
 from bifl.registry import without_folder
 from bifl.show.terminal import console, size
 
@@ -50,26 +53,24 @@ def _shape(model: Model, options: argparse.Namespace) -> tuple[int, ...]:
     return shape
 
 
-def _misfit(model: Model, module: object, shape: tuple[int, ...]) -> str | None:
+def _misfit(model: Model, module: nn.Module, shape: tuple[int, ...]) -> str | None:
     try:
-        scores = device.outputs(model, module, device.raw_inputs(shape, 1))  # type: ignore[arg-type]
+        scores = device.outputs(model, module, device.raw_inputs(model, shape, 1))
     except (RuntimeError, ValueError, IndexError) as error:
         return str(error).partition("\n")[0]
     found = tuple(getattr(scores, "shape", ()))
     return None if found == (1, model.classes) else f"it gives {found} for one input instead of {(1, model.classes)}"
 
 
-def _onnx(model: Model, module: object, shape: tuple[int, ...], path: Path) -> bytes:
+def _onnx(model: Model, module: nn.Module, shape: tuple[int, ...], path: Path) -> bytes:
     try:
         from bifl.export import onnx_file
     except ModuleNotFoundError as error:
         raise ConfigError(f"--onnx needs the package {error.name}: pip install 'bifl[export]'") from error
-    return onnx_file.contents(model, module, shape, path)  # type: ignore[arg-type]
+    return onnx_file.contents(model, module, shape, path)
 
 
 def _write(path: Path, data: bytes) -> None:
-    from bifl.files import write_atomic, writing
-
     with writing(path.parent):
         write_atomic(path, data)
 

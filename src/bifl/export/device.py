@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -28,9 +30,30 @@ def about(model: Model) -> str:
     return printable(f"{name}, {model.classes} outputs, {trained}; bifl {__version__}")
 
 
+def takes_bytes(model: Model) -> bool:
+    """Whether raw inputs are pixels, from 0 to 255; otherwise they are floats."""
+    return getattr(model, "inputs", "bytes") == "bytes"
+
+
+def classifies(model: Model) -> bool:
+    """Whether the outputs are scores of classes; otherwise they are the answer."""
+    return getattr(model, "task", None) is None or model.task.name == "classification"  # type: ignore[attr-defined]
+
+
 def normalisation(model: Model) -> Normalisation:
-    """What makes floats of the raw inputs: pixels/255 less the mean, by the deviation."""
-    return Normalisation("uint8_t", 255.0, (model.mean,), (model.std,))
+    """What makes floats of the raw inputs: pixels/255, or floats, less the mean, by the deviation; for all or by channel."""
+    mean, std = (np.atleast_1d(np.asarray(scale, np.float64)) for scale in (model.mean, model.std))
+    both = np.broadcast_arrays(mean, std)
+    kind, divisor = ("uint8_t", 255.0) if takes_bytes(model) else ("float", 1.0)
+    return Normalisation(kind, divisor, tuple(both[0].tolist()), tuple(both[1].tolist()))
+
+
+def normalised(model: Model, raw: torch.Tensor) -> torch.Tensor:
+    """Raw inputs as the network takes them."""
+    how = normalisation(model)
+    column = (-1, *[1] * (raw.dim() - 2))
+    mean, std = (torch.tensor(scale, dtype=torch.float32).view(column) for scale in (how.mean, how.std))
+    return (raw.float() / how.divisor - mean) / std if how.divisor != 1 else (raw.float() - mean) / std
 
 
 def generated(model: Model, module: nn.Module, shape: tuple[int, ...], path: str | Path) -> Code:
@@ -39,27 +62,35 @@ def generated(model: Model, module: nn.Module, shape: tuple[int, ...], path: str
     Raises:
         DataError: it has a layer that C has nothing for.
     """
+    if getattr(model, "inputs", "bytes") == "tokens":
+        raise DataError(f"'{path}' cannot become C: its inputs are tokens, C takes bytes and floats")
     try:
-        return generate(trace(module, shape), normalisation(model))
+        return generate(trace(module, shape), normalisation(model), classifies(model))
     except Unsupported as error:
         raise DataError(f"'{path}' cannot become C: {error}") from error
 
 
-def raw_inputs(shape: tuple[int, ...], count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """(count, *shape) random inputs, the same every time: smooth ones, as the dataset's are, would need the dataset."""
-    return np.random.default_rng(0).integers(0, 256, (count, *shape), np.uint8)
+def raw_inputs(model: Model, shape: tuple[int, ...], count: int) -> npt.NDArray[Any]:
+    """(count, *shape) random inputs, the same every time."""
+    draw = np.random.default_rng(0)
+    if takes_bytes(model):
+        return draw.integers(0, 256, (count, *shape), np.uint8)
+    how = normalisation(model)
+    mean, std = (np.array(scale).reshape(-1, *[1] * (len(shape) - 1)) for scale in (how.mean, how.std))
+    raw: npt.NDArray[Any] = (draw.normal(size=(count, *shape)) * std + mean).astype(np.float32)
+    return raw
 
 
 @torch.no_grad()
-def outputs(model: Model, module: nn.Module, raw: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> torch.Tensor:
+def outputs(model: Model, module: nn.Module, raw: npt.NDArray[Any]) -> torch.Tensor:
     """What PyTorch makes of raw inputs."""
-    scores: torch.Tensor = module((torch.from_numpy(raw).float() / 255 - model.mean) / model.std)
+    scores: torch.Tensor = module(normalised(model, torch.from_numpy(raw)))
     return scores
 
 
 def files(model: Model, module: nn.Module, code: Code, shape: tuple[int, ...]) -> dict[str, str]:
     """The contents of the folder, by name."""
-    raw = raw_inputs(shape, TESTS)
+    raw = raw_inputs(model, shape, TESTS)
     vectors = c_program.Vectors(raw.reshape(TESTS, -1), outputs(model, module, raw).float().numpy())
     libraries = ["-lm"] if any("gelu" in function.kernels for function in code.functions) else []
     said = about(model)

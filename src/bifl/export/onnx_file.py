@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from bifl import __version__
 from bifl.errors import DataError
+from bifl.export.device import normalised, raw_inputs, takes_bytes
 from bifl.export.model import Model
 from bifl.export.onnx_folding import fold
 from bifl.export.onnx_packing import pack
@@ -30,11 +31,11 @@ class _Normalised(nn.Module):
 
     def __init__(self, network: nn.Module, model: Model) -> None:
         super().__init__()
-        self.network, self.mean, self.std = network, model.mean, model.std
+        self.network, self._model = network, model
 
     def forward(self, raw: Tensor) -> Tensor:
         """Scores of raw inputs."""
-        scores: Tensor = self.network((raw.float() / 255 - self.mean) / self.std)
+        scores: Tensor = self.network(normalised(self._model, raw))
         return scores
 
 
@@ -44,13 +45,22 @@ def contents(model: Model, module: nn.Module, shape: tuple[int, ...], path: str 
     Raises:
         DataError: PyTorch cannot export the network.
     """
-    traced = _traced(_Normalised(module, model).eval(), torch.zeros(2, *shape, dtype=torch.uint8), path)
+    traced = _traced(_Normalised(module, model).eval(), torch.from_numpy(raw_inputs(model, shape, 2)), path)
     _share_constants(traced.graph)
     fold(traced.graph)
     pack(traced.graph)
     _drop_unread(traced.graph)
     _describe(traced, model)
     onnx.checker.check_model(traced, full_check=True)
+    return bytes(traced.SerializeToString())
+
+
+def float_contents(model: Model, module: nn.Module, shape: tuple[int, ...], path: str | Path) -> bytes:
+    """The same network with weights as floats: what others export, to compare with."""
+    traced = _traced(_Normalised(module, model).eval(), torch.from_numpy(raw_inputs(model, shape, 2)), path)
+    _share_constants(traced.graph)
+    fold(traced.graph)
+    _drop_unread(traced.graph)
     return bytes(traced.SerializeToString())
 
 
@@ -103,7 +113,7 @@ def _describe(traced: onnx.ModelProto, model: Model) -> None:
     traced.producer_name, traced.producer_version = "bifl", __version__
     facts = {
         "network": without_folder(model.network.name), "weights": model.forward.name, "rounds": str(model.message.round),
-        "classes": ",".join(map(str, range(model.classes))), "input": "uint8, raw: normalised by the model",
+        "classes": ",".join(map(str, range(model.classes))), "input": "raw pixels" if takes_bytes(model) else "raw floats",
         "mean": repr(model.mean), "std": repr(model.std),
     }  # fmt: skip
     helper.set_model_props(traced, facts)
