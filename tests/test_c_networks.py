@@ -18,7 +18,7 @@ from bifl.export.graph import Unsupported, trace
 from bifl.export.stages import fuse, place
 from tests.exports import PLAIN, SANITIZED, make, needs, numbers, predict, scattered, scores, write
 
-ACTIVATIONS = [nn.Tanh, nn.ReLU, nn.GELU, lambda: nn.GELU("tanh"), nn.Identity]
+ACTIVATIONS: list[Any] = [nn.Tanh, nn.ReLU, nn.GELU, lambda: nn.GELU("tanh"), nn.Identity]
 KINDS: dict[int, tuple[Any, ...]] = {
     1: (nn.Conv1d, nn.BatchNorm1d, nn.MaxPool1d, nn.AvgPool1d),
     2: (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AvgPool2d),

@@ -11,6 +11,7 @@ import pytest
 
 from bifl.engine.simulator import simulate
 from bifl.experiment.settings import Experiment
+from tests.commands import bifl
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,6 +37,17 @@ def test_the_readme_runs(tmp_path: Path) -> None:
     assert blocks
     done = subprocess.run([sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_page_on_sensors_runs(tmp_path: Path) -> None:
+    (block,) = python_blocks("docs/sensors.md")
+    done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (words,) = re.findall(r"^bifl run (dataset=.*)$", (ROOT / "docs/sensors.md").read_text(), re.MULTILINE)
+    done = bifl("run", *words.split(), "rounds=2", "workers=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = bifl("eval", "runs/npz-by_user-biml-s0/model", "npz", "path=windows.npz", cwd=tmp_path)
+    assert "accuracy" in done.stdout
 
 
 @pytest.mark.parametrize(

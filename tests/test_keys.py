@@ -113,7 +113,7 @@ def test_a_client_refuses_what_is_not_there(tmp_path: Path, here: Run) -> None:
     [
         ("damaged.npz", "cannot be read as .npz"),
         ("nameless.npz", "has no array 'labels'"),
-        ("floats.npz", "must be uint8, pixels from 0 to 255"),
+        ("floats.npz", "must be uint8, float16, float32, int32 or int64, not float64"),
         ("one.npz", "holds 1 training images, batch-norm needs two"),
         ("empty", "holds none of LEAF's files"),
         ("leaf", "as femnist: "),

@@ -200,7 +200,7 @@ def test_one_and_two_workers_the_loop_and_the_saved_model_agree(name: str, batch
     assert accuracy == records[-1].accuracy
     assert loss == pytest.approx(records[-1].loss, rel=1e-5)
     network = bifl.load(tmp_path / "model")
-    images = (torch.tensor(world_data.test_images).float() / 255 - world_data.mean) / world_data.std
+    images = (torch.tensor(world_data.test_images).float() / 255 - torch.tensor(world_data.mean)) / torch.tensor(world_data.std)
     with torch.no_grad():
         right = (network(images).argmax(1).numpy() == world_data.test_labels).mean()
     assert right == pytest.approx(records[-1].accuracy, abs=1e-6)

@@ -119,9 +119,7 @@ scalars = st.one_of(st.booleans(), numbers, floats, st.text(max_size=20), st.bin
 values = st.one_of(
     scalars, *(st.lists(kind, max_size=4) for kind in (st.booleans(), numbers, floats, st.text(max_size=5), st.binary(max_size=5)))
 )
-names = st.sampled_from(
-    ["number", "images", "model", "digest", "loss", "upload", "held", "correct", "losses", "lost", "x\n\x1b[1m"]
-)
+names = st.sampled_from(["number", "images", "model", "digest", "loss", "upload", "held", "sums", "losses", "lost", "x\n\x1b[1m"])
 changes = st.dictionaries(names, values, max_size=4)
 arrays = st.sampled_from([np.zeros(3), np.array(math.nan), np.zeros((0, 2), np.int64)])
 metrics = st.dictionaries(names, st.one_of(floats, st.lists(floats, max_size=3)), max_size=3)
@@ -270,16 +268,19 @@ def test_a_loss_where_nobody_trains_is_refused(stage: Stage, loss: Any) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"correct": [2**62], "held": [2**62]},
-        {"held": [500, 1], "correct": [0, 0], "losses": [0.0, 0.0]},
-        {"correct": [40]},
-        {"held": [1] * 33, "correct": [1] * 33, "losses": [0.0] * 33},
-        {"correct": [True]},
+        {"sums": [2.0**62], "held": [2**62]},
+        {"held": [500, 1], "sums": [0.0, 0.0], "losses": [0.0, 0.0]},
+        {"sums": [40.0]},
+        {"held": [1] * 33, "sums": [1.0] * 33, "losses": [0.0] * 33},
+        {"sums": [True]},
+        {"sums": [0.5]},
+        {"sums": [float("nan")]},
+        {"sums": [1.0, 1.0]},
         {"losses": [1e300]},
         {"losses": [-1.0]},
         {"losses": [math.nan]},
         {"losses": [[0.0]]},
-        {"held": [0], "correct": [0], "losses": [0.0]},
+        {"held": [0], "sums": [0.0], "losses": [0.0]},
         {"held": "33"},
         {"held": [33.0]},
     ],

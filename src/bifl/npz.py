@@ -62,6 +62,25 @@ def read(file: Path | IO[bytes], wanted: Collection[str] | None = None) -> dict[
         raise Damaged(str(error) or type(error).__name__) from error
 
 
+def mapped(folder: Path) -> dict[str, Array]:
+    """The arrays of a folder's .npy files by name, mapped into memory: what is not used is never read.
+
+    Raises:
+        OSError: the folder, or a file in it, cannot be opened.
+        Damaged: a file cannot be read.
+    """
+    found = {}
+    for path in sorted(folder.glob("*.npy")):
+        try:
+            with path.open("rb") as file:
+                start, shape, dtype = _header(file, path.stem)
+                _check_form(path.stem, shape, dtype, file.seek(0, 2) - start)
+            found[path.stem] = np.load(path, mmap_mode="r", allow_pickle=False) if math.prod(shape) else np.zeros(shape, dtype)
+        except _RAISED as error:
+            raise Damaged(f"'{path.name}': {str(error) or type(error).__name__}") from error
+    return found
+
+
 def _arrays(file: IO[bytes], wanted: Collection[str] | None) -> dict[str, Array]:
     with zipfile.ZipFile(file) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist() if info.filename.endswith(".npy")}
@@ -93,14 +112,24 @@ def _check_total(members: dict[str, zipfile.ZipInfo], size: int) -> None:
 
 def _check_header(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> None:
     """Refuse an array that is not as long as its shape says, before memory for that shape is allocated."""
-    with archive.open(info) as member, warnings.catch_warnings():
+    with archive.open(info) as member:
+        start, shape, dtype = _header(member, name)
+        _check_form(name, shape, dtype, info.file_size - start)
+
+
+def _header(file: IO[bytes], name: str) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
+    """Where an array's contents begin, its shape and its type."""
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy's, of headers that Python 2 wrote
-        version = np.lib.format.read_magic(member)
+        version = np.lib.format.read_magic(file)
         if version not in ((1, 0), (2, 0)):
             raise Damaged(f"'{name}' has version {version} of numpy's format, 1.0 and 2.0 can be read")
         header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = header(member)
-        length = info.file_size - member.tell()
+        shape, _, dtype = header(file)
+        return file.tell(), shape, dtype
+
+
+def _check_form(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], length: int) -> None:
     if dtype.kind not in _KINDS or dtype.itemsize == 0:
         raise Damaged(f"'{name}' holds {dtype}: neither numbers nor texts")
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != length:

@@ -15,7 +15,8 @@ examples:
   bifl report runs -o report.html              a page with charts of all runs, beside the paper's values
   bifl data mnist-nc3                          who holds what: table and picture
   bifl summary mnist_cnn                       a network layer by layer: what is binary, what it weighs
-  bifl list                                    algorithms, datasets, partitions, models, presets
+  bifl run har dataset.path=windows.npz        windows of sensors: docs/sensors.md
+  bifl list                                    algorithms, datasets, partitions, models, tasks, presets
   bifl federation up --clients 3 rounds=5      server and clients as processes of their own, over TLS
   bifl server --listen 0.0.0.0:8000 …          on real machines: docs/deploy.md
 
@@ -23,8 +24,8 @@ Bad input ends with one sentence and exit code 2, Ctrl-C with 130.
 """
 
 _KEYS = """\
-  dataset (mnist5k), partition (iid), model (mnist_cnn)
-                        names from `bifl list`, parameters as for algorithms
+  dataset (mnist5k), partition (iid), model (mnist_cnn), task (classification)
+                        names from `bifl list`, or my.py:mine; parameters as for algorithms
   rounds (15), clients (10)
   participation (1.0)   share of clients that upload in a round
   idle (train)          what the others do: train (as in the paper) or sleep
@@ -36,7 +37,7 @@ _KEYS = """\
   batchnorm (recalibrate)
                         statistics that clients measure of the broadcast network, in an exchange
                         of its own; average: those of their own training
-  holdout (0.0)         share of its images that every client keeps for evaluation; without test
+  holdout (0.0)         share of its samples that every client keeps for evaluation; without test
                         images a fifth
   wire (context)        context codes messages in what both ends know, packed spells every bit out;
                         results do not depend on it

@@ -27,7 +27,7 @@ def evaluate(options: argparse.Namespace) -> int:
     """Accuracy and size of a trained model."""
     model = Model.read(options.model, options.trust)
     choice = Experiment(dataset={"name": options.data, **pairs(options.settings)}).dataset
-    accuracy, loss = model.score(dataset.make(choice.name, choice.parameters))
+    metrics, loss = model.metrics(dataset.make(choice.name, choice.parameters))
     weights, reals = len(model.message.symbols), len(model.message.real)
     out = console()
     out.print(
@@ -35,7 +35,9 @@ def evaluate(options: argparse.Namespace) -> int:
         f"trained for {model.message.round} rounds",
         soft_wrap=True,
     )
-    out.print(f"accuracy {accuracy:.2%}, loss {loss:.4f} on {options.data}'s test images")
+    first, *others = metrics.items()
+    said = [f"{first[0]} {first[1]:.2%}", *(f"{name} {value:.4g}" for name, value in others), f"loss {loss:.4f}"]
+    out.print(f"{', '.join(said)} on {options.data}'s test images")
     out.print(
         f"size {size(options.model.stat().st_size)}: {weights:,} {model.message.alphabet.name} weights and {reals:,} real numbers"
     )

@@ -1,4 +1,4 @@
-"""What a dataset is, the checks that every source passes, and a user's own arrays from an .npz file.
+"""The checks that every source of data passes, and a user's own arrays from an .npz file or a folder of .npy files.
 
 >>> import numpy as np
 >>> labels = np.repeat([0, 1, 2], 30)
@@ -9,56 +9,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from bifl import npz
+from bifl.data.inputs import Array, Dataset, Images, Index, image_array, input_array, normaliser, shape_text
 from bifl.errors import ConfigError, DataError
 
-Array = npt.NDArray[Any]
-Images = npt.NDArray[np.uint8]
-Index = npt.NDArray[np.int64]
+__all__ = [
+    "Array", "Dataset", "Images", "Index", "assemble", "from_npz", "groups_of", "held_out", "image_array", "input_array",
+    "is_arrays", "label_array", "normaliser", "read_npz", "shape_text", "target_array", "user_array",
+]  # fmt: skip
 MOST_CLASSES = 100_000  # a network has outputs for all of them
 PLAUSIBLE_CLASSES = 1000  # that a file may have without as many images
-_BLOCK = 1000  # images at a time where a whole dataset would be copied otherwise
-
-
-class Dataset(NamedTuple):
-    """Images and labels for training and for testing, and the mean and deviation (of pixels/255) that normalise them."""
-
-    images: Images  # (n, channels, height, width)
-    labels: Index  # (n,)
-    test_images: Images  # there may be none
-    test_labels: Index
-    classes: int
-    mean: float
-    std: float
-    users: Index | None = None  # (n,) who made each training image, where that is known
-
-
-def shape_text(data: Dataset) -> str:
-    """What its images look like: "28×28 grey"."""
-    channels, height, width = data.images.shape[1:]
-    return f"{height}×{width} " + {1: "grey", 3: "RGB"}.get(channels, f"{channels}-channel")
-
-
-def image_array(found: Array, source: str) -> Images:
-    """Images as (n, channels, height, width).
-
-    Raises:
-        DataError: they are not bytes, or not shaped like images.
-    """
-    if found.dtype != np.uint8:
-        raise DataError(f"{source} must be uint8, pixels from 0 to 255, not {found.dtype}")
-    if found.ndim == 3:
-        found = found[:, None]
-    elif found.ndim == 4 and found.shape[3] in (1, 3) and found.shape[1] not in (1, 3):
-        found = np.moveaxis(found, 3, 1)
-    if found.ndim != 4 or 0 in found.shape[1:]:
-        raise DataError(f"{source} must be (n, height, width) or (n, channels, height, width), not {found.shape}")
-    return np.ascontiguousarray(found)
+INPUTS = ("inputs", "images", "signals")  # what their array may be called
 
 
 def label_array(found: Array, images: int, classes: int, source: str) -> Index:
@@ -97,17 +62,7 @@ def held_out(groups: Index, share: float) -> npt.NDArray[np.bool_]:
     return np.asarray(np.floor((place + 1) * share + 1e-9) > np.floor(place * share + 1e-9))
 
 
-def normaliser(images: Images) -> tuple[float, float]:
-    """Mean and deviation of pixels/255, exactly."""
-    counts = np.zeros(256, np.int64)
-    for start in range(0, len(images), _BLOCK):
-        counts += np.bincount(images[start : start + _BLOCK].ravel(), minlength=256)
-    pixels = np.arange(256) / 255
-    mean = float(counts @ pixels / counts.sum())
-    return mean, float(np.sqrt(counts @ (pixels - mean) ** 2 / counts.sum())) or 1.0
-
-
-def assemble(images: Images, labels: Index, users: Index | None, classes: int, test: npt.NDArray[np.bool_], source: str) -> Dataset:
+def assemble(images: Array, labels: Array, users: Index | None, classes: int, test: npt.NDArray[np.bool_], source: str) -> Dataset:
     """A dataset from images of which some are for testing, normalised by what is measured on the others."""
     if test.all():
         raise DataError(f"{source} holds no training images")
@@ -118,41 +73,77 @@ def assemble(images: Images, labels: Index, users: Index | None, classes: int, t
     )
 
 
+def is_arrays(path: Path) -> bool:
+    """Whether a folder holds arrays as .npy files."""
+    return (path / "labels.npy").is_file()
+
+
 def read_npz(path: Path) -> dict[str, Array]:
-    """All arrays of an .npz file.
+    """All arrays of an .npz file, or of the .npy files in a folder, which stay on the disk until they are used.
 
     Raises:
         DataError: it is missing or damaged.
     """
     try:
-        return npz.read(path)
+        return npz.mapped(path) if path.is_dir() else npz.read(path)
     except FileNotFoundError:
         raise DataError(f"'{path}' does not exist") from None
     except (OSError, npz.Damaged) as error:
         raise DataError(f"'{path}' cannot be read as .npz, it is damaged or something else ({error})") from error
 
 
-def _counted_classes(arrays: dict[str, Array], path: Path) -> int:
+def _counted_classes(labels: Array, arrays: dict[str, Array], path: Path) -> int:
     """As many as the file says. A network has outputs for all of them: a single label must not make it any size."""
-    numbers = arrays["labels"]
-    largest = int(numbers.max()) if numbers.size and numbers.dtype.kind in "iu" else 0
-    classes = len(arrays["classes"]) if "classes" in arrays and arrays["classes"].ndim == 1 else largest + 1
+    if labels.ndim == 2:
+        classes = int(labels.shape[1])
+    elif labels.dtype.kind not in "iu":
+        classes = 1
+    elif "classes" in arrays and arrays["classes"].ndim == 1:
+        classes = len(arrays["classes"])
+    else:
+        classes = int(labels.max()) + 1 if labels.size else 1
     if classes > MOST_CLASSES:
         raise DataError(f"'{path}' has {classes:,} classes: at most {MOST_CLASSES:,} can be told apart")
-    if classes > max(PLAUSIBLE_CLASSES, numbers.size):
+    if labels.ndim == 1 and classes > max(PLAUSIBLE_CLASSES, labels.size):
         raise DataError(
-            f"'{path}' has {classes:,} classes for {numbers.size:,} images: if that is right, set dataset.classes={classes}"
+            f"'{path}' has {classes:,} classes for {labels.size:,} images: if that is right, set dataset.classes={classes}"
         )
     return classes
 
 
+def target_array(found: Array, samples: int, classes: int, source: str) -> Array:
+    """Labels of any task: class numbers, or one or several numbers for every sample.
+
+    Raises:
+        DataError: they are something else.
+    """
+    if found.dtype.kind in "iu" and found.ndim != 2:
+        return label_array(found, samples, classes, source)
+    if found.dtype.kind not in "biuf":
+        raise DataError(f"{source} must be numbers, not {found.dtype}")
+    if found.ndim not in (1, 2) or len(found) != samples or not found.size >= samples:
+        raise DataError(f"{source} must be one or one row per sample, {samples} in all, not {found.shape}")
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        raise DataError(f"{source} must be finite numbers: one of them is NaN or infinite")
+    return found
+
+
+def groups_of(labels: Array) -> Index:
+    """(n,) class numbers, by which samples are dealt out evenly; where labels are none, all are of one kind."""
+    if labels.dtype.kind in "iu" and labels.ndim == 1:
+        return labels.astype(np.int64, copy=False)
+    return np.zeros(len(labels), np.int64)
+
+
 def from_npz(path: Path, classes: int = 0, test_share: float = 0.0) -> Dataset:
-    """A dataset from arrays: images, labels, perhaps users (or writers), perhaps split (1 = test) or test_images, test_labels.
+    """A dataset from arrays: inputs (or images, or signals), labels, perhaps users (or writers), perhaps a test set.
+
+    A test set is split (1 = test), or test_inputs (test_images) and test_labels, or a share of what is there.
 
     Args:
-        path: of the file.
+        path: of the file, or of a folder with the arrays as .npy files.
         classes: how many there are; 0 takes the length of an array `classes`, or the largest label and one.
-        test_share: of the images that are held out for testing, where the file names none.
+        test_share: of the samples that are held out for testing, where the file names none.
 
     Raises:
         DataError: the file is damaged, or its arrays do not fit together.
@@ -160,24 +151,35 @@ def from_npz(path: Path, classes: int = 0, test_share: float = 0.0) -> Dataset:
     if not 0 <= classes <= MOST_CLASSES:
         raise ConfigError(f"dataset.classes must be from 0 to {MOST_CLASSES:,}, not {classes:.3g}")
     arrays = read_npz(path)
-    for name in ("images", "labels"):
-        if name not in arrays:
-            raise DataError(f"'{path}' has no array '{name}', only {', '.join(arrays) or 'nothing'}")
-    images = image_array(arrays["images"], f"images in '{path}'")
-    classes = classes or _counted_classes(arrays, path)
-    labels = label_array(arrays["labels"], len(images), classes, f"labels in '{path}'")
-    names = next((name for name in ("users", "writers") if name in arrays), None)
-    users = user_array(arrays[names], len(images), f"{names} in '{path}'") if names else None
+    named = next((name for name in INPUTS if name in arrays), None)
+    if named is None or "labels" not in arrays:
+        lacks = "'images' or 'inputs'" if named is None else "'labels'"
+        raise DataError(f"'{path}' has no array {lacks}, only {', '.join(arrays) or 'nothing'}")
+    inputs = _inputs(arrays, named, path)
+    classes = classes or _counted_classes(arrays["labels"], arrays, path)
+    labels = target_array(arrays["labels"], len(inputs), classes, f"labels in '{path}'")
+    owners = next((name for name in ("users", "writers") if name in arrays), None)
+    users = user_array(arrays[owners], len(inputs), f"{owners} in '{path}'") if owners else None
     if "split" in arrays:
-        test = label_array(arrays["split"], len(images), 2, f"split (1 = test) in '{path}'") == 1
-        return assemble(images, labels, users, classes, test, f"'{path}'")
-    if "test_images" not in arrays:
-        return assemble(images, labels, users, classes, held_out(labels if users is None else users, test_share), f"'{path}'")
+        test = label_array(arrays["split"], len(inputs), 2, f"split (1 = test) in '{path}'") == 1
+        return assemble(inputs, labels, users, classes, test, f"'{path}'")
+    if f"test_{named}" not in arrays:
+        return assemble(
+            inputs, labels, users, classes, held_out(groups_of(labels) if users is None else users, test_share), f"'{path}'"
+        )
     if "test_labels" not in arrays:
-        raise DataError(f"'{path}' has test_images but no test_labels")
-    test_images = image_array(arrays["test_images"], f"test_images in '{path}'")
-    if test_images.shape[1:] != images.shape[1:]:
-        raise DataError(f"test_images in '{path}' are {test_images.shape[1:]}, images are {images.shape[1:]}")
-    test_labels = label_array(arrays["test_labels"], len(test_images), classes, f"test_labels in '{path}'")
-    whole = assemble(images, labels, users, classes, np.zeros(len(images), np.bool_), f"'{path}'")
-    return whole._replace(test_images=test_images, test_labels=test_labels)
+        raise DataError(f"'{path}' has test_{named} but no test_labels")
+    tests = _inputs(arrays, f"test_{named}", path)
+    if tests.shape[1:] != inputs.shape[1:] or tests.dtype.kind != inputs.dtype.kind:
+        raise DataError(
+            f"test_{named} in '{path}' are {tests.shape[1:]} {tests.dtype}, {named} are {inputs.shape[1:]} {inputs.dtype}"
+        )
+    test_labels = target_array(arrays["test_labels"], len(tests), classes, f"test_labels in '{path}'")
+    whole = assemble(inputs, labels, users, classes, np.zeros(len(inputs), np.bool_), f"'{path}'")
+    return whole._replace(test_images=tests, test_labels=test_labels)
+
+
+def _inputs(arrays: dict[str, Array], name: str, path: Path) -> Array:
+    """Bytes that are called images must be shaped like some; inputs may have any shape."""
+    check = image_array if name.endswith("images") and arrays[name].dtype == np.uint8 else input_array
+    return check(arrays[name], f"{name} in '{path}'")

@@ -1,4 +1,4 @@
-"""Datasets by name: images as uint8, checked against known digests before use.
+"""Datasets by name, checked against known digests before use.
 
 >>> digits = dataset.make("mnist5k", {})
 >>> digits.images.shape, digits.test_images.shape
@@ -11,12 +11,15 @@ import gzip
 import hashlib
 import importlib.util
 import io
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from bifl.data import idx, leaf
+from bifl.data import har, idx, leaf
 from bifl.data.arrays import MOST_CLASSES, Dataset, from_npz
+from bifl.data.inputs import BYTES, FLOATS, MOST_DIMENSIONS, TOKENS
 from bifl.errors import ConfigError, DataError
 from bifl.registry import Registry
 
@@ -43,7 +46,8 @@ def mapped(folder: Path) -> Dataset:
     images, labels, test_images, test_labels = (
         np.load(folder / f"{name}.npy", mmap_mode="c") for name in ("images", "labels", "test_images", "test_labels")
     )
-    classes, mean, std = (np.load(folder / f"{name}.npy").item() for name in ("classes", "mean", "std"))
+    classes, mean, std = (np.load(folder / f"{name}.npy").tolist() for name in ("classes", "mean", "std"))
+    mean, std = (tuple(scale) if isinstance(scale, list) else scale for scale in (mean, std))
     return Dataset(images, labels, test_images, test_labels, classes, mean, std)
 
 
@@ -109,21 +113,53 @@ def celeba(path: str = "", share: float = 1.0, test_share: float = 0.09) -> Data
 
 
 @dataset
+def uci_har(path: str = "") -> Dataset:
+    """UCI HAR, 6 activities of 30 people, 9 channels × 128 samples: UCI's folder or an .npz file, in BIFL_DATA/uci-har or path=.
+
+    UCI's nine test persons are the test set.
+    """
+    return har.load(Path(path) if path else idx.data_folder() / "uci-har")
+
+
+@dataset
 def npz(path: str = "", classes: int = 0, test_share: float = 0.0) -> Dataset:
-    """Your own arrays: images and labels, perhaps users, perhaps split or test_images and test_labels, in the file path=."""
+    """Your own arrays: inputs (or images) and labels, perhaps users, perhaps split or test_inputs and test_labels, in path=."""
     if not path:
-        raise DataError("dataset=npz needs dataset.path=FILE.npz, with arrays images (uint8) and labels")
+        raise DataError(
+            "dataset=npz needs dataset.path=FILE.npz (or a folder of .npy files), with arrays inputs or images, and labels"
+        )
     return from_npz(Path(path), classes, test_share)
 
 
 @dataset
 def remote(
-    classes: int = 10, channels: int = 1, height: int = 28, width: int = 28, mean: float = MNIST_MEAN, std: float = MNIST_STD
-) -> Dataset:
-    """No images here: in a deployment the clients bring their own. What they look like, and how everyone normalises them."""
-    if min(classes, channels, height, width) < 1 or not 0 < std < float("inf"):
+    classes: int = 10, channels: int = 1, height: int = 28, width: int = 28, mean: float = MNIST_MEAN, std: float = MNIST_STD,
+    shape: str = "", kind: str = BYTES, means: str = "", stds: str = "",
+) -> Dataset:  # fmt: skip
+    """No data here: in a deployment the clients bring their own. What an input looks like, and how everyone normalises it.
+
+    shape=9,128 instead of channels, height and width; kind=floats or tokens; means= and stds= with one number for each channel.
+    """
+    sides = _numbers("shape", shape, int) if shape else (channels, height, width)
+    scale = [_numbers(name, text, float) if text else own for name, text, own in (("means", means, mean), ("stds", stds, std))]
+    if kind not in _EMPTY:
+        raise ConfigError(f"dataset.kind must be one of {', '.join(_EMPTY)}, not '{kind}'")
+    if min(classes, *sides) < 1 or not 0 < np.min(scale[1]) <= np.max(scale[1]) < float("inf") or not np.isfinite(scale[0]).all():
         raise ConfigError("dataset=remote needs classes, channels, height and width of 1 or more, and a std above 0")
-    if classes > MOST_CLASSES or channels * height * width > MOST_PIXELS:
+    if classes > MOST_CLASSES or math.prod(sides) > MOST_PIXELS or len(sides) >= MOST_DIMENSIONS:
         raise ConfigError(f"dataset=remote takes at most {MOST_CLASSES:,} classes, and {MOST_PIXELS:,} pixels times channels")
-    none, nobody = np.zeros((0, channels, height, width), np.uint8), np.zeros(0, np.int64)
-    return Dataset(none, nobody, none, nobody, classes, mean, std)
+    if any(isinstance(one, tuple) and (len(one) != sides[0] or kind != FLOATS) for one in scale):
+        raise ConfigError(f"dataset.means and stds are for kind=floats, one number for each of the {sides[0]} channels")
+    none, nobody = np.zeros((0, *sides), _EMPTY[kind]), np.zeros(0, np.int64)
+    return Dataset(none, nobody, none, nobody, classes, scale[0], scale[1])
+
+
+_EMPTY = {BYTES: np.uint8, FLOATS: np.float32, TOKENS: np.int64}
+
+
+def _numbers(name: str, text: str, kind: type[int] | type[float]) -> tuple[Any, ...]:
+    """Numbers with commas between them."""
+    try:
+        return tuple(kind(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"dataset.{name} must be numbers with commas between them, not '{text}'") from None

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from bifl.codec import WireError
 from bifl.core.exchange import Exchange
 from bifl.core.message import Message
@@ -14,6 +16,7 @@ from bifl.core.sums import LARGEST_WEIGHT, Total
 from bifl.deploy.events import quoted
 from bifl.deploy.finite import finite
 from bifl.engine.turns import Score
+from bifl.tasks.task import Task
 from bifl.training.evaluation import CHUNK
 
 LARGEST_LOSS = 1e4  # of one image
@@ -99,23 +102,30 @@ def misfit(said: Mapping[str, Any], clients: int, model: str) -> str | None:
     return None
 
 
-def scores(number: int, said: Mapping[str, Any], most: int) -> list[Score] | None:
+def scores(number: int, said: Mapping[str, Any], most: int, task: Task) -> list[Score] | None:
     """A client's evaluation; None if it makes no sense.
 
     Args:
         number: of the client.
         said: what it says.
-        most: images that it can hold out.
+        most: samples that it can hold out.
+        task: of the run: it knows what can be.
     """
-    held, correct, losses = columns = [said.get(name, []) for name in ("held", "correct", "losses")]
-    if not all(type(column) is list for column in columns) or not len(held) == len(correct) == len(losses) <= most:
+    held, sums, losses = columns = [said.get(name, []) for name in ("held", "sums", "losses")]
+    if not all(type(column) is list for column in columns) or not len(held) == len(losses) <= most:
         return None
-    if any(type(count) is not int for count in (*held, *correct)) or any(type(loss) is not float for loss in losses):
+    if len(sums) != task.length * len(held) or any(type(count) is not int for count in held):
         return None
-    if not _chunks(held) or sum(held) > most:
+    if any(type(one) is not float for one in (*sums, *losses)) or not _chunks(held) or sum(held) > most:
         return None
-    found = [Score(number, chunk, *row) for chunk, row in enumerate(zip(held, correct, losses, strict=True))]
-    sensible = all(0 <= score.correct <= score.images and 0 <= score.loss <= LARGEST_LOSS * score.images for score in found)
+    rows = [tuple(sums[start : start + task.length]) for start in range(0, len(sums), task.length)]
+    found = [Score(number, chunk, *row) for chunk, row in enumerate(zip(held, rows, losses, strict=True))]
+    sensible = all(
+        np.isfinite(score.sums).all()
+        and task.sensible(np.array(score.sums), score.images)
+        and 0 <= score.loss <= LARGEST_LOSS * score.images
+        for score in found
+    )
     return found if sensible else None
 
 

@@ -116,7 +116,7 @@ def _score(worker: Worker) -> Fields:
     scores = worker.score()
     return {
         "held": [score.images for score in scores],
-        "correct": [score.correct for score in scores],
+        "sums": [number for score in scores for number in score.sums],
         "losses": [score.loss for score in scores],
     }
 

@@ -20,11 +20,11 @@ import numpy as np
 
 from bifl.codec import WireError
 from bifl.core.state import Public
-from bifl.data.arrays import Dataset, image_array, label_array
+from bifl.data.arrays import Dataset, input_array, target_array
 from bifl.data.datasets import mapped, save
 from bifl.deploy import permits
 from bifl.deploy.local_data import Images, Operator, own_images
-from bifl.deploy.protocol import Refusal, Terms
+from bifl.deploy.protocol import Refusal, Terms, terms_fields
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import BEFORE, MODEL, Update, digest, restored
 from bifl.engine.worker import Job, Worker
@@ -85,7 +85,7 @@ class Home:
 
     def _settle_in(self, terms: Terms) -> None:
         """Save the client's images for the next processes. Nothing is written before all is checked."""
-        wanted = terms._asdict() | {"shape": list(terms.shape), "number": self.number, "data": self.operator.data}
+        wanted = terms_fields(terms) | {"number": self.number, "data": self.operator.data}
         known = self._terms()
         if known == wanted:
             return
@@ -197,7 +197,7 @@ def _folder(state: Path, run: str) -> Path:
 
 def _same_run(known: dict[str, Any], wanted: dict[str, Any]) -> bool:
     """Whether terms are those of the same run, which may have become longer."""
-    fixed = ("classes", "shape", "mean", "std", "share")
+    fixed = ("classes", "shape", "mean", "std", "share", "kind")
     same = [known.get(name) for name in fixed] == [wanted[name] for name in fixed]
     return same and permits.same_but_for_length(known["experiment"], wanted["experiment"])
 
@@ -218,7 +218,7 @@ def _reading(folder: Path) -> Iterator[None]:
 
 def _whole(data: Dataset) -> Dataset:
     """A dataset whose arrays fit together."""
-    label_array(data.labels, len(image_array(data.images, "images")), data.classes, "labels")
+    target_array(data.labels, len(input_array(data.images, "images")), data.classes, "labels")
     return data
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bifl.data.arrays import Dataset, from_npz
+from bifl.data.arrays import Dataset, from_npz, is_arrays
 from bifl.data.datasets import dataset
 from bifl.errors import BiflError, ConfigError, DataError
 
@@ -26,7 +26,7 @@ def check_data(where: str) -> str:
     try:
         if "\0" in where:
             raise DataError("a path has no NUL byte")
-        if where.endswith(".npz"):
+        if where.endswith(".npz") or is_arrays(path):
             _enough(from_npz(path), where)
             return str(path.resolve())
         if path.is_dir():

@@ -8,20 +8,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bifl.data.arrays import Array, Dataset, Index, from_npz, image_array, label_array
+from bifl.data.arrays import Array, Dataset, Index, from_npz, input_array, is_arrays, target_array
 from bifl.data.datasets import dataset
+from bifl.data.inputs import kind_of
 from bifl.deploy import permits
 from bifl.deploy.protocol import Refusal, Terms
 from bifl.errors import DataError
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import cut, deal
+from bifl.experiment.setup import cut, deal, load, task_of
 
 
 class Images(NamedTuple):
-    """Images, and which of them are the client's."""
+    """Inputs, pictures or others, and which of them are the client's."""
 
-    images: Array  # (n, channels, height, width) or (n, height, width) uint8
-    labels: Array  # (n,) whole numbers
+    images: Array  # (n, …) uint8, floats or tokens; pictures (n, channels, height, width) or (n, height, width) uint8
+    labels: Array  # (n,) class numbers, or what else the run's task takes
     hand: Index | None = None  # all, if not told
     classes: int | None = None  # how many there are, where the dataset knows
 
@@ -47,30 +48,30 @@ class Operator(NamedTuple):
 
 
 def local_images(where: str) -> Source:
-    """What `--data` stands for: an .npz file, a folder of LEAF's, or a dataset's name, dealt out as the experiment says.
+    """What `--data` stands for: an .npz file or a folder of .npy files, a folder of LEAF's, or a dataset's name, dealt out.
 
     Without a name it is the experiment's own dataset.
     """
 
-    def load(terms: Terms, experiment: Experiment, number: int) -> Images:
+    def found_there(terms: Terms, experiment: Experiment, number: int) -> Images:
         path = Path(where)
+        if where.endswith(".npz") or is_arrays(path):
+            found = from_npz(path)
+            return Images(found.images, found.labels)
         if where and path.is_dir():
             kind = "femnist" if terms.shape[0] == 1 else "celeba"
             found = dataset.make(kind, {"path": where, "test_share": 0.0})
             return Images(found.images, found.labels, None, found.classes)
-        if where.endswith(".npz"):
-            found = from_npz(path)
-            return Images(found.images, found.labels)
         if not where and experiment.dataset.name == "remote":
             raise Refusal(
                 "the server has no dataset: start this client with --data FILE.npz, a folder of LEAF's or a name",
                 "it has no images: the run has no dataset, and it was started without --data",
             )
         chosen = experiment.changed({"dataset": where}) if where else experiment
-        data = dataset.make(chosen.dataset.name, chosen.dataset.parameters)
+        data = load(chosen)
         return Images(data.images, data.labels, deal(chosen, data)[0][number], data.classes)
 
-    return load
+    return found_there
 
 
 def own_images(operator: Operator, terms: Terms, experiment: Experiment) -> dict[str, Dataset]:
@@ -85,11 +86,17 @@ def own_images(operator: Operator, terms: Terms, experiment: Experiment) -> dict
         raise Refusal(f"client {operator.number} has {len(hand)} images: batch-norm needs two to train on")
     remedy = "give other images with --data, or ask the server's operator whether the run has the right settings"
     try:
-        labels = label_array(found.labels, len(found.images), terms.classes, "labels")
-        images = image_array(found.images, "images")
+        labels, outputs = task_of(experiment).targets(
+            target_array(found.labels, len(found.images), terms.classes, "labels"), found.classes or terms.classes
+        )
+        images = input_array(found.images, "images")
     except DataError as error:
         raise Refusal(f"this client's {error}: {remedy}", f"its {error}") from error
-    misfits = {"images": (images.shape[1:], terms.shape), "classes": (found.classes or terms.classes, terms.classes)}
+    misfits = {
+        "images": (images.shape[1:], terms.shape),
+        "inputs": (kind_of(images), terms.kind),
+        "classes": (outputs, terms.classes),
+    }
     for what, (ours, theirs) in misfits.items():
         if ours != theirs:
             short = f"{what} are {ours}, the run's are {theirs}"

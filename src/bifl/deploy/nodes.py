@@ -134,15 +134,15 @@ class Nodes(AbstractContextManager["Nodes"]):
         if len(world.data.test_labels):
             world.network.show(public.weights, public.real, world.algorithm.at(public.round).forward)
             test = Samples.of(world.data.test_images, world.data.test_labels, world.data)
-            found = evaluate(world.network, test, np.arange(len(test.labels)), chunks(len(test.labels)))
+            found = evaluate(world.network, world.task, test, np.arange(len(test.labels)), chunks(len(test.labels)))
             scores += [Score(None, *chunk) for chunk in found]
         if self._share:
             for number, said in self._requests.ask_all(protocol.SCORE, {number: {} for number in self._members.voting()}, 0):
-                sensible = checks.scores(number, said, checks.held_out(self._members[number].images, self._share))
+                sensible = checks.scores(number, said, checks.held_out(self._members[number].images, self._share), world.task)
                 if sensible is None:
                     self._requests.refuse(number, "its evaluation makes no sense", public.round)
                 scores += sensible or []
-        return Evaluation.of(scores)
+        return Evaluation.of(scores, world.task)
 
     def steps(self) -> tuple[Step, ...]:
         """The last broadcasts."""

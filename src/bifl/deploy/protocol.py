@@ -15,6 +15,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from bifl import __version__
 from bifl.codec import WireError
+from bifl.data.inputs import BYTES, FLOATS, MOST_DIMENSIONS, TOKENS, Scale
 from bifl.engine.catch_up import Step, Update
 from bifl.errors import BiflError, DataError, Diverged, RunError
 
@@ -49,11 +50,12 @@ class Terms(NamedTuple):
     """What all clients of a run must agree on; sent once to each."""
 
     experiment: str  # its words
-    classes: int
-    shape: tuple[int, ...]  # (channels, height, width)
-    mean: float
-    std: float
-    share: float  # of its images that a client holds out
+    classes: int  # or other outputs of the network
+    shape: tuple[int, ...]  # of an input
+    mean: Scale
+    std: Scale
+    share: float  # of its samples that a client holds out
+    kind: str = BYTES  # of inputs: bytes, floats or tokens
 
 
 class Request(NamedTuple):
@@ -104,7 +106,10 @@ def update_fields(update: Update) -> dict[str, Any]:
 
 def terms_fields(terms: Terms) -> dict[str, Any]:
     """Terms as fields of a request."""
-    return terms._asdict() | {"shape": list(terms.shape)}
+    scales = {
+        name: list(scale) if isinstance(scale, tuple) else scale for name, scale in (("mean", terms.mean), ("std", terms.std))
+    }
+    return terms._asdict() | {"shape": list(terms.shape)} | scales
 
 
 # ---- a client reads a request ----------------------------------------------------------------------------------------
@@ -149,18 +154,33 @@ def other_version(theirs: object, they: str, we: str) -> str | None:
 
 def _read_terms(fields: Mapping[str, Any]) -> Terms:
     text = _text(fields, "experiment", _LONGEST_EXPERIMENT)
-    shape = _list(fields, "shape", 3)
+    shape = _list(fields, "shape", MOST_DIMENSIONS - 1)
     sides = [type(side) is int and 1 <= side <= _LONGEST_SIDE for side in shape]
-    if len(shape) != 3 or not all(sides) or math.prod(shape) > MOST_PIXELS:
-        raise _malformed("shape", f"(channels, height, width), at most {_LONGEST_SIDE} each and {MOST_PIXELS} in all")
+    if not shape or not all(sides) or math.prod(shape) > MOST_PIXELS:
+        raise _malformed("shape", f"1 to {MOST_DIMENSIONS - 1} sides, at most {_LONGEST_SIDE} each and {MOST_PIXELS} in all")
+    kind = fields.get("kind", BYTES)
+    if kind not in (BYTES, FLOATS, TOKENS):
+        raise _malformed("kind", f"{BYTES}, {FLOATS} or {TOKENS}")
+    largest = 1e3 if kind == BYTES else 1e30
     return Terms(
         text,
         _whole_number(fields, "classes", 1, MOST_CLASSES),
         tuple(shape),
-        _number(fields, "mean", -1e3, 1e3),
-        _number(fields, "std", 1e-6, 1e6),
+        _scale(fields, "mean", -largest, largest, shape[0]),
+        _scale(fields, "std", 1e-6 if kind == BYTES else 1e-30, 1e6 if kind == BYTES else 1e30, shape[0]),
         _number(fields, "share", 0.0, 0.999),
+        kind,
     )
+
+
+def _scale(fields: Mapping[str, Any], name: str, least: float, most: float, channels: int) -> Scale:
+    """A number, or one for each channel."""
+    found = fields.get(name)
+    if type(found) is not list:
+        return _number(fields, name, least, most)
+    if len(found) != channels or fields.get("kind") != FLOATS:
+        raise _malformed(name, f"a number, or for floats a list of {channels}")
+    return tuple(_number({name: one}, name, least, most) for one in found)
 
 
 def _read_update(fields: Mapping[str, Any], round: int) -> Update:

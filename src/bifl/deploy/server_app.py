@@ -97,7 +97,8 @@ class Deployment(Rounds):
     def _clients(self) -> Nodes:
         data, (grid, rules, run, register, tell) = self.world.data, self._office
         share = held_share(self.experiment, data)
-        terms = Terms(shlex.join(self.experiment.words()), data.classes, data.images.shape[1:], data.mean, data.std, share)
+        form, words = data.form, shlex.join(self.experiment.words())
+        terms = Terms(words, data.classes, form.shape, data.mean, data.std, share, form.kind)
         world = self.world._replace(public=self.public)
         return Nodes(grid, world, self.exchanges, self.world.public, self._steps, run, terms, rules, register, tell)
 
@@ -193,9 +194,10 @@ def main(grid: Grid, context: Context) -> None:
     numbers = str(config["numbers"])
     for record in run_rounds(grid, run, given, Path(numbers) if numbers else None, world):
         log.info(
-            "round %d: accuracy %.2f %%, %d ballots, %d refused",
+            "round %d: %s %.2f %%, %d ballots, %d refused",
             record.round,
-            100 * record.accuracy,
+            record.measure,
+            100 * record.score,
             record.clients,
             record.refused,
         )

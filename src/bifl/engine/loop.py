@@ -28,8 +28,8 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
     world = build(experiment, kind)
     public, server = world.public, Server()
     samples = Samples.of(world.data.images, world.data.labels, world.data)
-    place = Workplace(experiment, world.algorithm, world.network, samples)
-    exchanges = exchanges_of(experiment, world.algorithm, world.network, world.data.images.shape[1:])
+    place = Workplace(experiment, world.algorithm, world.network, samples, world.task.loss)
+    exchanges = exchanges_of(experiment, world.algorithm, world.network, world.data.form)
     clients = [Client(public.weights, public.weights, public.real, len(part), number) for number, part in enumerate(world.parts)]
     voters: list[int] = []
     for round in range(1, experiment.rounds + 1):

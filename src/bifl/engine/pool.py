@@ -107,7 +107,8 @@ class Pool(AbstractContextManager["Pool"]):
     def score(self) -> Evaluation:
         """Let the workers evaluate the global model."""
         self._ledger.ask(number for number, shard in enumerate(self._world.shards) if len(shard))
-        return Evaluation.of([score for scores in self._ask("score", [()] * self._count) for score in scores])
+        scores = [score for scores in self._ask("score", [()] * self._count) for score in scores]
+        return Evaluation.of(scores, self._world.task)
 
     def steps(self) -> tuple[Step, ...]:
         """The last broadcasts."""

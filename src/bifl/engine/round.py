@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bifl import codec
 from bifl.core.exchange import Accumulator, Exchange, ballot_of
@@ -60,6 +60,7 @@ class UploadCollector:
         self.bytes = 0
         self.losses = ExactSum()
         self.trained: set[int] = set()
+        self.answers: dict[int, Answer] = {}  # by client, without uploads
         self._senders: set[int] = set()
         self._ideals: list[float | None] = []  # bytes of each upload, if the coder were ideal
 
@@ -76,6 +77,7 @@ class UploadCollector:
 
     def note(self, answer: Answer) -> None:
         """One more answer."""
+        self.answers[answer.number] = answer._replace(upload=None)
         if answer.loss is not None:
             self.losses.add(answer.loss, answer.images)
             self.trained.add(answer.number)
@@ -111,14 +113,16 @@ class Rounds:
     Attributes:
         public: the global model after the last round.
         last: the record of the last complete round, if any.
+        note_clients: called with a round's number and what is known of each client, before the round is complete.
     """
 
     def __init__(self, experiment: Experiment, world: World, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
         self.experiment, self.world = experiment, world
-        self.exchanges = exchanges_of(experiment, world.algorithm, world.network, world.data.images.shape[1:])
+        self.exchanges = exchanges_of(experiment, world.algorithm, world.network, world.data.form)
         self._ballot = ballot_of(self.exchanges)
         self.public: Public = world.public
         self.last: Record | None = None
+        self.note_clients: Callable[[int, list[dict[str, Any]]], None] = lambda round, clients: None
         self._server = Server()
         self._folder, self._mailbox = folder, mailbox
         self._trained: dict[int, int] = {}  # client → the last round in which it trained
@@ -131,7 +135,8 @@ class Rounds:
     def model(self) -> Model:
         """The global model as it stands."""
         forward = self.world.algorithm.at(max(self.public.round, 1)).forward
-        return Model.of(self.experiment.model, self.world.network, self.world.data, self.public, forward)
+        world, choice = self.world, self.experiment
+        return Model.of(choice.model, world.network, world.data, self.public, forward, choice.task)
 
     def __iter__(self) -> Iterator[Record]:
         if self.public.round >= self.experiment.rounds:
@@ -164,7 +169,10 @@ class Rounds:
             public, server, taking_part = outcome.public, outcome.server, outcome.collector.counted
             outcomes.append(outcome)
         main = outcomes[self.exchanges.index(self._ballot)]
-        record = self._record(before, main, outcomes, clients)._replace(seconds=float(f"{time.perf_counter() - began:.3f}"))
+        evaluation = clients.score()
+        record = self._record(before, main, outcomes, evaluation, clients.troubles())
+        record = record._replace(seconds=float(f"{time.perf_counter() - began:.3f}"))
+        self.note_clients(round, _client_rows(main.collector.answers, evaluation))
         trained = self._trained | dict.fromkeys(main.collector.trained, round)
         self._complete(checkpoint.State(public, record, trained, main.collector.counted, Server(server.memory), clients.steps()))
         return record
@@ -198,20 +206,19 @@ class Rounds:
         receivers = clients.tell(exchange, data, after, hearers)
         return Outcome(after, server, collector, heard, data, codec.ideal_size(data, news, context), receivers)
 
-    def _record(self, before: Public, main: Outcome, outcomes: list[Outcome], clients: Clients) -> Record:
+    def _record(self, before: Public, main: Outcome, outcomes: list[Outcome], evaluation: Evaluation, troubles: Troubles) -> Record:
         """What the round achieved; `main` is the outcome of its ballot."""
         after, round = outcomes[-1].public, before.round + 1
         uploads, receivers = len(main.collector.counted), len(main.receivers)
         traffic = Traffic(uploads, main.collector.bytes, receivers, len(main.data), main.collector.ideal, main.ideal)
         for other in (outcome for outcome in outcomes if outcome is not main):
             traffic = traffic.plus(other.collector.bytes, len(other.data))
-        evaluation, troubles = clients.score(), clients.troubles()
         traffic = traffic._replace(catch_up=troubles.catch_up_bytes)
         if self.world.algorithm.at(round).central:  # nothing leaves the one machine
             traffic = Traffic(uploads, 0, receivers, 0)
         return Record(
             round=round,
-            accuracy=evaluation.accuracy,
+            accuracy=evaluation.metrics.get("accuracy", math.nan),
             loss=evaluation.loss,
             train_loss=float(main.collector.losses.mean()),
             flips=flips(before, after),
@@ -219,9 +226,10 @@ class Rounds:
             sureness=None if main.news is None else sureness(main.news),
             seconds=0.0,
             **traffic.fields(before.layout.parameters),
-            **spread(evaluation.clients),
+            **spread([held[next(iter(evaluation.metrics))] for held in evaluation.clients.values()]),
             refused=troubles.refused,
             missing=troubles.missing,
+            metrics=evaluation.metrics,
         )
 
     def _complete(self, state: checkpoint.State) -> None:
@@ -232,3 +240,15 @@ class Rounds:
     def _keep(self, exchange: str, sender: str | None, data: bytes) -> None:
         if self._mailbox is not None:
             self._mailbox.keep(codec.read_header(data).round, exchange, sender, data)
+
+
+def _client_rows(answers: dict[int, Answer], evaluation: Evaluation) -> list[dict[str, Any]]:
+    """A round client by client: what it trained on, uploaded, and how the global model does on what it holds out."""
+    rows = []
+    for number in sorted({*answers, *evaluation.clients}):
+        row: dict[str, Any] = {"client": number}
+        if number in answers:
+            answer = answers[number]
+            row |= {"images": answer.images, "train_loss": answer.loss, "up_bytes": answer.size}
+        rows.append(row | evaluation.clients.get(number, {}))
+    return rows

@@ -26,6 +26,7 @@ def run(folder: RunFolder, world: World, begin: Begin = Simulation) -> Iterator[
     with locked(folder.path):
         rounds = begin(world, folder.checkpoint, folder.mailbox())
         folder.prepare(rounds.last)
+        rounds.note_clients = folder.append_clients
         for record in rounds:
             folder.append(record)
             yield record

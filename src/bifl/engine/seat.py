@@ -11,6 +11,7 @@ from bifl.core.message import Floats
 from bifl.core.state import Client, Public
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import plan
+from bifl.nn.compute import Loss
 from bifl.nn.network import Network
 from bifl.training.local import train
 from bifl.training.measuring import image_moments
@@ -24,6 +25,7 @@ class Workplace(NamedTuple):
     algorithm: Algorithms
     network: Network
     samples: Samples
+    loss: Loss
 
 
 class Seat:
@@ -34,11 +36,11 @@ class Seat:
 
     def train(self, client: Client) -> tuple[Client, float]:
         """Local training in the round under way."""
-        (experiment, algorithm, network, samples), round = self._place, self._public.round + 1
-        return train(client, network, algorithm.at(round).forward, samples, self._part, plan(experiment, round))
+        (experiment, algorithm, network, samples, loss), round = self._place, self._public.round + 1
+        return train(client, network, algorithm.at(round).forward, samples, self._part, plan(experiment, round), loss)
 
     def measure(self) -> Floats:
         """Moments of the global network on some of the client's images."""
-        (experiment, algorithm, network, samples), public = self._place, self._public
+        (experiment, algorithm, network, samples, _), public = self._place, self._public
         forward, most = algorithm.at(public.round).forward, 2 * experiment.batch
         return image_moments(network, public, forward, samples, self._part, self.client.number, most)

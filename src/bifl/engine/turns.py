@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bifl.tasks.task import Task as Goal
 
 
 class NobodyVotes(Exception):
@@ -47,32 +51,45 @@ class Troubles(NamedTuple):
 
 
 class Score(NamedTuple):
-    """The global model on one chunk of the test images, or of those that a client holds out."""
+    """The global model on one chunk of the test samples, or of those that a client holds out."""
 
     client: int | None
     chunk: int
     images: int
-    correct: int
+    sums: tuple[float, ...]  # as the task sums up
     loss: float
 
 
 class Evaluation(NamedTuple):
-    """The global model on the test images, or where there are none on all that clients hold out; and client by client."""
+    """The global model on the test samples, or where there are none on all that clients hold out; and client by client."""
 
-    accuracy: float
+    metrics: dict[str, float]
     loss: float
-    clients: list[float]  # accuracy of each that holds images out
+    clients: dict[int, dict[str, Any]]  # of each that holds samples out: how many, its loss, its metrics
 
     @classmethod
-    def of(cls, scores: list[Score]) -> Evaluation:
+    def of(cls, scores: list[Score], goal: Goal) -> Evaluation:
         """Add up; in one order, whoever computed what."""
         scores = sorted(scores, key=lambda score: (score.client is not None, score.client or 0, score.chunk))
         tests = [score for score in scores if score.client is None] or scores
-        images = sum(score.images for score in tests) or math.nan
-        owners = {score.client: [0, 0] for score in scores if score.client is not None}
+        owners: dict[int, list[Score]] = {}
         for score in scores:
             if score.client is not None:
-                owners[score.client][0] += score.correct
-                owners[score.client][1] += score.images
-        clients = [correct / count for correct, count in owners.values()]
-        return cls(sum(s.correct for s in tests) / images, sum(s.loss for s in tests) / images, clients)
+                owners.setdefault(score.client, []).append(score)
+        clients = {number: _held(own, goal) for number, own in owners.items()}
+        if not tests:
+            return cls(dict.fromkeys(goal.metrics(np.zeros(goal.length), 1), math.nan), math.nan, clients)
+        return cls(*_added(tests, goal), clients)
+
+
+def _added(scores: list[Score], goal: Goal) -> tuple[dict[str, float], float]:
+    samples = sum(score.images for score in scores)
+    sums = np.zeros(goal.length)
+    for score in scores:
+        sums = sums + np.array(score.sums)
+    return goal.metrics(sums, samples), sum(score.loss for score in scores) / samples
+
+
+def _held(scores: list[Score], goal: Goal) -> dict[str, Any]:
+    metrics, loss = _added(scores, goal)
+    return {"held": sum(score.images for score in scores), "loss": loss, **metrics}

@@ -29,7 +29,7 @@ from bifl.engine.turns import Answer, Score, Task, Turn
 from bifl.errors import BiflError, Diverged, RunError
 from bifl.exchanges import exchanges_of
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import device_of
+from bifl.experiment.setup import device_of, task_of
 from bifl.experiment.transfer import loads
 from bifl.nn.network import Network
 from bifl.training.evaluation import chunks, evaluate
@@ -58,14 +58,14 @@ class Worker:
         self.experiment, self.parts, self.checkpoint = job.experiment, job.parts, job.checkpoint
         self.shards, self._keep_messages = job.shards, job.keep_messages
         self.algorithm, self.network, self.chunks = job.algorithm, job.network, job.chunks
-        listed = exchanges_of(job.experiment, job.algorithm, job.network, data.images.shape[1:])
+        listed = exchanges_of(job.experiment, job.algorithm, job.network, data.form)
         self.exchanges = {exchange.name: exchange for exchange in listed}
         self.ballot = ballot_of(listed)
         device = device_of(job.experiment)
         self.network.move(device)
         self.samples = Samples.of(data.images, data.labels, data).on(device)
         self.test = Samples.of(data.test_images, data.test_labels, data).on(device)
-        self.public = job.public
+        self.public, self.task = job.public, task_of(job.experiment)
         self._known: tuple[str, Public, codec.Context] | None = None  # the exchange, the public state and their context
         self.fresh, _ = self.network.initial()
         self.clients = self._room()
@@ -88,7 +88,7 @@ class Worker:
     def turn(self, name: str, task: Task) -> Turn:
         """A client's part in an exchange: what it says, as bytes."""
         exchange = self.exchanges[name]
-        place = Workplace(self.experiment, self.algorithm, self.network, self.samples)
+        place = Workplace(self.experiment, self.algorithm, self.network, self.samples, self.task.loss)
         part = torch.from_numpy(self.parts[task.number])
         seat = Seat(place, part, self.public, self.clients[task.number]._replace(voted=task.voted))
         spoken = exchange.say(seat, self.public, uploads=task.uploads)
@@ -135,10 +135,11 @@ class Worker:
     def score(self) -> list[Score]:
         """The global model on this worker's part of the test images, and on what its clients hold out."""
         self.network.show(self.public.weights, self.public.real, self.algorithm.at(self.public.round).forward)
-        tests = evaluate(self.network, self.test, np.arange(len(self.test.labels)), self.chunks)
+        tests = evaluate(self.network, self.task, self.test, np.arange(len(self.test.labels)), self.chunks)
         scores = [Score(None, *found) for found in tests]
         for number, shard in self.shards.items():
-            scores += [Score(number, *found) for found in evaluate(self.network, self.samples, shard, chunks(len(shard)))]
+            found = evaluate(self.network, self.task, self.samples, shard, chunks(len(shard)))
+            scores += [Score(number, *chunk) for chunk in found]
         return scores
 
 

@@ -8,6 +8,7 @@ from bifl.core.algorithm import Algorithms
 from bifl.core.exchange import Exchange
 from bifl.core.message import Floats
 from bifl.core.state import Public
+from bifl.data.inputs import TOKENS, Form
 from bifl.exchanges.ballot import Ballot, all_of_it
 from bifl.exchanges.batchnorm import Statistics, last_statistics
 from bifl.exchanges.bounds import Bounds
@@ -17,18 +18,18 @@ from bifl.nn.network import Network
 from bifl.training.measuring import noise_squares
 
 
-def exchanges_of(experiment: Experiment, algorithm: Algorithms, network: Network, shape: tuple[int, ...]) -> tuple[Exchange, ...]:
+def exchanges_of(experiment: Experiment, algorithm: Algorithms, network: Network, form: Form) -> tuple[Exchange, ...]:
     """What a round of the experiment consists of, in order.
 
     Args:
         experiment: its settings.
         algorithm: of the experiment.
         network: of the experiment.
-        shape: of an image.
+        form: of an input.
     """
 
     def noise(public: Public) -> Floats:
-        return noise_squares(network, public, algorithm.at(max(public.round, 1)).forward, shape)
+        return noise_squares(network, public, algorithm.at(max(public.round, 1)).forward, form.shape, form.kind == TOKENS)
 
     bounds = Bounds(partial(plan, experiment), noise)
     precision, in_context = PRECISIONS[experiment.reals], experiment.in_context()

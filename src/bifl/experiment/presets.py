@@ -21,6 +21,10 @@ _FEMNIST = {
 _CELEBA = {
     "dataset": "celeba", "dataset.share": 0.5, "model": "celeba_cnn", "clients": 100, "rounds": 100, "lr": (0.1, 0.05, 0.02),
 }  # fmt: skip
+_HAR = {
+    "dataset": "uci_har", "model": "har_cnn", "partition": "by_user", "clients": 21, "rounds": 30, "local_epochs": 2,
+    "lr": (0.002, 0.001, 0.0005), "lr_steps": (15, 22),
+}  # fmt: skip
 _BY_USER = {"partition": "by_user", "partition.at_least": 500}
 
 PRESETS: dict[str, Preset] = {
@@ -47,6 +51,7 @@ PRESETS: dict[str, Preset] = {
     "femnist-unbalanced": Preset(
         "a tenth of FEMNIST's writers, 18, 35 and 36 clients of 4, 2 and 1 shards", {**_FEMNIST, "partition": "unbalanced"}
     ),
+    "har": Preset("UCI HAR: windows of phone sensors, 21 persons are the clients, UCI's other 9 the test set", _HAR),
     "celeba-iid": Preset("Table I: half of CelebA's celebrities, 100 clients, classes even", {**_CELEBA, "partition": "iid"}),
     "celeba-noniid": Preset(
         "Table II: half of CelebA's celebrities, 100 clients, whole celebrities merged to more than 500 images",

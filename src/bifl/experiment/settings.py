@@ -25,11 +25,14 @@ from bifl.nn.models import model
 from bifl.nn.optimizers import OPTIMIZERS
 from bifl.processes import cores
 from bifl.registry import Registry, nearest, short
+from bifl.tasks import task
 
 __all__ = ["Choice", "Experiment", "Given", "of_words", "pairs", "preset_of"]
 
 Given = Choice | str | Mapping[str, Any]
-REGISTRIES: dict[str, Registry[Any]] = {"algorithm": register, "dataset": dataset, "partition": partition, "model": model}
+REGISTRIES: dict[str, Registry[Any]] = {
+    "algorithm": register, "dataset": dataset, "partition": partition, "model": model, "task": task,
+}  # fmt: skip
 RANGES = {  # the upper ends keep a config from asking for any amount of memory
     "rounds": (1, 10**9), "clients": (1, 10**6), "seed": (0, 2**63 - 1),
     "batch": (2, 10**9), "local_epochs": (1, 10**9), "workers": (0, 4096),
@@ -50,6 +53,7 @@ class Experiment:
         dataset: which images.
         partition: which client holds which of them.
         model: which network.
+        task: what it learns: `classification`, `regression`, `multilabel`, or one of a user's own.
         rounds: training → upload → broadcast, this many times.
         clients: M.
         participation: λ, the share of clients that upload in a round.
@@ -74,6 +78,7 @@ class Experiment:
     dataset: Choice = Choice("mnist5k")
     partition: Choice = Choice("iid")
     model: Choice = Choice("mnist_cnn")
+    task: Choice = Choice("classification")
     rounds: int = 15
     clients: int = 10
     participation: float = 1.0
@@ -94,10 +99,11 @@ class Experiment:
     if TYPE_CHECKING:  # what may be given, as opposed to what is kept
 
         def __init__(
-            self, *, algorithm: Given = ..., dataset: Given = ..., partition: Given = ..., model: Given = ..., rounds: int = ...,
-            clients: int = ..., participation: float = ..., idle: str = ..., seed: int = ..., optimizer: str = ...,
-            lr: float | Sequence[float] = ..., lr_steps: int | Sequence[int] = ..., batch: int = ..., local_epochs: int = ...,
-            batchnorm: str = ..., holdout: float = ..., wire: str = ..., reals: str = ..., device: str = ..., workers: int = ...,
+            self, *, algorithm: Given = ..., dataset: Given = ..., partition: Given = ..., model: Given = ..., task: Given = ...,
+            rounds: int = ..., clients: int = ..., participation: float = ..., idle: str = ..., seed: int = ...,
+            optimizer: str = ..., lr: float | Sequence[float] = ..., lr_steps: int | Sequence[int] = ..., batch: int = ...,
+            local_epochs: int = ..., batchnorm: str = ..., holdout: float = ..., wire: str = ..., reals: str = ...,
+            device: str = ..., workers: int = ...,
         ) -> None: ...  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -139,6 +145,8 @@ class Experiment:
             raise ConfigError(f"lr_steps must be rising round numbers, not {_text(self.lr_steps)}")
         if not isinstance(self.algorithm, Unloaded):
             self.build()  # an algorithm refuses its parameters here, before anything was loaded
+        if not isinstance(self.task, Unloaded):
+            task.make(self.task.name, self.task.parameters)
 
     @classmethod
     def of(cls, preset: str | None = None, overrides: Iterable[str] = (), **settings: Any) -> Experiment:

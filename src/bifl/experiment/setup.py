@@ -13,16 +13,18 @@ from bifl.core.algorithm import Algorithms
 from bifl.core.message import Floats
 from bifl.core.randomness import stream
 from bifl.core.state import Judge, Public
-from bifl.data.arrays import Dataset, shape_text
+from bifl.data.arrays import Dataset, groups_of, shape_text
 from bifl.data.datasets import dataset
+from bifl.data.inputs import TOKENS
 from bifl.data.partitions import Index, partition, split
-from bifl.errors import ConfigError
+from bifl.errors import ConfigError, DataError
 from bifl.experiment.choices import Choice
 from bifl.experiment.settings import Experiment
 from bifl.nn.models import model
 from bifl.nn.network import Network
 from bifl.nn.sent import real_layers
 from bifl.registry import short
+from bifl.tasks import Task, task
 from bifl.training.evaluation import evaluate_all
 from bifl.training.plan import Plan, learning_rate
 from bifl.training.samples import Samples
@@ -35,6 +37,7 @@ class World(NamedTuple):
 
     experiment: Experiment
     algorithm: Algorithms
+    task: Task
     data: Dataset
     network: Network
     parts: list[Index]  # images that each client trains on
@@ -52,13 +55,13 @@ def build(experiment: Experiment, kind: type[Network] = Network, data: Dataset |
         data: the experiment's images, if they were loaded before.
     """
     device_of(experiment)  # or a refusal
-    data = data or load(experiment)
+    data = load(experiment) if data is None else fitting(experiment, data)
     hands, held = deal(experiment, data)
     share = held_share(experiment, data)
     parts, shards = zip(*(cut(hand, share, experiment.seed, number) for number, hand in enumerate(hands)), strict=True)
     network = fitting_network(experiment, data, kind)
     public = Public(experiment.seed, 0, network.layout, *network.initial())
-    return World(experiment, experiment.build(), data, network, list(parts), list(shards), held, public)
+    return World(experiment, experiment.build(), task_of(experiment), data, network, list(parts), list(shards), held, public)
 
 
 def serve(experiment: Experiment) -> World:
@@ -70,7 +73,7 @@ def serve(experiment: Experiment) -> World:
     network = fitting_network(experiment, data)
     public = Public(experiment.seed, 0, network.layout, *network.initial())
     nobody = [np.zeros(0, np.int64)] * experiment.clients
-    return World(experiment, algorithm, data, network, nobody, nobody, held, public)
+    return World(experiment, algorithm, task_of(experiment), data, network, nobody, nobody, held, public)
 
 
 def held_share(experiment: Experiment, data: Dataset) -> float:
@@ -81,10 +84,11 @@ def held_share(experiment: Experiment, data: Dataset) -> float:
 def fitting_network(experiment: Experiment, data: Dataset, kind: type[Network] = Network) -> Network:
     """The experiment's network, or a refusal if it cannot take the images or has nothing to code."""
     network = make_network(experiment, data.classes, kind)
-    if reason := network.misfit(data.images.shape[1:], data.classes):
+    form = data.form
+    if reason := network.misfit(form.shape, data.classes, form.largest if form.kind == TOKENS else None):
         raise ConfigError(
             f"model '{short(experiment.model.name)}' does not take the images of dataset '{short(experiment.dataset.name)}', "
-            f"{data.classes} classes of {shape_text(data)}: {reason}"
+            f"{data.classes} {outputs_word(data)} of {shape_text(data)}: {reason}"
         )
     if not network.layout.count:
         raise ConfigError(
@@ -105,7 +109,7 @@ def deal(experiment: Experiment, data: Dataset) -> tuple[list[Index], Index]:
     if algorithm.at(1).central:
         return [dealt], held
     users = None if data.users is None else data.users[dealt]
-    return [dealt[part] for part in split(by, data.labels[dealt], experiment.clients, experiment.seed, users)], held
+    return [dealt[part] for part in split(by, groups_of(data.labels)[dealt], experiment.clients, experiment.seed, users)], held
 
 
 def cut(hand: Index, share: float, seed: int, number: int) -> tuple[Index, Index]:
@@ -123,22 +127,47 @@ def hold_out(images: int, share: float, seed: int) -> tuple[Index, Index]:
 
 
 def judge(world: World, round: int) -> Judge | None:
-    """Accuracy on the images that the server holds, if it holds any. Never the test images."""
+    """The task's first metric on the images that the server holds, if it holds any. Never the test images."""
     if not len(world.held):
         return None
     samples = Samples.of(world.data.images[world.held], world.data.labels[world.held], world.data).on(world.network.device)
     forward = world.algorithm.at(round).forward
 
-    def accuracy(weights: Floats, real: Floats) -> float:
+    def score(weights: Floats, real: Floats) -> float:
         world.network.show(weights, real, forward)
-        return evaluate_all(world.network, samples)[0] / len(world.held)
+        metrics, _ = evaluate_all(world.network, world.task, samples)
+        return next(iter(metrics.values()))
 
-    return accuracy
+    return score
+
+
+def task_of(experiment: Experiment) -> Task:
+    """What the experiment's networks learn."""
+    return task.make(experiment.task.name, experiment.task.parameters)
 
 
 def load(experiment: Experiment) -> Dataset:
-    """The experiment's images."""
-    return dataset.make(experiment.dataset.name, experiment.dataset.parameters)
+    """The experiment's data, with labels as its task takes them."""
+    return fitting(experiment, dataset.make(experiment.dataset.name, experiment.dataset.parameters))
+
+
+def fitting(experiment: Experiment, data: Dataset) -> Dataset:
+    """A dataset with labels as the experiment's task takes them.
+
+    Raises:
+        DataError: it cannot.
+    """
+    targets = task_of(experiment).targets
+    try:
+        (labels, outputs), (test_labels, _) = targets(data.labels, data.classes), targets(data.test_labels, data.classes)
+    except DataError as error:
+        raise DataError(f"dataset '{short(experiment.dataset.name)}': {error}") from error
+    return data._replace(labels=labels, test_labels=test_labels, classes=outputs)
+
+
+def outputs_word(data: Dataset) -> str:
+    """What a network's outputs are."""
+    return "classes" if data.labels.ndim == 1 else "outputs"
 
 
 class LastDataset:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from bifl import __version__
+from bifl.data.inputs import BYTES, TOKENS
 from bifl.errors import DataError, printable
 from bifl.export import c_program
 from bifl.export.c_model import MARK, Code, generate, header, source
@@ -32,12 +33,12 @@ def about(model: Model) -> str:
 
 def takes_bytes(model: Model) -> bool:
     """Whether raw inputs are pixels, from 0 to 255; otherwise they are floats."""
-    return getattr(model, "inputs", "bytes") == "bytes"
+    return model.inputs == BYTES
 
 
 def classifies(model: Model) -> bool:
     """Whether the outputs are scores of classes; otherwise they are the answer."""
-    return getattr(model, "task", None) is None or model.task.name == "classification"  # type: ignore[attr-defined]
+    return model.task.name == "classification"
 
 
 def normalisation(model: Model) -> Normalisation:
@@ -49,7 +50,9 @@ def normalisation(model: Model) -> Normalisation:
 
 
 def normalised(model: Model, raw: torch.Tensor) -> torch.Tensor:
-    """Raw inputs as the network takes them."""
+    """Raw inputs as the network takes them; tokens stay as they are."""
+    if model.inputs == TOKENS:
+        return raw
     how = normalisation(model)
     column = (-1, *[1] * (raw.dim() - 2))
     mean, std = (torch.tensor(scale, dtype=torch.float32).view(column) for scale in (how.mean, how.std))
@@ -62,7 +65,7 @@ def generated(model: Model, module: nn.Module, shape: tuple[int, ...], path: str
     Raises:
         DataError: it has a layer that C has nothing for.
     """
-    if getattr(model, "inputs", "bytes") == "tokens":
+    if model.inputs == TOKENS:
         raise DataError(f"'{path}' cannot become C: its inputs are tokens, C takes bytes and floats")
     try:
         return generate(trace(module, shape), normalisation(model), classifies(model))
@@ -73,6 +76,8 @@ def generated(model: Model, module: nn.Module, shape: tuple[int, ...], path: str
 def raw_inputs(model: Model, shape: tuple[int, ...], count: int) -> npt.NDArray[Any]:
     """(count, *shape) random inputs, the same every time."""
     draw = np.random.default_rng(0)
+    if model.inputs == TOKENS:
+        return np.zeros((count, *shape), np.int64)  # a token that every network knows
     if takes_bytes(model):
         return draw.integers(0, 256, (count, *shape), np.uint8)
     how = normalisation(model)

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import isfinite, prod
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +31,24 @@ from bifl.core import BINARY, FLOAT32, TERNARY, Message, Public
 from bifl.core.forward import FORWARDS, Forward, real
 from bifl.core.layout import Layout
 from bifl.core.message import Floats
-from bifl.data.datasets import Dataset
+from bifl.data.inputs import BYTES, FLOATS, TOKENS, Dataset, Scale
 from bifl.errors import BiflError, DataError, Untrusted
-from bifl.experiment.choices import Choice, from_mapping
+from bifl.experiment.choices import Choice, chosen, from_mapping
 from bifl.files import parse_json, write_atomic, writing
 from bifl.nn.models import model
 from bifl.nn.network import Network
-from bifl.registry import short, without_folder
+from bifl.registry import Registry, short, without_folder
+from bifl.tasks import task
 from bifl.training.evaluation import evaluate_all
 from bifl.training.samples import Samples
 
 MAGIC = b"BIFLMODL"
 MOST_VALUES = 2**24  # of one input
+MOST_CHANNELS = 2**24
 _NUMBER = struct.Struct("<I")
+
+
+_USUAL = Choice("classification")
 
 
 @dataclass(frozen=True)
@@ -54,24 +59,28 @@ class Model:
         network: the architecture by name.
         classes: number of outputs.
         forward: how the weights are used.
-        mean: images/255 are normalised with this mean
+        mean: pixels/255, or floats, are normalised with this mean, or with one for each channel,
         std: and this deviation.
         message: the weights and real parameters.
         constants: what the network computes with beside them: frozen parameters, and buffers that nobody trains.
+        task: what it has learnt.
+        inputs: what it takes: bytes (pixels), floats or tokens.
         shape: of one input; empty in files of versions that did not keep it.
     """
 
     network: Choice
     classes: int
     forward: Forward
-    mean: float
-    std: float
+    mean: Scale
+    std: Scale
     message: Message
     constants: Floats
+    task: Choice = _USUAL
+    inputs: str = BYTES
     shape: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, choice: Choice, network: Network, data: Dataset, public: Public, forward: Forward) -> Model:
+    def of(cls, choice: Choice, network: Network, data: Dataset, public: Public, forward: Forward, task: Choice = _USUAL) -> Model:
         """The global model, as `forward` uses it."""
         weights, reals = public.weights, public.real
         if FORWARDS.get(forward.name) != forward:  # somebody's own: keep what the network computes with in the end
@@ -83,8 +92,8 @@ class Model:
             alphabet = FLOAT32  # the server preferred floats in the last round
         symbols = weights if alphabet == FLOAT32 else (weights > 0 if alphabet == BINARY else weights + 1).astype(np.uint8)
         message = Message(symbols, alphabet, reals, round=public.round)
-        shape = tuple(int(size) for size in data.images.shape[1:])
-        return cls(choice, data.classes, forward, data.mean, data.std, message, network.constants.read(), shape)
+        constants, shape = network.constants.read(), tuple(int(size) for size in data.form.shape)
+        return cls(choice, data.classes, forward, data.mean, data.std, message, constants, task, data.form.kind, shape)
 
     def to_bytes(self) -> bytes:
         """The file's contents."""
@@ -92,6 +101,8 @@ class Model:
             "model": {"name": without_folder(self.network.name), **self.network.parameters},
             "classes": self.classes, "forward": self.forward.name, "mean": self.mean, "std": self.std,
         } | ({"constants": len(self.constants)} if len(self.constants) else {})  # fmt: skip
+        facts |= {"inputs": self.inputs} if self.inputs != BYTES else {}
+        facts |= {"task": {"name": without_folder(self.task.name), **self.task.parameters}} if self.task != _USUAL else {}
         facts |= {"input": self.shape} if self.shape else {}
         header = json.dumps(facts).encode()
         message = codec.encode(self.message, codec.Context(self.layout(), self.message.round))
@@ -124,20 +135,27 @@ class Model:
         with _reading(path):
             facts, message, constants = _parts(data)
             choice = from_mapping(facts["model"])
+            goal = from_mapping(facts["task"]) if "task" in facts else _USUAL
         if ":" in choice.name:
-            choice = _vouched(choice, Path(path), trust)
+            choice = _vouched(choice, model, Path(path), trust)
+        if ":" in goal.name:
+            goal = _vouched(goal, task, Path(path), trust)
         with _reading(path):
-            return cls._of_facts(choice, facts, message, constants)
+            return cls._of_facts(choice, chosen("task", task, goal), facts, message, constants)
 
     @classmethod
-    def _of_facts(cls, choice: Choice, facts: dict[str, Any], message: bytes, constants: Floats) -> Model:
+    def _of_facts(cls, choice: Choice, goal: Choice, facts: dict[str, Any], message: bytes, constants: Floats) -> Model:
         """Every number is checked against the length of the message before a network of that size is built."""
         forward, header = FORWARDS[facts["forward"]], codec.read_header(message)
-        classes, mean, std = facts["classes"], float(facts["mean"]), float(facts["std"])
+        classes, mean, std = facts["classes"], _scale(facts["mean"]), _scale(facts["std"])
+        inputs = facts.get("inputs", BYTES)
+        if inputs not in (BYTES, FLOATS, TOKENS):
+            raise DataError(f"its inputs are {inputs!r:.40}")
         if type(classes) is not int or not 1 <= classes <= header.symbols + header.reals:
             raise DataError(f"{header.symbols + header.reals:,} weights cannot tell {classes} classes apart")
-        if not (isfinite(mean) and isfinite(std) and std > 0):
-            raise DataError(f"its pixels have mean {mean} and deviation {std}")
+        tuples = isinstance(mean, tuple) or isinstance(std, tuple)
+        if not (np.isfinite(mean).all() and np.isfinite(std).all() and np.min(std) > 0) or (tuples and inputs != FLOATS):
+            raise DataError(f"its pixels have mean {mean!s:.80} and deviation {std!s:.80}")
         layout, size = _blueprint(choice, classes, forward, header)
         if size != len(constants):
             raise DataError(f"{choice.name} has {size:,} constants, the file holds {len(constants):,}")
@@ -146,15 +164,15 @@ class Model:
                 f"{choice.name} of {classes} classes has {layout.count:,} coded and {layout.reals:,} real numbers, "
                 f"the file holds {header.symbols:,} and {header.reals:,}"
             )
-        weights = codec.decode(message, codec.Context(layout, header.round))
-        return cls(choice, classes, forward, mean, std, weights, constants, _input_shape(facts.get("input", [])))
+        decoded, shape = codec.decode(message, codec.Context(layout, header.round)), _input_shape(facts.get("input", []))
+        return cls(choice, classes, forward, mean, std, decoded, constants, goal, inputs, shape)
 
     def layout(self) -> Layout:
         """How the weights lie in the message."""
         return _make(self.network, self.classes, self.forward).layout
 
     def module(self) -> nn.Module:
-        """The network in evaluation mode. It takes (n, channels, height, width) floats: (pixels/255 − mean)/std."""
+        """The network in evaluation mode. It takes floats: (pixels/255 − mean)/std, or (floats − mean)/std; or tokens."""
         return self._network().ordinary()
 
     def _network(self) -> Network:
@@ -164,25 +182,30 @@ class Model:
         return network
 
     def score(self, data: Dataset) -> tuple[float, float]:
-        """Accuracy and loss on a dataset's test images.
+        """The task's first metric, which is accuracy for classes, and the loss on a dataset's test samples; see `metrics`."""
+        metrics, loss = self.metrics(data)
+        return next(iter(metrics.values())), loss
+
+    def metrics(self, data: Dataset) -> tuple[dict[str, float], float]:
+        """All metrics of the task, and the loss, on a dataset's test samples.
 
         Raises:
             DataError: there are none, or the network cannot take them.
         """
-        network = self._network()
+        network, goal = self._network(), task.make(self.task.name, self.task.parameters)
         if not len(data.test_labels):
             raise DataError("the dataset has no test images")
-        if data.test_labels.max() >= self.classes:
-            raise DataError(
-                f"the dataset has a label {data.test_labels.max()}, the model tells {self.classes} classes apart, from 0 on"
-            )
-        if reason := network.misfit(data.test_images.shape[1:], self.classes):
+        labels, outputs = goal.targets(data.test_labels, self.classes)
+        if labels.ndim == 1 and labels.max() >= self.classes:
+            raise DataError(f"the dataset has a label {labels.max()}, the model tells {self.classes} classes apart, from 0 on")
+        form = data.form
+        if outputs != self.classes or form.kind != self.inputs:
+            theirs = f"{outputs} outputs for {form.kind}"
+            raise DataError(f"the dataset needs {theirs}, {self.network.name} gives {self.classes} for {self.inputs}")
+        if reason := network.misfit(form.shape, self.classes, form.largest if form.kind == TOKENS else None):
             raise DataError(f"{self.network.name} does not take the dataset's images: {reason}")
-        network = self._network()
-        samples = Samples.of(data.test_images, data.test_labels, data)._replace(mean=self.mean, std=self.std)
-        images = len(data.test_labels)
-        correct, loss = evaluate_all(network, samples)
-        return correct / images, loss / images
+        samples = Samples.of(data.test_images, labels, data._replace(classes=self.classes))._replace(mean=self.mean, std=self.std)
+        return evaluate_all(self._network(), goal, samples)
 
 
 def _make(choice: Choice, classes: int, forward: Forward) -> Network:
@@ -213,21 +236,31 @@ def _input_shape(sizes: Any) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _vouched(choice: Choice, path: Path, trust: bool) -> Choice:
-    """A network from a Python file, which is looked for beside the model and in the current folder, and run if it is trusted."""
+def _scale(found: Any) -> Scale:
+    """A number, or one for each channel."""
+    if isinstance(found, list):
+        if not 1 <= len(found) <= MOST_CHANNELS:
+            raise DataError(f"it cannot have {len(found)} channels")
+        return tuple(float(one) for one in found)
+    return float(found)
+
+
+def _vouched(choice: Choice, registry: Registry[Any], path: Path, trust: bool) -> Choice:
+    """A network or task from a Python file, which is looked for beside the model and in the current folder, and run if trusted."""
     name, places = without_folder(choice.name), list(dict.fromkeys([path.resolve().parent, Path.cwd()]))
     file = name.rpartition(":")[0]
     found = next((place / file for place in places if (place / file).is_file()), None)
+    kind = "network" if registry is model else registry.kind
     if not trust:
         raise Untrusted(
-            f"'{path}' is a network from a Python file and would run the code in '{found or file}': "
+            f"'{path}' is a {kind} from a Python file and would run the code in '{found or file}': "
             "if you trust it, allow that with --trust (in Python: trust=True)"
         )
     if found is None:
         looked = " and in ".join(f"'{place}'" for place in places)
         raise DataError(f"'{path}' needs the Python file '{file}', which was looked for in {looked}: put it there")
-    model.load(f"{found}:{short(name)}")
-    return Choice(model.spelled(f"{found}:{short(name)}"), choice.parameters)
+    registry.load(f"{found}:{short(name)}")
+    return Choice(registry.spelled(f"{found}:{short(name)}"), choice.parameters)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bifl import __version__
 from bifl.errors import DataError
-from bifl.export.device import normalised, raw_inputs, takes_bytes
+from bifl.export.device import normalised, raw_inputs
 from bifl.export.model import Model
 from bifl.export.onnx_folding import fold
 from bifl.export.onnx_packing import pack
@@ -113,7 +113,7 @@ def _describe(traced: onnx.ModelProto, model: Model) -> None:
     traced.producer_name, traced.producer_version = "bifl", __version__
     facts = {
         "network": without_folder(model.network.name), "weights": model.forward.name, "rounds": str(model.message.round),
-        "classes": ",".join(map(str, range(model.classes))), "input": "raw pixels" if takes_bytes(model) else "raw floats",
+        "classes": ",".join(map(str, range(model.classes))), "input": f"raw {model.inputs}",
         "mean": repr(model.mean), "std": repr(model.std),
     }  # fmt: skip
     helper.set_model_props(traced, facts)

@@ -6,7 +6,7 @@ autograd, for any module and device; `fast.sequential` has a faster one for nn.S
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from bifl.core.message import Floats
 
 Place = tuple[nn.Module, str]  # a layer and the name of its parameter
+Loss = Callable[[Tensor, Tensor], Tensor]  # (scores, labels) → the mean loss, differentiable
 Raw = tuple[Floats, Floats]  # (c,) E[x] and E[x²] of a norm's input
 
 
@@ -63,19 +64,20 @@ class Flat(NamedTuple):
 class Engine(Protocol):
     """Computes a module, whose parameters are given by slot."""
 
-    def learn(self, images: Tensor, labels: Tensor, values: Flat, gradients: Flat) -> float:
-        """The mean cross-entropy of a batch, in training mode; writes its gradients.
+    def learn(self, images: Tensor, labels: Tensor, values: Flat, gradients: Flat, loss: Loss) -> float:
+        """The mean loss of a batch, in training mode; writes its gradients.
 
         Args:
-            images: (n, channels, height, width)
-            labels: (n,)
+            images: (n, …) inputs
+            labels: (n,), or (n, outputs)
             values: of all slots.
             gradients: of all slots, written.
+            loss: (scores, labels) → their mean loss.
         """
         ...
 
     def scores(self, images: Tensor) -> Tensor:
-        """(n, classes) with what the slots hold."""
+        """(n, outputs) with what the slots hold."""
         ...
 
     def moments(self, images: Tensor) -> dict[nn.Module, Raw]:
@@ -89,12 +91,12 @@ class PlainEngine:
     def __init__(self, module: nn.Module, slots: Sequence[Slot], norms: Sequence[nn.Module]) -> None:
         self.module, self.slots, self.norms = module, slots, norms
 
-    def learn(self, images: Tensor, labels: Tensor, values: Flat, gradients: Flat) -> float:
+    def learn(self, images: Tensor, labels: Tensor, values: Flat, gradients: Flat, loss: Loss) -> float:
         """As `Engine` says."""
         leaves = placed(self.slots, values.tensors())
-        loss = nn.functional.cross_entropy(self.module(images), labels)
-        write(torch.autograd.grad(loss, leaves, allow_unused=True), gradients.tensors())
-        return loss.item()
+        found = loss(self.module(images), labels)
+        write(torch.autograd.grad(found, leaves, allow_unused=True), gradients.tensors())
+        return found.item()
 
     def scores(self, images: Tensor) -> Tensor:
         """As `Engine` says."""
@@ -123,7 +125,7 @@ def write(found: Iterable[Tensor | None], gradients: Iterable[Tensor]) -> None:
         if gradient is None:
             out.zero_()
         else:
-            out.copy_(gradient)
+            out.copy_(gradient.to_dense())  # embeddings may give sparse ones
 
 
 @contextmanager

@@ -21,10 +21,12 @@ from bifl.core.layout import Layout
 from bifl.core.layout import Tensor as Spec
 from bifl.core.message import Floats
 from bifl.nn.binarize import layers_of
-from bifl.nn.compute import Cut, Engine, Flat, PlainEngine, Slot
+from bifl.nn.compute import Cut, Engine, Flat, Loss, PlainEngine, Slot
 from bifl.nn.parameters import Constants, Trainable
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+
+CROSS_ENTROPY: Loss = nn.functional.cross_entropy
 
 
 class Network:
@@ -80,8 +82,10 @@ class Network:
 
         return engine_for(self.module, self._slots, self._norms)
 
-    def learn(self, latent: Latent, trained: Tensor, forward: Forward, images: Tensor, labels: Tensor) -> float:
-        """Mean cross-entropy in training, with what `place` would put there; its gradients go to latent.aux and `trained`."""
+    def learn(
+        self, latent: Latent, trained: Tensor, forward: Forward, images: Tensor, labels: Tensor, loss: Loss = CROSS_ENTROPY
+    ) -> float:
+        """The mean loss in training, with what `place` would put there; its gradients go to latent.aux and `trained`."""
         layers = len(self.layout.layers)
         with torch.set_grad_enabled(not forward.straight):
             flat = forward.weights(latent._replace(scales=trained[:layers], sizes=self.layout.sizes, training=True))
@@ -89,14 +93,15 @@ class Network:
         theta = real[:layers].tolist() if forward.scaled else []
         weights = self._scaled(signs, theta) if theta else signs
         for_weights, for_real = torch.empty_like(signs), torch.zeros_like(real)
-        loss = self.engine.learn(images, labels, Flat((weights, real), self._cuts), Flat((for_weights, for_real), self._cuts))
+        flats = Flat((weights, real), self._cuts), Flat((for_weights, for_real), self._cuts)
+        found = self.engine.learn(images, labels, *flats, loss)
         self._unscale(signs, theta, for_weights, for_real)
         if forward.straight:
             latent.aux.grad = for_weights
         elif flat.requires_grad:
             flat.backward(for_weights)  # type: ignore[no-untyped-call]
         trained.grad = for_real if trained.grad is None else trained.grad + for_real
-        return loss
+        return found
 
     def _scaled(self, signs: Tensor, theta: list[float]) -> Tensor:
         """Every layer's weights times its ϑ."""
@@ -193,11 +198,17 @@ class Network:
         self.module.eval()
 
     @torch.no_grad()
-    def misfit(self, image: tuple[int, ...], classes: int) -> str | None:
-        """Why the module cannot tell that many classes of (channels, height, width) images apart; None if it can."""
+    def misfit(self, image: tuple[int, ...], classes: int, largest: int | None = None) -> str | None:
+        """Why the module does not give that many scores for an input; None if it does.
+
+        Args:
+            image: shape of an input.
+            classes: or other outputs.
+            largest: token, where inputs are tokens.
+        """
         self.show(*self.initial(), binary)
         try:
-            scores = self.module(torch.zeros(1, *image))
+            scores = self.module(torch.zeros(1, *image) if largest is None else torch.full((1, *image), largest))
         except (RuntimeError, ValueError, IndexError) as error:
             return str(error).partition("\n")[0]
         shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__

@@ -31,13 +31,18 @@ def key(place: int) -> str:
     return f"{DASHES[_dash(place)]} {_colour(place)}"
 
 
+def _measure(series: list[Series]) -> str:
+    """What is shown: the first metric of the task."""
+    return next((records[-1].measure for one in series for records in one.runs if records), "accuracy")
+
+
 def accuracy_by_round(series: list[Series], places: dict[str, int]) -> Figure:
     """Test accuracy over the rounds, with the paper's values at the end where there are some."""
     traces = [trace for one in series for trace in _curves(one, places[one.label], lambda r: 1.0)]
     end = max(one.rounds for one in series)
     printed = [one for one in series if one.printed]
     traces += [_printed(one, places[one.label], end * (1.02 + number / 100)) for number, one in enumerate(printed)]
-    figure = _figure(traces, "round", "test accuracy, %")
+    figure = _figure(traces, "round", f"test {_measure(series)}, %")
     figure["layout"]["yaxis"]["range"] = _accuracies(series)
     figure["layout"]["showlegend"] = True
     return figure
@@ -51,7 +56,7 @@ def accuracy_by_megabytes(series: list[Series], places: dict[str, int], way: str
         return (record.up_bytes if way == "uploaded" else record.down_bytes) / 1e6
 
     traces = [trace for one in sent for trace in _curves(one, places[one.label], megabytes)]
-    figure = _figure(traces, f"{way} by all clients together, MB", "test accuracy, %")
+    figure = _figure(traces, f"{way} by all clients together, MB", f"test {_measure(series)}, %")
     figure["layout"]["xaxis"] |= {"type": "log", "dtick": 1}
     figure["layout"]["yaxis"]["range"] = _accuracies(series)
     return figure
@@ -146,7 +151,7 @@ def partition(counts: npt.NDArray[np.int64]) -> Figure:
 
 def _curves(series: Series, place: int, advance: Callable[[Record], float]) -> list[Trace]:
     """A line of means over seeds, in a band of one deviation where there are several."""
-    accuracy = 100 * np.array([[record.accuracy for record in records] for records in series.runs])
+    accuracy = 100 * np.array([[record.score for record in records] for records in series.runs])
     along = np.cumsum([[advance(record) for record in records] for records in series.runs], axis=1).mean(0)
     x = [_digits(value) for value in along]
     middle = accuracy.mean(0)
@@ -204,7 +209,7 @@ def _printed(series: Series, place: int, x: float) -> Trace:
 
 def _accuracies(series: list[Series]) -> list[float | None]:
     """What the axis shows: everything after the first tenth of the rounds, whose climb would flatten all the rest."""
-    values = [100 * r.accuracy for one in series for records in one.runs for r in records[len(records) // 10 :]]
+    values = [100 * r.score for one in series for records in one.runs for r in records[len(records) // 10 :]]
     finite = [value for value in values if math.isfinite(value)]
     finite += [bound for one in series if one.printed for bound in (one.printed.mean - one.printed.std, one.printed.mean)]
     low, high = min(finite, default=0.0), max(finite, default=100.0)

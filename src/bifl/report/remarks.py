@@ -61,7 +61,7 @@ def switches(series: list[Series]) -> list[str]:
             continue
         switch = one.experiment.algorithm.parameters["switch"]
         if one.rounds > switch:
-            before, after = (100 * mean(records[n].accuracy for records in one.runs) for n in (switch - 1, switch))
+            before, after = (100 * mean(records[n].score for records in one.runs) for n in (switch - 1, switch))
             said.append(f"{one.label}: {before:.2f} % before the switch, {after:.2f} % in the round after it.")
     return said
 

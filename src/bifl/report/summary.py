@@ -76,11 +76,11 @@ class Series(NamedTuple):
 
     def final(self) -> Spread:
         """Accuracy in %, mean of the last rounds."""
-        return self._spread(lambda records: mean(r.accuracy for r in records[-LAST:]))
+        return self._spread(lambda records: mean(r.score for r in records[-LAST:]))
 
     def best(self) -> Spread:
         """Accuracy in % of the best round, which flatters whatever swings."""
-        return self._spread(lambda records: max((r.accuracy for r in records if isfinite(r.accuracy)), default=nan))
+        return self._spread(lambda records: max((r.score for r in records if isfinite(r.score)), default=nan))
 
     def average(self, field: str) -> float:
         """The mean over rounds and seeds of a number that records hold."""
@@ -222,6 +222,6 @@ def _reached(records: list[Record], target: float) -> Reach | None:
     up = down = 0
     for record in records:
         up, down = up + record.up_bytes, down + record.down_bytes
-        if record.accuracy >= target / 100:
+        if record.score >= target / 100:
             return Reach(up / 1e6, down / 1e6)
     return None

@@ -88,21 +88,23 @@ class Summary(NamedTuple):
     up_bpp: float
     down_bpp: float
     seconds: float
+    measure: str = "accuracy"  # what is called accuracy here: the task's first metric
 
 
 def summarise(label: str, seeds: list[list[Record]]) -> Summary:
     """One algorithm's row: bytes and seconds of a whole run, bits per parameter of an average round."""
-    final = [records[-1].accuracy for records in seeds]
+    final = [records[-1].score for records in seeds]
     return Summary(
         label=label,
         accuracy=mean(final),
         deviation=stdev(final) if len(final) > 1 else None,
-        best=mean(max(r.accuracy for r in records) for records in seeds),
+        best=mean(max(r.score for r in records) for records in seeds),
         up_bytes=mean(sum(r.up_bytes for r in records) for records in seeds),
         down_bytes=mean(sum(r.down_bytes for r in records) for records in seeds),
         up_bpp=mean(mean(r.up_bpp for r in records) for records in seeds),
         down_bpp=mean(mean(r.down_bpp for r in records) for records in seeds),
         seconds=mean(sum(r.seconds for r in records) for records in seeds),
+        measure=seeds[0][-1].measure,
     )
 
 

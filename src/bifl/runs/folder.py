@@ -1,14 +1,16 @@
-"""A run on disk: config.toml, rounds.jsonl, checkpoint/ and, in the end, model. Killed at any moment, it can be continued."""
+"""A run on disk: config.toml, rounds.jsonl, clients.jsonl, checkpoint/ and, in the end, model. It survives a kill at any moment."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from bifl import __version__
 from bifl.errors import Busy, ConfigError, RunError
@@ -19,7 +21,7 @@ from bifl.registry import short
 from bifl.runs.mailbox import Mailbox
 from bifl.runs.record import Record
 
-CONFIG, ROUNDS, CHECKPOINT, MODEL, LOCK = "config.toml", "rounds.jsonl", "checkpoint", "model", ".lock"
+CONFIG, ROUNDS, CLIENTS, CHECKPOINT, MODEL, LOCK = "config.toml", "rounds.jsonl", "clients.jsonl", "checkpoint", "model", ".lock"
 UNVERSIONED = "0.1"  # the bifl that began the runs that do not say which
 EXTENDABLE = ("rounds", "workers")  # what may change when a run is continued: neither alters a round already run
 
@@ -128,11 +130,23 @@ class RunFolder:
         with writing(self.path):
             self.checkpoint.mkdir(exist_ok=True)
             self._mend_records(last)
+            self._mend_clients(last.round if last else 0)
 
     def append(self, record: Record) -> None:
         """Write a round down."""
         with writing(self.path):
             append_line(self.path / ROUNDS, record.to_json())
+
+    def append_clients(self, round: int, clients: list[dict[str, Any]]) -> None:
+        """Write down what is known of each client in a round, before the round is complete."""
+        with writing(self.path):
+            append_line(self.path / CLIENTS, json.dumps({"round": round, "clients": clients}))
+
+    def _mend_clients(self, rounds: int) -> None:
+        """Drop what clients.jsonl says of rounds that were not completed: they are run again."""
+        if (self.path / CLIENTS).is_file():
+            lines = (self.path / CLIENTS).read_text(errors="replace").splitlines()
+            write_atomic(self.path / CLIENTS, "".join(line + "\n" for line in lines[:rounds]))
 
     def _mend_records(self, last: Record | None) -> None:
         """Make rounds.jsonl agree with the checkpoint: a kill may have cut its last line off, or kept it from being written."""

@@ -22,12 +22,13 @@ from bifl import __version__
 from bifl.errors import ConfigError, RunError
 from bifl.experiment import config_file
 from bifl.experiment.identity import identity
-from bifl.experiment.settings import REGISTRIES, Experiment
+from bifl.experiment.settings import Experiment
 from bifl.files import gunzip, parse_json, write_atomic, writing
 from bifl.registry import short
 from bifl.runs.folder import UNVERSIONED
 from bifl.runs.record import Record
 
+_ALWAYS = ("algorithm", "dataset", "partition", "model")
 SUFFIX = ".jsonl.gz"
 _DAMAGE = (
     OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, ConfigError,
@@ -55,10 +56,10 @@ def name(experiment: Experiment) -> str:
 
 
 def _digest(experiment: Experiment) -> str:
-    """Of all choices, and of those other settings that are not the usual ones: a new key with its default alters no name."""
+    """Of the first choices, and of those other settings that are not the usual ones: a new key with its default alters no name."""
     same, usual = identity(experiment), Experiment()
     values = {item.name: getattr(same, item.name) for item in fields(same)}
-    decisive = {key: value for key, value in values.items() if key in REGISTRIES or value != getattr(usual, key)}
+    decisive = {key: value for key, value in values.items() if key in _ALWAYS or value != getattr(usual, key)}
     return hashlib.sha256(repr(sorted(decisive.items())).encode()).hexdigest()[:8]
 
 

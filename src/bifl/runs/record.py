@@ -19,8 +19,8 @@ class Record(NamedTuple):
     """A round. Bytes are those of the serialised messages, everything included."""
 
     round: int
-    accuracy: float  # of the global model on the test images, 0 … 1
-    loss: float  # of the global model on the test images
+    accuracy: float  # of the global model on the test samples, 0 … 1; NaN where the task has none
+    loss: float  # of the global model on the test samples
     train_loss: float  # mean over the clients' own training, weighted by their images
     clients: int  # how many uploaded
     up_bytes: int  # sum over the uploading clients
@@ -32,7 +32,7 @@ class Record(NamedTuple):
     seconds: float
     up_ideal_bpp: float | None = None  # up_bpp if symbols took their empirical conditional entropy; None where none were coded
     down_ideal_bpp: float | None = None
-    clients_mean: float | None = None  # accuracy on what each client holds out: mean over the clients,
+    clients_mean: float | None = None  # the task's first metric on what each client holds out: mean over the clients,
     clients_p10: float | None = None  # the level that nine in ten clients reach,
     clients_worst: float | None = None  # and the worst client's
     refused: int = 0  # uploads that could not be counted: damaged, of another round or model, late, or a second one
@@ -40,6 +40,17 @@ class Record(NamedTuple):
     catch_up_bytes: int = 0  # sent on top of the broadcasts to clients that had missed some; part of down_bytes
     layer_flips: dict[str, float] | None = None  # flips of each coded layer; None in records of earlier versions
     sureness: list[float] | None = None  # share of weights by |W̃|, in tenths from 0 (split) to 1 (unanimous); None without votes
+    metrics: dict[str, float] | None = None  # of the task, its main one first; None in records of earlier versions
+
+    @property
+    def measure(self) -> str:
+        """The name of the task's first metric, which tables and pictures show."""
+        return next(iter(self.metrics)) if self.metrics else "accuracy"
+
+    @property
+    def score(self) -> float:
+        """That metric on the test samples: higher is better, 1 is perfect."""
+        return self.metrics[self.measure] if self.metrics else self.accuracy
 
     def to_json(self) -> str:
         """One line, without the newline."""

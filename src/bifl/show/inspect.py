@@ -9,6 +9,7 @@ import numpy as np
 
 from bifl import codec
 from bifl.core.message import Message
+from bifl.data.inputs import BYTES, TOKENS
 from bifl.errors import DataError
 from bifl.exchanges import exchanges_of
 from bifl.experiment import config_file
@@ -66,7 +67,12 @@ def _model(path: Path, data: bytes, trust: bool) -> FileContents:
         "network": f"{without_folder(model.network.name)}, {model.classes} classes",
         "forward": f"{model.forward.name} weights",
     }
-    facts["pixels"] = f"/255, mean {model.mean}, deviation {model.std}"
+    if model.inputs != BYTES:
+        facts["inputs"] = model.inputs
+    if model.inputs != TOKENS:
+        facts["pixels" if model.inputs == BYTES else "normalised by"] = _scales(model)
+    if model.task.name != "classification":
+        facts["task"] = without_folder(model.task.name)
     constants = 4 * len(model.constants)
     sections = {"model header": len(data) - len(message) - constants - 4, **header.sections()}
     sections |= ({"constants": constants} if constants else {}) | {"file checksum": 4}
@@ -74,6 +80,13 @@ def _model(path: Path, data: bytes, trust: bool) -> FileContents:
     layers = _layers(message, model.message, plain)
     spelled = {key: value for key, value in _facts(header, plain).items() if key not in ("kind", "sender")}
     return FileContents(facts | spelled, sections, layers, layout.parameters)
+
+
+def _scales(model: Model) -> str:
+    divided = "/255, " if model.inputs == BYTES else ""
+    if isinstance(model.mean, tuple) or isinstance(model.std, tuple):
+        return f"mean and deviation of each of {np.size(model.mean)} channels"
+    return f"{divided}mean {model.mean}, deviation {model.std}"
 
 
 def _facts(header: codec.Header, known: codec.Context | None) -> dict[str, str]:
@@ -132,7 +145,7 @@ def _replayed(run: Path, header: codec.Header, trust: bool) -> codec.Context:
     experiment = config_file.read(run / CONFIG, trust)
     world = build(experiment)
     public, mailbox = world.public, Mailbox(run)
-    exchanges = exchanges_of(experiment, world.algorithm, world.network, world.data.images.shape[1:])
+    exchanges = exchanges_of(experiment, world.algorithm, world.network, world.data.form)
     while True:
         for exchange in exchanges:
             context = exchange.context(public)

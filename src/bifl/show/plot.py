@@ -40,7 +40,8 @@ def draw(splits: dict[str, Curves], path: Path, title: str) -> None:
         for axes in line[1:]:
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter("{x:g}")  # 0.1, 1, 10 rather than powers
-        line[0].set_ylabel(f"{split}\ntest accuracy, %" if len(splits) > 1 else "test accuracy, %")
+        measure = next((seeds[0][-1].measure for seeds in curves.values()), "accuracy")
+        line[0].set_ylabel(f"{split}\ntest {measure}, %" if len(splits) > 1 else f"test {measure}, %")
     handles = {label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     if len(labels) > 4 or len(splits) > 1:  # more would hide the curves
         figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
@@ -56,7 +57,7 @@ def draw(splits: dict[str, Curves], path: Path, title: str) -> None:
 def _curves(line: npt.NDArray[Any], seeds: list[list[Record]], look: dict[str, Any]) -> None:
     """One experiment in the three charts of a split."""
     count = min(len(records) for records in seeds)
-    accuracy = 100 * np.array([[r.accuracy for r in records[:count]] for records in seeds])
+    accuracy = 100 * np.array([[r.score for r in records[:count]] for records in seeds])
     _curve(line[0], np.arange(1, count + 1), accuracy, look)
     for axes, field in zip(line[1:], ("up_bytes", "down_bytes"), strict=True):
         sent = np.cumsum([[getattr(r, field) for r in records[:count]] for records in seeds], axis=1).mean(0) / 1e6

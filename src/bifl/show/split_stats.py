@@ -18,7 +18,7 @@ import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
-from bifl.data.arrays import Dataset, shape_text
+from bifl.data.arrays import Dataset, groups_of, shape_text
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import deal
 from bifl.files import write_atomic, writing
@@ -39,7 +39,8 @@ class SplitStats(NamedTuple):
 def count(experiment: Experiment, data: Dataset) -> SplitStats:
     """Deal an experiment's images out, and count them."""
     parts, held = deal(experiment, data)
-    counts = np.array([np.bincount(data.labels[part], minlength=data.classes) for part in parts])
+    groups = groups_of(data.labels)
+    counts = np.array([np.bincount(groups[part], minlength=data.classes if data.labels.ndim == 1 else 1) for part in parts])
     users = None if data.users is None else [len(np.unique(data.users[part])) for part in parts]
     return SplitStats(data, counts, users, len(held))
 

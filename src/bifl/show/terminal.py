@@ -86,7 +86,8 @@ class Meter:
     def show(self, record: Record, rounds: int) -> None:
         """A round is done."""
         self._up, self._down = self._up + record.up_bytes, self._down + record.down_bytes
-        numbers = f"{record.accuracy:6.2%}  loss {record.loss:.3f}  ↑ {size(self._up)}  ↓ {size(self._down)}{_people(record)}"
+        sent = f"↑ {size(self._up)}  ↓ {size(self._down)}"
+        numbers = f"{_named(record)}{record.score:6.2%}  loss {record.loss:.3f}  {sent}{_people(record)}"
         self._done += 1
         self._bar.update(self._task, completed=self._done, numbers=numbers)
         if not self._out.is_terminal and (record.round == rounds or record.round % max(1, rounds // 10) == 0):
@@ -95,6 +96,11 @@ class Meter:
     def note(self, text: str) -> None:
         """Something happened between two rounds."""
         self._out.print(text, soft_wrap=True)
+
+
+def _named(record: Record) -> str:
+    """The metric's name where it is not accuracy."""
+    return "" if record.measure == "accuracy" else f"{record.measure} "
 
 
 def _people(record: Record) -> str:
@@ -106,12 +112,15 @@ def _people(record: Record) -> str:
 
 def run_table(records: list[Record], model: Path) -> Table:
     """What a run achieved and cost."""
-    last, best = records[-1], max(records, key=lambda record: record.accuracy)
+    last, best = records[-1], max(records, key=lambda record: record.score)
     table = Table(box=box.SIMPLE, show_header=False)
-    table.add_row("accuracy", f"{last.accuracy:.2%} after round {last.round} (best {best.accuracy:.2%}, round {best.round})")
+    table.add_row(last.measure, f"{last.score:.2%} after round {last.round} (best {best.score:.2%}, round {best.round})")
+    others = {name: value for name, value in (last.metrics or {}).items() if name != last.measure}
+    if others:
+        table.add_row("also", ", ".join(f"{name} {value:.4g}" for name, value in others.items()))
     if last.clients_mean is not None and last.clients_p10 is not None and last.clients_worst is not None:
         share = f"mean {last.clients_mean:.2%}, 10th percentile {last.clients_p10:.2%}, worst {last.clients_worst:.2%}"
-        table.add_row("clients", f"{share} on their held-out images")
+        table.add_row("clients", f"{share} on their held-out samples")
     table.add_row("loss", f"{last.loss:.4f} test, {last.train_loss:.4f} train")
     table.add_row("uploaded", _traffic([(r.up_bytes, r.up_bpp, r.up_ideal_bpp) for r in records]))
     table.add_row("downloaded", _traffic([(r.down_bytes, r.down_bpp, r.down_ideal_bpp) for r in records]))
@@ -133,7 +142,10 @@ def comparison_table(summaries: list[Summary], rounds: int, seeds: int) -> Table
     """One row per algorithm."""
     over = f", mean ± std of {seeds} seeds" if seeds > 1 else ""
     table = Table(box=box.SIMPLE_HEAD, title=f"after {rounds} rounds{over}", title_justify="left", title_style="bold")
-    headings = ("algorithm", "accuracy\n%", "best\n%", "bytes\nup", "bytes\ndown", "bit/param\nup", "bit/param\ndown", "time\ns")
+    measure = summaries[0].measure if summaries else "accuracy"
+    headings = (
+        "algorithm", f"{measure}\n%", "best\n%", "bytes\nup", "bytes\ndown", "bit/param\nup", "bit/param\ndown", "time\ns",
+    )  # fmt: skip
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "algorithm" else "right", no_wrap=True)
     for row in summaries:

@@ -1,55 +1,64 @@
-"""How good a model is: correct answers and summed loss, in chunks of one size, so that sums do not depend on who computes them."""
+"""How good a model is: what its task sums up, and the loss, in chunks of one size: sums do not depend on who computes them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
 from bifl.nn.network import Network
+from bifl.tasks.task import Task
 from bifl.training.samples import Samples
 from bifl.training.threads import one_thread
 
-CHUNK = 500  # images per evaluation step
+CHUNK = 500  # samples per evaluation step
 
 Index = npt.NDArray[np.int64]
 
 
+class Evaluated(NamedTuple):
+    """One chunk."""
+
+    chunk: int
+    images: int  # samples in it
+    sums: tuple[float, ...]  # as the task sums up
+    loss: float  # summed
+
+
 def chunks(images: int) -> range:
-    """Numbers of the chunks that so many images make."""
+    """Numbers of the chunks that so many samples make."""
     return range(-(-images // CHUNK))
 
 
 @one_thread()
 @torch.no_grad()
-def evaluate(network: Network, samples: Samples, index: Index, wanted: Iterable[int]) -> list[tuple[int, int, int, float]]:
+def evaluate(network: Network, task: Task, samples: Samples, index: Index, wanted: Iterable[int]) -> list[Evaluated]:
     """Evaluate the model that the network shows.
 
     Args:
         network: with the model.
-        samples: images and labels.
+        task: what it has learnt.
+        samples: inputs and labels.
         index: those of them that are evaluated.
         wanted: numbers of the chunks of `index` to evaluate.
-
-    Returns:
-        Of each chunk its number, how many images it has, how many answers were correct, and the summed loss.
     """
-    return list(_evaluated(network, samples, index, wanted))
+    return list(_evaluated(network, task, samples, index, wanted))
 
 
-def _evaluated(network: Network, samples: Samples, index: Index, wanted: Iterable[int]) -> Iterator[tuple[int, int, int, float]]:
+def _evaluated(network: Network, task: Task, samples: Samples, index: Index, wanted: Iterable[int]) -> Iterator[Evaluated]:
     for chunk in wanted:
         part = torch.from_numpy(np.ascontiguousarray(index[chunk * CHUNK : (chunk + 1) * CHUNK]))
-        images, labels = samples.batch(part)
-        scores = network.scores(images)
-        loss = nn.functional.cross_entropy(scores, labels, reduction="sum")
-        yield chunk, len(part), int((scores.argmax(1) == labels).sum()), float(loss)
+        inputs, targets = samples.batch(part)
+        scores = network.scores(inputs)
+        sums = task.sums(scores, targets).double().reshape(-1).tolist()
+        yield Evaluated(chunk, len(part), tuple(sums), float(task.loss(scores, targets)) * len(part))
 
 
-def evaluate_all(network: Network, samples: Samples) -> tuple[int, float]:
-    """Correct answers and summed loss on all of the samples."""
-    found = evaluate(network, samples, np.arange(len(samples.labels)), chunks(len(samples.labels)))
-    return sum(correct for _, _, correct, _ in found), sum(loss for *_, loss in found)
+def evaluate_all(network: Network, task: Task, samples: Samples) -> tuple[dict[str, float], float]:
+    """Metrics and mean loss on all of the samples."""
+    count = len(samples.labels)
+    found = evaluate(network, task, samples, np.arange(count), chunks(count))
+    return task.metrics(np.sum([one.sums for one in found], 0), count), sum(one.loss for one in found) / count

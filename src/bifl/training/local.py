@@ -16,7 +16,8 @@ from torch import Tensor
 from bifl.core.forward import Forward, Latent
 from bifl.core.randomness import stream, stream_seed
 from bifl.core.state import Client
-from bifl.nn.network import Network
+from bifl.nn.compute import Loss
+from bifl.nn.network import CROSS_ENTROPY, Network
 from bifl.nn.optimizers import OPTIMIZERS
 from bifl.training.plan import Plan
 from bifl.training.samples import Samples
@@ -42,7 +43,9 @@ def _starts(count: int, size: int) -> list[int]:
 
 @one_thread()
 @torch.random.fork_rng(devices=[])
-def train(client: Client, network: Network, forward: Forward, samples: Samples, index: Tensor, plan: Plan) -> tuple[Client, float]:
+def train(
+    client: Client, network: Network, forward: Forward, samples: Samples, index: Tensor, plan: Plan, loss: Loss = CROSS_ENTROPY
+) -> tuple[Client, float]:
     """Train aux and the real parameters on the client's own images.
 
     Returns:
@@ -70,9 +73,8 @@ def train(client: Client, network: Network, forward: Forward, samples: Samples, 
         for chosen in batches(index, plan.batch, generator):
             images, labels = samples.batch(chosen)
             latent = Latent(aux, start, step / steps, key, step=step, training=True)
-            loss = network.learn(latent, real, forward, images, labels)
+            total += network.learn(latent, real, forward, images, labels, loss) * len(labels)
             optimizer.step()
-            total += loss * len(labels)
             seen += len(labels)
             step += 1
     new_real = np.concatenate([real.detach().cpu().numpy(), network.read_moments()])

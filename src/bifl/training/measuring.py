@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bifl.core.forward import Forward
 from bifl.core.message import Floats
@@ -31,12 +31,20 @@ def image_moments(
 
 @one_thread()
 @torch.no_grad()
-def noise_squares(network: Network, public: Public, forward: Forward, shape: tuple[int, ...]) -> Floats:
-    """(channels,) E[x²] of every batch-norm input where images are noise, half of it the same all over an image."""
+def noise_squares(network: Network, public: Public, forward: Forward, shape: tuple[int, ...], tokens: bool = False) -> Floats:
+    """(channels,) E[x²] of every batch-norm input where inputs are noise: random tokens that all embeddings know, or numbers.
+
+    Half of the numbers' noise is the same all over an input.
+    """
     network.show(public.weights, public.real, forward)
     network.train_norms()
     dice = np.random.default_rng(0)
+    if tokens:
+        known = [child.num_embeddings for child in network.module.modules() if isinstance(child, nn.Embedding | nn.EmbeddingBag)]
+        drawn = torch.from_numpy(dice.integers(min(known, default=1), size=(_NOISE, *shape)))
+        return np.split(network.input_moments(drawn.to(network.device)), 2)[1]
     images = (dice.standard_normal((_NOISE, *shape)) + dice.standard_normal((_NOISE, *[1] * len(shape)))) / np.sqrt(2)
-    noise = torch.from_numpy(images.astype(np.float32)).to(network.device, memory_format=torch.channels_last)
+    noise = torch.from_numpy(images.astype(np.float32)).to(network.device)
+    noise = noise.to(memory_format=torch.channels_last) if noise.dim() == 4 else noise
     _, squares = np.split(network.input_moments(noise), 2)
     return squares

@@ -1,31 +1,33 @@
-"""Images and labels as a network takes them."""
+"""Inputs and labels as a network takes them."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bifl.data.arrays import Dataset
+from bifl.data.inputs import Array, Dataset, Scale
 from bifl.errors import DataError
 
 
 class Samples(NamedTuple):
-    """Images and labels with the numbers that normalise the images."""
+    """Inputs and labels with the numbers that normalise the inputs."""
 
-    images: Tensor  # (n, channels, height, width) uint8
-    labels: Tensor  # (n,) int64
-    mean: float
-    std: float
+    images: Tensor  # (n, …), as the dataset has them
+    labels: Tensor  # (n,) int64, or (n, outputs) float32
+    mean: Scale
+    std: Scale
 
     @classmethod
-    def of(cls, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], data: Dataset) -> Samples:
-        """Images and labels of a dataset."""
-        if labels.size and not 0 <= labels.min() <= labels.max() < data.classes:
+    def of(cls, images: Array, labels: Array, data: Dataset) -> Samples:
+        """Inputs and labels of a dataset."""
+        if images.dtype == np.uint8 and (isinstance(data.mean, tuple) or isinstance(data.std, tuple)):
+            raise DataError("pixels are normalised by one mean and one deviation, not by one for each channel")
+        if labels.size and labels.dtype.kind == "i" and not 0 <= labels.min() <= labels.max() < data.classes:
             raise DataError(f"labels must run from 0 to {data.classes - 1}, not from {labels.min()} to {labels.max()}")
         # PyTorch warns of arrays that it may not write
         tensors = [torch.from_numpy(np.require(array, requirements=("C", "W"))) for array in (images, labels)]
@@ -45,18 +47,32 @@ class Samples(NamedTuple):
         return images
 
     def batch(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
-        """The chosen images as normalised floats, and their labels."""
+        """The chosen inputs, pixels and floats normalised, tokens as they are; and their labels."""
+        if self.images.dtype != torch.uint8:
+            return self._others(index), self.labels[index]
         images = self._on_cpu(index) if self.images.device.type == "cpu" else _normalised(self.images[index], self.mean, self.std)
         # .to, not .contiguous: with one channel both orders are "contiguous", and only .to makes the layers take the fast one
-        return images.to(memory_format=torch.channels_last), self.labels[index]
+        if images.dim() == 4:
+            images = images.to(memory_format=torch.channels_last)
+        return images, self.labels[index]
+
+    def _others(self, index: Tensor | slice) -> Tensor:
+        """Tokens, or floats normalised for each channel."""
+        chosen = self.images[index]
+        if not chosen.is_floating_point():
+            return chosen.long()
+        column = (-1, *[1] * (chosen.dim() - 2))
+        mean, std = (torch.tensor(scale, dtype=torch.float32, device=chosen.device).view(column) for scale in (self.mean, self.std))
+        found = (chosen.float() - mean) / std
+        return found.to(memory_format=torch.channels_last) if found.dim() == 4 else found
 
 
-def _normalised(pixels: Tensor, mean: float, std: float) -> Tensor:
-    return pixels.to(torch.float32).div_(255.0).sub_(mean).div_(std)
+def _normalised(pixels: Tensor, mean: Scale, std: Scale) -> Tensor:
+    return pixels.to(torch.float32).div_(255.0).sub_(cast(float, mean)).div_(cast(float, std))
 
 
 @lru_cache(maxsize=4)
-def _shades(mean: float, std: float) -> npt.NDArray[np.float32]:
+def _shades(mean: Scale, std: Scale) -> npt.NDArray[np.float32]:
     """(256,) what each byte becomes."""
     found: npt.NDArray[np.float32] = _normalised(torch.arange(256), mean, std).numpy()
     return found

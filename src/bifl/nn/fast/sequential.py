@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bifl.nn.compute import Engine, Flat, PlainEngine, Raw, Slot, overheard
+from bifl.nn.compute import Engine, Flat, Loss, PlainEngine, Raw, Slot, overheard
 from bifl.nn.fast import kernels
 from bifl.nn.fast.kernels import Array
 from bifl.nn.fast.norm_steps import NormStep
@@ -50,6 +50,17 @@ def _shares(layers: Sequence[nn.Module]) -> bool:
     return any(type(layer) not in (*ACTIVATIONS, nn.MaxPool2d, nn.Flatten, nn.Dropout) for layer in again)
 
 
+def _slope(scores: Array, labels: Tensor, loss: Loss) -> tuple[float, Array | None]:
+    """The loss, and its gradient w.r.t. the scores: cross-entropy by a loop of our own, others by autograd."""
+    if loss is nn.functional.cross_entropy:
+        upper = np.empty_like(scores)
+        return float(kernels.cross_entropy(scores, labels.numpy(), upper)), upper
+    leaf = torch.from_numpy(scores).requires_grad_()
+    with torch.enable_grad():
+        found = loss(leaf, labels)
+    return found.item(), torch.autograd.grad(found, leaf)[0].contiguous().numpy()
+
+
 class SequentialEngine:
     """Computes steps one after the other on a CPU in single precision; leaves all else to the plain engine."""
 
@@ -61,18 +72,17 @@ class SequentialEngine:
         self._other_norms = [norm for norm in plain.norms if norm in children]
 
     @_quiet
-    def learn(self, images: Tensor, labels: Tensor, values: Flat, gradients: Flat) -> float:
+    def learn(self, images: Tensor, labels: Tensor, values: Flat, gradients: Flat, loss: Loss) -> float:
         """As `Engine` says."""
         if not self._takes(images, training=True):
-            return self._plain.learn(images, labels, values, gradients)
+            return self._plain.learn(images, labels, values, gradients, loss)
         known, wanted = (dict(zip(self._places, flat.arrays(), strict=True)) for flat in (values, gradients))
         through = Pass(known, wanted, {})
         scores, backs = self._ahead(images, through)
-        upper: Array | None = np.empty_like(scores)
-        loss = float(kernels.cross_entropy(scores, labels.numpy(), upper))
+        value, upper = _slope(scores, labels, loss)
         while upper is not None and backs:
             upper = backs.pop()(upper)
-        return loss
+        return value
 
     @_quiet
     def scores(self, images: Tensor) -> Tensor:
@@ -101,6 +111,6 @@ class SequentialEngine:
 
     def _takes(self, images: Tensor, *, training: bool) -> bool:
         """Whether it can compute these images, with all batch-norms in training (of more than one image) or all not."""
-        if images.device.type != "cpu" or images.dtype != torch.float32 or (training and len(images) < 2):
+        if images.device.type != "cpu" or images.dtype != torch.float32 or images.dim() != 4 or (training and len(images) < 2):
             return False
         return all(norm.training == training for norm in self._norms)

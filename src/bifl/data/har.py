@@ -1,0 +1,85 @@
+"""UCI HAR: windows of a phone's accelerometer and gyroscope (Anguita et al., 2013), from UCI's text files or an .npz file.
+
+The test set are the nine persons that UCI chose, whatever the file says: no person is in both.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from bifl.data.arrays import INPUTS, Array, Dataset, assemble, input_array, label_array, read_npz, user_array
+from bifl.errors import DataError
+
+CHANNELS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
+SAMPLES = 128
+CLASSES = 6
+TEST_PERSONS = (2, 4, 9, 10, 12, 13, 18, 20, 24)
+_MOST_BYTES = 2**28  # of a text file: the largest of UCI's has 15 MB
+
+
+def load(path: Path) -> Dataset:
+    """The dataset.
+
+    Args:
+        path: UCI's folder, with train/ and test/ in it; or an .npz file with signals (or inputs), labels and users; or a folder
+            with one of these in it.
+
+    Raises:
+        DataError: it is none of them, or damaged.
+    """
+    place = next((found for found in _places(path) if found.exists()), None)
+    if place is None:
+        raise DataError(f"'{path}' holds no UCI HAR: give dataset.path= the folder 'UCI HAR Dataset' or an .npz file")
+    signals, labels, users = _from_npz(place) if place.suffix == ".npz" else _from_text(place)
+    inputs = input_array(signals, f"the windows of '{place}'")
+    if inputs.shape[1:] != (len(CHANNELS), SAMPLES) or inputs.dtype.kind != "f":
+        raise DataError(
+            f"the windows of '{place}' must be (n, {len(CHANNELS)}, {SAMPLES}) floats, not {inputs.shape} {inputs.dtype}"
+        )
+    checked = label_array(labels, len(inputs), CLASSES, f"labels of '{place}'")
+    persons = user_array(users, len(inputs), f"users of '{place}'")
+    return assemble(inputs, checked, persons, CLASSES, np.isin(users, TEST_PERSONS), f"'{place}'")
+
+
+def _places(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    folders = [path, path / "UCI HAR Dataset"]
+    return [folder for folder in folders if (folder / "train").is_dir()] + sorted(path.glob("*.npz"))[:1]
+
+
+def _from_npz(path: Path) -> tuple[Array, Array, Array]:
+    arrays = read_npz(path)
+    signals = next((arrays[name] for name in INPUTS if name in arrays), None)
+    for name, there in {"signals": signals, "labels": arrays.get("labels"), "users": arrays.get("users")}.items():
+        if there is None:
+            raise DataError(f"'{path}' has no array '{name}', only {', '.join(arrays) or 'nothing'}")
+    assert signals is not None
+    return signals, arrays["labels"], arrays["users"]
+
+
+def _from_text(folder: Path) -> tuple[Array, Array, Array]:
+    """UCI counts activities from 1: walking, upstairs, downstairs, sitting, standing, laying."""
+    parts = [_half(folder, half) for half in ("train", "test")]
+    signals, labels, users = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return signals, labels - 1, users
+
+
+def _half(folder: Path, half: str) -> tuple[Array, Array, Array]:
+    files = [folder / half / "Inertial Signals" / f"{channel}_{half}.txt" for channel in CHANNELS]
+    signals = np.stack([_table(file, np.float32) for file in files], axis=1)
+    labels, users = (_table(folder / half / f"{name}_{half}.txt", np.int64).ravel() for name in ("y", "subject"))
+    return signals, labels, users
+
+
+def _table(file: Path, kind: type[np.generic]) -> Array:
+    try:
+        if file.stat().st_size > _MOST_BYTES:
+            raise DataError(f"'{file}' is larger than any of UCI HAR's files")
+        return np.loadtxt(file, dtype=kind, ndmin=2)
+    except OSError as error:
+        raise DataError(f"cannot read '{file}': {error.strerror or error}") from error
+    except ValueError as error:
+        raise DataError(f"'{file}' is not one of UCI HAR's files, or damaged: {error}") from error

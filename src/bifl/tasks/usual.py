@@ -1,0 +1,101 @@
+"""The usual tasks: classes, numbers, and several labels at a time.
+
+>>> import numpy as np
+>>> regression().metrics(np.array([2.0, 2.0, 0.0, 8.0]), 4)
+{'r2': 0.75, 'mse': 0.5, 'mae': 0.5}
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bifl.data.arrays import Array
+from bifl.errors import ConfigError, DataError
+from bifl.tasks.task import Sums, Targets, Task, numbers, task, within_reach
+
+
+def class_numbers(labels: Array, outputs: int) -> Targets:
+    """Labels as class numbers.
+
+    Raises:
+        DataError: they are something else.
+    """
+    if labels.dtype.kind not in "iu" or labels.ndim != 1:
+        raise DataError(
+            f"task=classification needs whole numbers as labels, one per sample, not {labels.dtype} {labels.shape}: "
+            "use task=regression for numbers, task=multilabel for columns of 0 and 1"
+        )
+    return Targets(labels.astype(np.int64), outputs)
+
+
+def _correct(scores: Tensor, labels: Tensor) -> Tensor:
+    return (scores.argmax(1) == labels).sum().reshape(1)
+
+
+@task
+def classification() -> Task:
+    """One class per sample: cross-entropy; accuracy."""
+    return Task(
+        loss=nn.functional.cross_entropy,
+        sums=_correct,
+        metrics=lambda sums, samples: {"accuracy": float(sums[0] / samples)},
+        targets=class_numbers,
+        sensible=lambda sums, samples: bool(0 <= sums[0] <= samples and sums[0] == int(sums[0])),
+    )
+
+
+def _errors(scores: Tensor, targets: Tensor) -> Tensor:
+    """Σe², Σ|e|, Σy and Σy² of all outputs, each divided by the number of outputs."""
+    error, y = scores.double() - targets.double(), targets.double()
+    return torch.stack([error.square().sum(), error.abs().sum(), y.sum(), y.square().sum()]) / targets.shape[1]
+
+
+def _of_errors(sums: Sums, samples: int) -> dict[str, float]:
+    squares, sizes, total, total_squares = (float(value) / samples for value in sums)
+    variance = total_squares - total**2
+    known = variance > 1e-12 * total_squares  # otherwise all targets are the same
+    r2 = 1 - squares / variance if known else float(squares == 0)
+    return {"r2": r2, "mse": squares, "mae": sizes}
+
+
+@task
+def regression() -> Task:
+    """Numbers: mean squared error; R² (of all outputs together), mse, mae."""
+    return Task(nn.functional.mse_loss, _errors, _of_errors, numbers, within_reach, length=4)
+
+
+def several(labels: Array, outputs: int) -> Targets:
+    """Labels as columns of 0 and 1.
+
+    Raises:
+        DataError: they are something else.
+    """
+    if labels.dtype.kind not in "biuf" or (labels.ndim != 2 and len(labels)) or not np.isin(labels, (0, 1)).all():
+        raise DataError(f"task=multilabel needs labels of 0 and 1, (n, classes), not {labels.dtype} {labels.shape}")
+    return numbers(labels, outputs)
+
+
+@task
+def multilabel(threshold: float = 0.5) -> Task:
+    """Any number of classes per sample: binary cross-entropy; F1 (of all answers together), accuracy of answers, exact matches."""
+    if not 0 < threshold < 1:
+        raise ConfigError(f"task.threshold must be between 0 and 1, not {threshold}")
+    level = float(np.log(threshold / (1 - threshold)))
+
+    def sums(scores: Tensor, targets: Tensor) -> Tensor:
+        said, true = scores > level, targets > 0.5
+        share = targets.shape[1]
+        right = [(said & true).sum(), said.sum(), true.sum(), (said == true).sum()]
+        return torch.stack([*(count.double() / share for count in right), (said == true).all(1).sum().double()])
+
+    def metrics(sums: Sums, samples: int) -> dict[str, float]:
+        both, said, true, same, exact = map(float, sums)
+        f1 = 2 * both / (said + true) if said + true else 1.0
+        return {"f1": f1, "accuracy": same / samples, "exact": exact / samples}
+
+    def sensible(sums: Sums, samples: int) -> bool:
+        return bool(np.all((sums >= 0) & (sums <= samples)))
+
+    return Task(nn.functional.binary_cross_entropy_with_logits, sums, metrics, several, sensible, length=5)
