@@ -97,7 +97,10 @@ def _add_looking(verbs: Verbs[argparse.ArgumentParser]) -> None:
     summary.set_defaults(command="bifl.cli.show_commands:summary")
     summary.add_argument("model", metavar="MODEL", help="a network from `bifl list`, or my.py:mine")
     summary.add_argument(
-        "settings", nargs="*", metavar="KEY=VALUE", help="classes (10), algorithm (biml): fttq's weights are ternary"
+        "settings",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="classes (10), algorithm (biml): fttq's weights are ternary; input=1x28x28, for a device",
     )
 
 

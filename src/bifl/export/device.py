@@ -73,6 +73,16 @@ def generated(model: Model, module: nn.Module, shape: tuple[int, ...], path: str
         raise DataError(f"'{path}' cannot become C: {error}") from error
 
 
+def cost(model: Model, path: str | Path) -> Code | str:
+    """The C of a model for what it costs, or why there is none."""
+    if not model.shape:
+        return "the file does not say what one input looks like, so what it costs on a device is not known"
+    try:
+        return generated(model, model.module().eval(), model.shape, path)
+    except DataError as error:
+        return str(error)
+
+
 def raw_inputs(model: Model, shape: tuple[int, ...], count: int) -> npt.NDArray[Any]:
     """(count, *shape) random inputs, the same every time."""
     draw = np.random.default_rng(0)
