@@ -45,7 +45,7 @@ def places(command: argparse.ArgumentParser) -> list[str]:
 
 def test_every_command_has_a_function() -> None:
     found = places(parser())
-    assert len(found) == 13
+    assert len(found) == 14
     for place in found:
         assert function(place).__name__ == place.partition(":")[2]
 

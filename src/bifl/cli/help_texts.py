@@ -8,6 +8,7 @@ examples:
   bifl run --resume runs/table1                continue what was stopped or killed
   bifl compare seeds=0,1,2 rounds=30           fedavg, full, biml, up_down: table and picture
   bifl eval runs/table1/model mnist            a trained model on a test set
+  bifl export runs/table1/model --onnx m.onnx  … as ONNX; --c DIR: as C for a microcontroller
   bifl run --keep-messages --out runs/look     keep every message …
   bifl inspect runs/look/messages/round-00002/upload-00001    … and see what its bytes are
   bifl reproduce table1                        the paper's Table I on full MNIST, beside its values
@@ -87,6 +88,7 @@ keys (default) and their meaning:
   seeds (0)             several give mean ± standard deviation
 {_KEYS}"""
 
+ABOUT_EXPORT = "Write a trained model as ONNX that runs anywhere, as C99 that runs on a microcontroller, or both: docs/devices.md."
 ABOUT_KEYS = "Make an authority, the server's certificate and a key pair per client. What is there already stays as it is."
 ABOUT_SERVER = (
     "Serve one run: certificates, Flower's SuperLink, the clients' keys, the rounds as they come, and a run folder in the end."

@@ -1,4 +1,4 @@
-"""What can be typed: run, compare, eval, inspect, data, summary, reproduce, report, list; keys, server, client, federation.
+"""What can be typed: run, compare, eval, export, inspect, data, summary, reproduce, report, list; keys, server, client, federation.
 
 Commands are known by where their functions stand, and imported when they are called: `--help` does not wait for torch.
 """
@@ -26,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
     verbs = whole.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_training(verbs)
     _add_looking(verbs)
+    _add_export(verbs)
     _add_deployment(verbs)
     _add_reproduce(verbs)
     _add_report(verbs)
@@ -96,8 +97,22 @@ def _add_looking(verbs: Verbs[argparse.ArgumentParser]) -> None:
     summary.set_defaults(command="bifl.cli.show_commands:summary")
     summary.add_argument("model", metavar="MODEL", help="a network from `bifl list`, or my.py:mine")
     summary.add_argument(
-        "settings", nargs="*", metavar="KEY=VALUE", help="classes (10), algorithm (biml): fttq's weights are ternary"
+        "settings",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="classes (10), algorithm (biml): fttq's weights are ternary; input=1x28x28, for a device",
     )
+
+
+def _add_export(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    """Export: what leaves for other programs and for devices."""
+    export = verbs.add_parser("export", help="write a trained model as ONNX or as C", description=help_texts.ABOUT_EXPORT)
+    export.set_defaults(command="bifl.cli.export_command:export")
+    _add_trust(export, "run the Python file that the model names")
+    export.add_argument("model", type=Path, metavar="MODEL", help="a model file: runs/<name>/model")
+    export.add_argument("--onnx", type=Path, metavar="FILE", help="for onnxruntime and others; weights stay packed bits")
+    export.add_argument("--c", type=Path, metavar="DIR", help="C99 without malloc: model.h, model.c, main.c, Makefile")
+    export.add_argument("--input", metavar="SIZES", help="of one input, as 1x28x28, for model files that do not say it")
 
 
 def _add_deployment(verbs: Verbs[argparse.ArgumentParser]) -> None:

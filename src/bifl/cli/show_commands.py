@@ -11,13 +11,14 @@ from bifl.errors import ConfigError, printable
 from bifl.experiment.presets import PRESETS
 from bifl.experiment.settings import REGISTRIES, Experiment, pairs, preset_of
 from bifl.experiment.setup import load, make_network
-from bifl.export.model import Model
+from bifl.export import device
+from bifl.export.model import MAGIC, Model
 from bifl.registry import without_folder
 from bifl.report import page
 from bifl.report.collect import read
 from bifl.report.summary import settings as by_setting
 from bifl.runs.folder import setting_name
-from bifl.show import layers, split_stats
+from bifl.show import device_costs, layers, split_stats
 from bifl.show.inspect import read_file
 from bifl.show.plot import title
 from bifl.show.terminal import choices_table, console, contents_tables, size
@@ -49,6 +50,10 @@ def inspect(options: argparse.Namespace) -> int:
     out = console()
     for table in contents_tables(read_file(options.file, options.trust), options.file.name):
         out.print(table)
+    if options.file.read_bytes().startswith(MAGIC):
+        model = Model.read(options.file, options.trust)
+        code = device.cost(model, options.file)
+        out.print(code if isinstance(code, str) else device_costs.table(code), soft_wrap=isinstance(code, str))
     return 0
 
 
@@ -72,12 +77,16 @@ def summary(options: argparse.Namespace) -> int:
     classes = settings.pop("classes", "10")
     if not classes.isdecimal() or not int(classes):
         raise ConfigError(f"classes must be a whole number, 1 or more, not '{classes}'")
+    shape = device_costs.input_shape(settings.pop("input", None))
     experiment = Experiment().changed(settings | {"model": options.model})
     forward = experiment.build().at(1).forward
-    rows = layers.summarise(make_network(experiment, int(classes)), forward)
+    network = make_network(experiment, int(classes))
+    rows = layers.summarise(network, forward)
+    code = device_costs.untrained(network, forward, shape)
     out = console()
     out.print(layers.table(f"{options.model}, {classes} classes, {forward.name} forward", rows))
     out.print(layers.verdict(rows), soft_wrap=True)
+    out.print(code if isinstance(code, str) else device_costs.table(code), soft_wrap=isinstance(code, str))
     return 0
 
 

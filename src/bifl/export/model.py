@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from bifl.training.evaluation import evaluate_all
 from bifl.training.samples import Samples
 
 MAGIC = b"BIFLMODL"
+MOST_VALUES = 2**24  # of one input
 MOST_CHANNELS = 2**24
 _NUMBER = struct.Struct("<I")
 
@@ -63,6 +65,7 @@ class Model:
         constants: what the network computes with beside them: frozen parameters, and buffers that nobody trains.
         task: what it has learnt.
         inputs: what it takes: bytes (pixels), floats or tokens.
+        shape: of one input; empty in files of versions that did not keep it.
     """
 
     network: Choice
@@ -74,6 +77,7 @@ class Model:
     constants: Floats
     task: Choice = _USUAL
     inputs: str = BYTES
+    shape: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, choice: Choice, network: Network, data: Dataset, public: Public, forward: Forward, task: Choice = _USUAL) -> Model:
@@ -88,8 +92,8 @@ class Model:
             alphabet = FLOAT32  # the server preferred floats in the last round
         symbols = weights if alphabet == FLOAT32 else (weights > 0 if alphabet == BINARY else weights + 1).astype(np.uint8)
         message = Message(symbols, alphabet, reals, round=public.round)
-        constants = network.constants.read()
-        return cls(choice, data.classes, forward, data.mean, data.std, message, constants, task, data.form.kind)
+        constants, shape = network.constants.read(), tuple(int(size) for size in data.form.shape)
+        return cls(choice, data.classes, forward, data.mean, data.std, message, constants, task, data.form.kind, shape)
 
     def to_bytes(self) -> bytes:
         """The file's contents."""
@@ -99,6 +103,7 @@ class Model:
         } | ({"constants": len(self.constants)} if len(self.constants) else {})  # fmt: skip
         facts |= {"inputs": self.inputs} if self.inputs != BYTES else {}
         facts |= {"task": {"name": without_folder(self.task.name), **self.task.parameters}} if self.task != _USUAL else {}
+        facts |= {"input": self.shape} if self.shape else {}
         header = json.dumps(facts).encode()
         message = codec.encode(self.message, codec.Context(self.layout(), self.message.round))
         body = MAGIC + _NUMBER.pack(len(header)) + header + message + self.constants.astype("<f4").tobytes()
@@ -159,8 +164,8 @@ class Model:
                 f"{choice.name} of {classes} classes has {layout.count:,} coded and {layout.reals:,} real numbers, "
                 f"the file holds {header.symbols:,} and {header.reals:,}"
             )
-        decoded = codec.decode(message, codec.Context(layout, header.round))
-        return cls(choice, classes, forward, mean, std, decoded, constants, goal, inputs)
+        decoded, shape = codec.decode(message, codec.Context(layout, header.round)), _input_shape(facts.get("input", []))
+        return cls(choice, classes, forward, mean, std, decoded, constants, goal, inputs, shape)
 
     def layout(self) -> Layout:
         """How the weights lie in the message."""
@@ -221,6 +226,14 @@ def _blueprint(choice: Choice, classes: int, forward: Forward, header: codec.Hea
             raise DataError(f"{choice.name} cannot be built ({type(error).__name__}: {error})") from error
     network = _make(choice, classes, forward)  # a user's network that computes while it is built
     return network.layout, network.constants.size()
+
+
+def _input_shape(sizes: Any) -> tuple[int, ...]:
+    """The shape of one input, as a header says; a network is tried out with one."""
+    whole = isinstance(sizes, list) and all(type(size) is int and size > 0 for size in sizes)
+    if not whole or len(sizes) > 4 or prod(sizes) > MOST_VALUES:
+        raise DataError(f"its inputs cannot have the shape {sizes}")
+    return tuple(sizes)
 
 
 def _scale(found: Any) -> Scale:

@@ -1,0 +1,227 @@
+"""What an exported model costs: `python benchmarks/export.py MODEL` (sizes and one-image latency), `gemv`, `har FILE.npz`.
+
+Every figure of time is a ratio: all candidates take turns within one run, and the quickest turn of each counts.
+`MODEL` is a run's model of mnist_cnn. `gemv` is the fully connected layer of femnist_cnn, bits against floats.
+`har` trains har_cnn for a moment on windows of sensors (signals, labels, split) and runs 500 of them on an emulated Cortex-M4.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from bifl.export import c_program, device
+from bifl.export.c_model import Code, generate, header, source
+from bifl.export.c_stages import Normalisation
+from bifl.export.graph import trace
+from bifl.export.model import Model
+from bifl.nn.binarize import binarize, layers_of
+from bifl.nn.models import femnist_cnn, har_cnn
+
+FLAGS = ["-std=c99", "-O3", "-march=native", "-ffp-contract=off", "-shared", "-fPIC"]
+TURNS = 200
+Candidate = Callable[[], object]
+
+
+def library(folder: Path, name: str) -> ctypes.CDLL:
+    """A folder's C as a library; the loop around it is C too, as on a device."""
+    (folder / "again.c").write_text(
+        '#include "model.h"\nvoid again(int n, const model_input *in, float *out, float *work)'
+        "\n{\n    while (n--)\n        model_predict(in, out, work);\n}\n"
+    )
+    subprocess.run(["cc", *FLAGS, "-o", f"{name}.so", "model.c", "again.c", "-lm"], cwd=folder, check=True)
+    return ctypes.CDLL(str(folder / f"{name}.so"))
+
+
+def caller(built: ctypes.CDLL, code: Code, raw: np.ndarray[tuple[int, ...], np.dtype[np.generic]], times: int) -> Candidate:
+    output, work = np.zeros(code.outputs, np.float32), np.zeros(max(code.memory.size, 1), np.float32)
+    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (raw, output, work)]
+    kept = (raw, output, work)
+
+    def call() -> object:
+        built.again(times, *pointers)
+        return kept
+
+    return call
+
+
+def quickest(candidates: dict[str, tuple[Candidate, int]]) -> dict[str, float]:
+    """Seconds of one call: turn after turn, and of each the quickest."""
+    best = dict.fromkeys(candidates, float("inf"))
+    for _ in range(TURNS):
+        for name, (call, calls) in candidates.items():
+            began = time.perf_counter()
+            call()
+            best[name] = min(best[name], (time.perf_counter() - began) / calls)
+    return best
+
+
+def report(best: dict[str, float], unit: str) -> None:
+    for name, seconds in best.items():
+        print(f"{name:44} {seconds * 1e6:9.1f} µs   {seconds / best[unit]:5.2f} × {unit}")
+
+
+def repeated(call: Candidate, times: int) -> Candidate:
+    def several() -> None:
+        for _ in range(times):
+            call()
+
+    return several
+
+
+def latency(path: Path) -> None:
+    """One image: C, onnxruntime with one thread on the packed and on the float model, PyTorch with one thread."""
+    import onnxruntime
+
+    from bifl.export import onnx_file
+
+    torch.set_num_threads(1)
+    model = Model.read(path, trust=True)
+    module = model.module().eval()
+    code = device.generated(model, module, model.shape, path)
+    packed = onnx_file.contents(model, module, model.shape, path)
+    floats = onnx_file.float_contents(model, module, model.shape, path)
+    print(f"ONNX {len(packed):,} bytes packed, {len(floats):,} as floats; C {code.flash:,} bytes of flash, {code.ram:,} of RAM")
+    raw = device.raw_inputs(model, model.shape, 1)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    sessions = [onnxruntime.InferenceSession(file, options) for file in (packed, floats)]
+    tensor = torch.from_numpy(raw)
+    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+        for name, text in device.files(model, module, code, model.shape).items():
+            (Path(folder) / name).write_text(text)
+        best = quickest(
+            {
+                "C": (caller(library(Path(folder), "model"), code, raw, 10), 10),
+                "onnxruntime, packed": (repeated(lambda: sessions[0].run(None, {"input": raw}), 10), 10),
+                "onnxruntime, float": (repeated(lambda: sessions[1].run(None, {"input": raw}), 10), 10),
+                "PyTorch": (repeated(lambda: module(device.normalised(model, tensor)), 5), 5),
+            }
+        )
+    report(best, "C")
+
+
+def gemv() -> None:
+    """3,136 × 2,048 weights times a vector: bits in C, floats by PyTorch's library."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    layer = nn.Linear(3136, 2048)
+    floats = torch.randn(2048, 3136)
+    layer.weight.data = layer.weight.sign()
+    how = Normalisation("float", 1.0, (0.0,), (1.0,))
+    code = generate(trace(nn.Sequential(layer).eval(), (3136,)), how)
+    raw = np.random.default_rng(0).normal(size=3136).astype(np.float32)
+    vector = torch.from_numpy(raw)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "model.h").write_text(header(code, "linear3"))
+        (Path(folder) / "model.c").write_text(source(code, "linear3"))
+        bits = caller(library(Path(folder), "layer"), code, raw, 1)
+        report(quickest({"bits, C": (bits, 1), "floats, PyTorch's GEMV": (lambda: torch.mv(floats, vector), 1)}), "bits, C")
+    whole = generate(trace(signed(femnist_cnn(62)), (1, 28, 28)), Normalisation("uint8_t", 255.0, (0.0,), (1.0,)))
+    print(f"femnist_cnn: {whole.flash:,} bytes of flash, {whole.ram:,} of RAM")
+
+
+def signed(module: nn.Module) -> nn.Module:
+    """A network whose layers are binary."""
+    for _, layer, _ in layers_of(binarize(module)):
+        assert isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Linear))
+        layer.weight.data = layer.weight.sign()
+    return module.eval()
+
+
+def trained(signals: torch.Tensor, labels: torch.Tensor, epochs: int = 2) -> nn.Module:
+    """har_cnn with binary weights, trained with a straight-through sign."""
+    torch.manual_seed(0)
+    module = binarize(har_cnn(int(labels.max()) + 1))
+    optimiser = torch.optim.Adam(module.parameters(), 0.005)
+    for _ in range(epochs):
+        for batch in torch.randperm(len(signals)).split(64):  # type: ignore[no-untyped-call]
+            loss = nn.functional.cross_entropy(module(signals[batch]), labels[batch])
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+    for layer in module.modules():
+        if isinstance(layer, (nn.Conv1d, nn.Linear)):
+            for attribute in [name for name in ("weight", "bias") if nn.utils.parametrize.is_parametrized(layer, name)]:
+                nn.utils.parametrize.remove_parametrizations(layer, attribute)
+    return module.eval()
+
+
+def har(path: Path) -> None:
+    """500 test windows on qemu's mps2-an386, beside PyTorch."""
+    arrays = np.load(path)
+    test = arrays["split"] == 1
+    signals, labels = arrays["signals"].astype(np.float32), arrays["labels"]
+    mean, std = signals[~test].mean((0, 2)), signals[~test].std((0, 2))
+    scaled = torch.from_numpy((signals - mean[:, None]) / std[:, None])
+    module = trained(scaled[~test], torch.from_numpy(labels[~test]))
+    chosen = np.flatnonzero(test)[:: max(1, test.sum() // 500)][:500]
+    with torch.no_grad():
+        wanted = module(scaled[chosen])
+    how = Normalisation("float", 1.0, tuple(mean.tolist()), tuple(std.tolist()))
+    code = generate(trace(module, (9, 128)), how)
+    print(f"har_cnn: {code.flash:,} bytes of flash, {code.ram:,} of RAM")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        vectors = c_program.Vectors(signals[chosen[:3]].reshape(3, -1), wanted[:3].numpy())
+        files = {"model.h": header(code, "har_cnn"), "model.c": source(code, "har_cnn"), "board.c": c_program.BOARD}
+        files |= {
+            "main.c": c_program.main(code, vectors, "har_cnn"),
+            "board.ld": c_program.LINKER,
+            "Makefile": c_program.makefile([]),
+        }
+        for file, text in files.items():
+            (folder / file).write_text(text)
+        subprocess.run(["make", "-s", "predict", "predict.elf"], cwd=folder, check=True)
+        counts = [instructions(folder, signals[chosen[:count]]) for count in (1, 11)]
+        found = np.array(emulated(folder, signals[chosen]), np.int64)
+        sections = subprocess.run(["arm-none-eabi-size", "predict.elf"], cwd=folder, capture_output=True, text=True, check=True)
+    answers = wanted.argmax(1).numpy()
+    right = [(given == labels[chosen]).mean() for given in (answers, found)]
+    print(f"accuracy on 500 windows: PyTorch {right[0]:.1%}, Cortex-M4 {right[1]:.1%}")
+    print(f"other class than PyTorch: {(found != answers).sum()} of {len(chosen)}")
+    print(f"instructions per window: {(counts[1] - counts[0]) / 10:,.0f}")
+    print(sections.stdout)
+
+
+def board(folder: Path, *more: str) -> list[str]:
+    machine = ["qemu-system-arm", "-machine", "mps2-an386", "-nographic", "-monitor", "none", "-serial", "none", *more]
+    return [*machine, "-semihosting-config", "enable=on,target=native,arg=predict", "-kernel", str(folder / "predict.elf")]
+
+
+def emulated(folder: Path, inputs: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> list[str]:
+    done = subprocess.run(board(folder), input=inputs.tobytes(), capture_output=True, check=True)
+    return done.stdout.decode().split()
+
+
+def instructions(folder: Path, inputs: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> int:
+    """That the emulator executes, one by one: its trace has a line for each."""
+    log = folder / "trace"
+    subprocess.run(
+        board(folder, "-singlestep", "-d", "exec,nochain", "-D", str(log)), input=inputs.tobytes(), capture_output=True, check=True
+    )
+    with log.open("rb") as lines:
+        count = sum(line.startswith(b"Trace") for line in lines)
+    log.unlink()
+    return count
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["gemv"]:
+            gemv()
+        case ["har", file]:
+            har(Path(file))
+        case [file]:
+            latency(Path(file))
+        case _:
+            sys.exit(__doc__)
