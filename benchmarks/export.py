@@ -1,13 +1,17 @@
-"""What an exported model costs: `python benchmarks/export.py MODEL` (sizes and one-image latency), `gemv`, `har FILE.npz`.
+"""What an exported model costs, and whether it computes the same.
+
+    python benchmarks/export.py MODEL           sizes and the latency of one image; MODEL is a run's model of mnist_cnn
+    python benchmarks/export.py MODEL mnist     the classes of all test images: onnxruntime and C beside PyTorch
+    python benchmarks/export.py gemv            the fully connected layer of femnist_cnn, bits against floats
+    python benchmarks/export.py har FILE.npz    har_cnn, trained for a moment; 500 windows of sensors on an emulated Cortex-M4
 
 Every figure of time is a ratio: all candidates take turns within one run, and the quickest turn of each counts.
-`MODEL` is a run's model of mnist_cnn. `gemv` is the fully connected layer of femnist_cnn, bits against floats.
-`har` trains har_cnn for a moment on windows of sensors (signals, labels, split) and runs 500 of them on an emulated Cortex-M4.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,6 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from bifl.data.datasets import dataset
 from bifl.export import c_program, device
 from bifl.export.c_model import Code, generate, header, source
 from bifl.export.c_stages import Normalisation
@@ -110,6 +115,31 @@ def latency(path: Path) -> None:
     report(best, "C")
 
 
+def agreement(path: Path, name: str) -> None:
+    """Classes of all test images: onnxruntime and C beside PyTorch."""
+    import onnxruntime
+
+    from bifl.export import onnx_file
+
+    model = Model.read(path, trust=True)
+    module, data = model.module().eval(), dataset.make(name, dataset.parameters(name))
+    raw = data.test_images.copy()
+    with torch.inference_mode():
+        wanted = module(device.normalised(model, torch.from_numpy(raw))).numpy()
+    session = onnxruntime.InferenceSession(onnx_file.contents(model, module, model.shape, path))
+    scores = session.run(None, {"input": raw})[0]
+    with tempfile.TemporaryDirectory() as folder:
+        code = device.generated(model, module, model.shape, path)
+        for file, text in device.files(model, module, code, model.shape).items():
+            (Path(folder) / file).write_text(text)
+        subprocess.run(["make", "-s", "predict"], cwd=folder, check=True)
+        done = subprocess.run([f"{folder}/predict"], input=raw.tobytes(), capture_output=True, check=True)
+    found = np.array(done.stdout.split(), np.int64)
+    print(f"{len(raw):,} images; onnxruntime's scores within {np.abs(scores - wanted).max():.1e} of PyTorch's")
+    answers = wanted.argmax(1)
+    print(f"other classes than PyTorch's: onnxruntime {(scores.argmax(1) != answers).sum()}, C {(found != answers).sum()}")
+
+
 def gemv() -> None:
     """3,136 × 2,048 weights times a vector: bits in C, floats by PyTorch's library."""
     torch.set_num_threads(1)
@@ -182,14 +212,14 @@ def har(path: Path) -> None:
         for file, text in files.items():
             (folder / file).write_text(text)
         subprocess.run(["make", "-s", "predict", "predict.elf"], cwd=folder, check=True)
-        counts = [instructions(folder, signals[chosen[:count]]) for count in (1, 11)]
+        counts = [instructions(folder, signals[chosen[:count]]) for count in (1, 2)]
         found = np.array(emulated(folder, signals[chosen]), np.int64)
         sections = subprocess.run(["arm-none-eabi-size", "predict.elf"], cwd=folder, capture_output=True, text=True, check=True)
     answers = wanted.argmax(1).numpy()
     right = [(given == labels[chosen]).mean() for given in (answers, found)]
     print(f"accuracy on 500 windows: PyTorch {right[0]:.1%}, Cortex-M4 {right[1]:.1%}")
     print(f"other class than PyTorch: {(found != answers).sum()} of {len(chosen)}")
-    print(f"instructions per window: {(counts[1] - counts[0]) / 10:,.0f}")
+    print(f"instructions per window: {counts[1] - counts[0]:,}")
     print(sections.stdout)
 
 
@@ -204,13 +234,14 @@ def emulated(folder: Path, inputs: np.ndarray[tuple[int, ...], np.dtype[np.float
 
 
 def instructions(folder: Path, inputs: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> int:
-    """That the emulator executes, one by one: its trace has a line for each."""
-    log = folder / "trace"
-    subprocess.run(
-        board(folder, "-singlestep", "-d", "exec,nochain", "-D", str(log)), input=inputs.tobytes(), capture_output=True, check=True
-    )
-    with log.open("rb") as lines:
-        count = sum(line.startswith(b"Trace") for line in lines)
+    """That the emulator executes, one by one: its trace has a line for each. Millions of lines: they go through a pipe."""
+    given, log = folder / "inputs", folder / "trace"
+    given.write_bytes(inputs.tobytes())
+    os.mkfifo(log)
+    with given.open("rb") as source:
+        command = board(folder, "-singlestep", "-d", "exec,nochain", "-D", str(log))
+        with subprocess.Popen(command, stdin=source, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL), log.open("rb") as lines:
+            count = sum(line.startswith(b"Trace") for line in lines)
     log.unlink()
     return count
 
@@ -221,6 +252,8 @@ if __name__ == "__main__":
             gemv()
         case ["har", file]:
             har(Path(file))
+        case [file, name]:
+            agreement(Path(file), name)
         case [file]:
             latency(Path(file))
         case _:
