@@ -16,12 +16,12 @@ from bifl.core import (
     Message,
     Public,
     change,
-    changed,
     compressed,
     means,
     real,
     register,
     replace,
+    scaled_change,
 )  # fmt: skip
 from bifl.errors import ConfigError
 
@@ -35,14 +35,9 @@ def upload(client: Client, public: Public, width: float) -> Message:
     return Message(bits, BINARY, client.real, scales)
 
 
-def reads(upload: Message, public: Public) -> Message:
-    """±s."""
-    return changed(upload, public, upload.values() * public.layout.per_weight(upload.scales))
-
-
 @register
 def dither(width: float = 2.0, down: str = "float") -> Algorithm:
     """z-SignFedAvg: signs of the update after uniform noise, as wide as `width` times its mean magnitude."""
     if not 0 < width < float("inf"):
         raise ConfigError(f"algorithm.width must be greater than 0, not {width}")
-    return compressed(Algorithm(partial(upload, width=width), means, replace, reads=reads, forward=real, keeps=()), down)
+    return compressed(Algorithm(partial(upload, width=width), means, replace, reads=scaled_change, forward=real, keeps=()), down)

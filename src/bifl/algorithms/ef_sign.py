@@ -12,12 +12,12 @@ from bifl.core import (
     Public,
     Sent,
     change,
-    changed,
     compressed,
     means,
     real,
     register,
     replace,
+    scaled_change,
 )  # fmt: skip
 
 
@@ -29,12 +29,7 @@ def upload(client: Client, public: Public) -> Sent:
     return Sent(message, memory=wanted - message.values() * public.layout.per_weight(scales))
 
 
-def reads(upload: Message, public: Public) -> Message:
-    """± the layer's scale."""
-    return changed(upload, public, upload.values() * public.layout.per_weight(upload.scales))
-
-
 @register
 def ef_sign(down: str = "float") -> Algorithm:
     """FedAvg by signs of the update, each client remembering what its signs could not say."""
-    return compressed(Algorithm(upload, means, replace, reads=reads, forward=real, keeps=("memory",)), down)
+    return compressed(Algorithm(upload, means, replace, reads=scaled_change, forward=real, keeps=("memory",)), down)

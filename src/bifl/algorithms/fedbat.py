@@ -21,12 +21,12 @@ from bifl.core import (
     Server,
     Tally,
     change,
-    changed,
     compressed,
     means,
     real,
     register,
     replace,
+    scaled_change,
 )
 
 if TYPE_CHECKING:
@@ -63,11 +63,6 @@ def upload(client: Client, public: Public) -> Message:
     return Message(bits, BINARY, client.real, alphas)
 
 
-def reads(upload: Message, public: Public) -> Message:
-    """±α."""
-    return changed(upload, public, upload.values() * public.layout.per_weight(upload.scales))
-
-
 def broadcast(tally: Tally, public: Public, server: Server) -> Message | Sent:
     """The mean; ϑ, which stands for α in training, starts from 1 in every round."""
     news = means(tally, public, server)
@@ -82,4 +77,4 @@ binarised = Forward("binarised update", weights, scaled=False, clip=False, alpha
 @register
 def fedbat(down: str = "float") -> Algorithm:
     """FedBAT: updates that are binarised while clients train, with a trained scale a layer."""
-    return compressed(Algorithm(upload, broadcast, replace, reads=reads, forward=binarised, keeps=()), down)
+    return compressed(Algorithm(upload, broadcast, replace, reads=scaled_change, forward=binarised, keeps=()), down)

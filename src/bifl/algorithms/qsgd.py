@@ -13,12 +13,12 @@ from bifl.core import (
     Message,
     Public,
     change,
-    changed,
     compressed,
     means,
     real,
     register,
     replace,
+    scaled_change,
 )  # fmt: skip
 from bifl.errors import ConfigError
 
@@ -33,14 +33,9 @@ def upload(client: Client, public: Public, levels: int) -> Message:
     return Message(symbols, Alphabet(f"{levels} levels", levels), client.real, scales)
 
 
-def reads(upload: Message, public: Public) -> Message:
-    """Levels times the layer's scale."""
-    return changed(upload, public, upload.values() * public.layout.per_weight(upload.scales))
-
-
 @register
 def qsgd(levels: int = 5, down: str = "float") -> Algorithm:
     """FedAvg by updates rounded at random to `levels` levels; an odd number has a level for no change."""
     if not 2 <= levels <= 256:
         raise ConfigError(f"algorithm.levels must be from 2 to 256, not {levels}")
-    return compressed(Algorithm(partial(upload, levels=levels), means, replace, reads=reads, forward=real, keeps=()), down)
+    return compressed(Algorithm(partial(upload, levels=levels), means, replace, reads=scaled_change, forward=real, keeps=()), down)

@@ -24,6 +24,7 @@ from bifl.core.rules import (
     ml_pu,
     replace,
     rounded_votes,
+    scaled_change,
     sign,
     signs,
     votes,
@@ -36,6 +37,6 @@ __all__ = [
     "Floats", "Forward", "Judge", "Latent", "Layout", "Message", "Public", "Schedule", "Selection", "Sent", "Server",
     "Tally", "Total", "Votes", "binary", "blend", "blend_signs", "change", "changed", "compressed", "floats",
     "majority", "mean", "means", "ml_pu", "random_positions", "random_signs", "random_words", "real", "register",
-    "replace", "rotate", "rotated_length", "rounded_votes", "sign", "signs", "stream", "stream_seed", "take_over",
+    "replace", "rotate", "rotated_length", "rounded_votes", "scaled_change", "sign", "signs", "stream", "stream_seed", "take_over",
     "ternary", "unrotate", "votes",
 ]  # fmt: skip

@@ -81,6 +81,11 @@ def changed(upload: Message, public: Public, by: Floats) -> Message:
     return upload._replace(symbols=public.weights + by, alphabet=FLOAT32, about=None)
 
 
+def scaled_change(upload: Message, public: Public) -> Message:
+    """What an upload stands for whose values are changes in units of its own scales, one for each layer. For `reads`."""
+    return changed(upload, public, upload.values() * public.layout.per_weight(upload.scales))
+
+
 # ---- update ----------------------------------------------------------------------------------------------------------
 
 
