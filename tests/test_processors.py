@@ -44,7 +44,7 @@ EXPERIMENTS = [
 def test_an_old_and_a_new_processor_make_a_federation(tmp_path: Path, small: Path, server: str, clients: str) -> None:
     """Three rounds each: nothing is refused or said twice, every message is read as its sender meant it, all states are equal."""
     (tmp_path / "own.py").write_text(python_blocks("docs/adding-an-algorithm.md")[0])  # its states add up
-    experiments = [*EXPERIMENTS, f"algorithm={tmp_path}/own.py:sign_majority"]
+    experiments = [*EXPERIMENTS, f"algorithm={tmp_path}/own.py:direction_vote"]
     common = f"dataset=npz dataset.path={small} clients=2 rounds=3 batch=32 "
     command = [sys.executable, "-m", "tests.two_processors", clients, str(tmp_path), *(common + words for words in experiments)]
     done = subprocess.run(command, env=environment(server), cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)

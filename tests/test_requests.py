@@ -101,7 +101,7 @@ def test_links_in_the_state_directory_are_not_followed(victim: Victim) -> None:
     "change",
     [
         {"round": -1}, {"round": 2**31}, {"round": True}, {"round": 1.5}, {"classes": 30_000_000}, {"classes": 0},
-        {"shape": [1, 28]}, {"shape": [1, 2**14, 2**14]}, {"shape": [1.0, 28.0, 28.0]}, {"shape": "1x2"},
+        {"shape": [1, 2**14, 2**14]}, {"shape": [1.0, 28.0, 28.0]}, {"shape": "1x2"},
         {"mean": float("nan")}, {"std": 0.0}, {"std": float("inf")}, {"share": 1.0}, {"share": -0.1},
         {"experiment": "x" * 10_001}, {"experiment": b"bytes"}, {"experiment": "'"}, {"experiment": "no equals sign"},
         {"experiment": "rounds=1 rounds=2"},
