@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -67,7 +67,10 @@ def networks(draw: st.DrawFn) -> tuple[nn.Sequential, tuple[int, ...]]:
     if draw(st.booleans()):
         layers.append(nn.AdaptiveAvgPool1d(1) if one else nn.AdaptiveAvgPool2d(1))
     layers.append(nn.Flatten())
-    features = nn.Sequential(*layers).eval()(torch.zeros(1, *shape)).shape[1]
+    try:
+        features = nn.Sequential(*layers).eval()(torch.zeros(1, *shape)).shape[1]
+    except RuntimeError:  # nothing is left to pool or to convolve: no network
+        reject()
     layers += [nn.BatchNorm1d(features)] if draw(st.booleans()) else []
     layers += [nn.Linear(features, 5), draw(st.sampled_from(ACTIVATIONS))(), nn.Linear(5, 3)]
     module = nn.Sequential(*layers)
