@@ -118,7 +118,7 @@ def test_malformed_terms_are_refused(victim: Victim, change: dict[str, Any]) -> 
     "change",
     [
         {"digest": "x"}, {"digest": 3}, {"voted": 1}, {"uploads": "yes"}, {"anew": 1}, {"steps": [b"x"]},
-        {"starts": [STATE] * 17, "exchanges": ["ballot"] * 17, "steps": [b"x"] * 17},
+        {"starts": [STATE] * 65, "exchanges": ["ballot"] * 65, "steps": [b"x"] * 65},
         {"starts": [STATE], "exchanges": ["X"], "steps": [b"x"]}, {"starts": ["../x"], "exchanges": ["ballot"], "steps": [b"x"]},
         {"starts": [STATE], "exchanges": ["ballot"], "steps": ["text"]}, {"whole.../exec": b"x"}, {"whole.news": "text"},
     ],
