@@ -42,3 +42,7 @@ class Diverged(BiflError):
 
 class AlgorithmError(BiflError):
     """An algorithm returned something that cannot be used: a mistake of its author's."""
+
+
+class Refused(BiflError):
+    """A client goes no further in a secure sum: what it was asked could uncover somebody."""

@@ -87,3 +87,13 @@ def gunzip(packed: bytes, most: int) -> bytes:
     if len(raw) > most:
         raise ValueError(f"it unpacks to more than {most:,} bytes")
     return raw
+
+
+def write_secret(path: Path, data: bytes) -> Path:
+    """Write a file that is readable by its owner only from the moment it exists."""
+    mask = os.umask(0o177)
+    try:
+        write_atomic(path, data)
+    finally:
+        os.umask(mask)
+    return path

@@ -113,12 +113,12 @@ def decode(data: bytes, context: Context | None = None, expect: int | None = Non
     )
 
 
-def ideal_size(data: bytes, message: Message, context: Context) -> float | None:
+def ideal_size(data: bytes, message: Message, context: Context | None) -> float | None:
     """How long `data`, which spells the message, would be if its symbols took their empirical conditional entropy.
 
     None where there is no context, or the symbols are floats.
     """
-    if context.known is None or not message.alphabet.size:
+    if context is None or context.known is None or not message.alphabet.size:
         return None
     ideal = ideal_bits(message.symbols, message.alphabet, context.narrowed(message.about))
     return len(data) - read_header(data).symbol_bytes + ideal / 8

@@ -14,13 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from bifl.core import returns
 from bifl.core.forward import Forward, binary
-from bifl.core.message import Message, Selection
+from bifl.core.message import Floats, Message, Selection
+from bifl.core.randomness import random_signs
 from bifl.core.state import Client, Public, Sent, Server
 from bifl.core.sums import Pile, Tally, Total
 from bifl.errors import AlgorithmError, ConfigError
 from bifl.registry import Registry
+
+RobustSum = Callable[[Sequence[Message], Public, Floats], tuple[Tally, Floats]]  # the last: what the server thinks of its clients
 
 
 def take_over(public: Public, news: Message) -> Public:
@@ -59,6 +64,7 @@ class Algorithm:
         keeps: what `update` and `upload` read of a client's last round: this is remembered and nothing else, which is what many
             clients cost in memory. Of `aux`, `start`, `scales` and `memory`.
         validation: the share of the training images that the server holds out, before dealing, for its judge.
+        robust: the sum that `robust=` chose (`bifl.robust`); it may read and write `server.trust`. Filled in.
         name: what errors call it; filled in.
     """
 
@@ -73,6 +79,7 @@ class Algorithm:
     central: bool = False
     keeps: tuple[str, ...] = _KEPT
     validation: float = 0.0
+    robust: RobustSum | None = None
     name: str = "of this run"
 
     def __post_init__(self) -> None:
@@ -157,12 +164,22 @@ def upload_turn(algorithms: Algorithms, client: Client, public: Public) -> tuple
     return (client if memory is None else client._replace(memory=memory)), upload
 
 
+def upload_form(algorithms: Algorithms, public: Public) -> Message:
+    """An upload of someone who has trained a little, as far as its form goes: nothing need be ready for no change at all."""
+    aux = public.weights + np.float32(1e-3) * random_signs(public.stream(None, "form"), public.layout.count)
+    try:
+        return upload_turn(algorithms, Client(aux, public.weights, public.real, 1), public)[1]
+    except ArithmeticError as error:
+        name = algorithms.at(public.round + 1).name
+        raise AlgorithmError(f"algorithm '{name}': upload failed for a client that hardly trained: {error}") from error
+
+
 # ---- the server's turn ------------------------------------------------------------------------------------------------
 
 
 def new_total(algorithm: Algorithm) -> Total | Pile:
     """What a round's uploads are added to."""
-    return Total() if algorithm.aggregate is None else Pile()
+    return Total() if algorithm.aggregate is None and algorithm.robust is None else Pile()
 
 
 def server_turn(algorithms: Algorithms, public: Public, total: Total | Pile, server: Server) -> tuple[Server, Message]:
@@ -170,6 +187,9 @@ def server_turn(algorithms: Algorithms, public: Public, total: Total | Pile, ser
     algorithm = algorithms.at(public.round + 1)
     if isinstance(total, Total):
         tally = total.tally()
+    elif algorithm.robust is not None:
+        found, trust = algorithm.robust(total.in_order(), public, server.trust)
+        tally, server = returns.tally(algorithm.name, found, public), server._replace(trust=returns.trust(algorithm.name, trust))
     elif algorithm.aggregate is not None:
         tally = returns.tally(algorithm.name, algorithm.aggregate(total.in_order(), public), public)
     else:

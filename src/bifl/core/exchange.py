@@ -3,26 +3,50 @@
 The ballot is one exchange (`bifl.exchanges.ballot`), batch-norm's statistics are another (`bifl.exchanges.batchnorm`). No model,
 update or statistic crosses between a client and the server in another way. Who carries a round out knows no exchange by name: it
 asks clients to `say` something, adds up what the uploads are `opened` as, sends the `answer` to all, and all move on by `advance`.
-Exactly one exchange of a round trains and completes the round: the ballot. Others may come before it, among those who were drawn to
-vote, or after it, among those whose ballots were counted. An answer is one message for all.
+Exactly one exchange of a round trains: the ballot. Others may come before it, among those who were drawn to vote, or after it,
+among those whose ballots were counted. An answer is one message for all, or a letter for each (`Letters`): letters change nothing
+public, and those who get one take part in the next exchange. The first broadcast from the ballot on completes the round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from bifl.core.message import Floats, Message
 from bifl.core.state import Client, Public, Server
+from bifl.errors import RunError
 
 if TYPE_CHECKING:
     from bifl.codec import Context
+
+
+Letters = Mapping[int, bytes]  # an answer for each client, by number
+
+
+class Abandoned(RunError):
+    """An exchange cannot be completed, as too many were lost: nothing was counted, and the round may be held again."""
+
+
+class Identity(Protocol):
+    """What a client signs with, and how it knows what other clients have signed."""
+
+    least: int  # clients that a sum must be of for this one to sign it, whatever the experiment says
+
+    def sign(self, number: int, data: bytes) -> bytes:
+        """The signature of a client that works here."""
+
+    def signed(self, number: int, data: bytes, signature: bytes) -> bool:
+        """Whether a client has signed this."""
 
 
 class Seat(Protocol):
     """A client at work, as an exchange sees it: what it remembers, and what it can do with its own data."""
 
     client: Client  # private state, as far as it is remembered
+    letter: bytes  # what the server answered this client alone in the last exchange; may be anything
+    notes: MutableMapping[str, bytes]  # what the client keeps for the next exchanges, durable before its answer leaves
+    identity: Identity | None  # None where there are no keys
 
     def train(self, client: Client) -> tuple[Client, float]:
         """Local training: the client with new `aux` and `real`, and the mean loss."""
@@ -62,10 +86,21 @@ class Exchange(Protocol):
 
     @property
     def trains(self) -> bool:
-        """Whether it is the ballot: clients train in it, and its broadcast completes the round."""
+        """Whether clients train in it."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether its answer is a broadcast; otherwise it is letters."""
+
+    @property
+    def quorum(self) -> int:
+        """How many must answer, whatever the rules of a deployment say."""
 
     def context(self, public: Public) -> Context:
         """What both ends know of the next messages before they are sent."""
+
+    def uploads_in(self, context: Context) -> Context | None:
+        """The context that uploads are coded in; None where they are spelled out for any reader, and `opened` checks all of it."""
 
     def plain(self, public: Public, round: int) -> Context:
         """What a newcomer knows of the messages of a round: only how they are laid out."""
@@ -85,8 +120,12 @@ class Exchange(Protocol):
     def total(self, public: Public) -> Accumulator:
         """A sum of no uploads yet."""
 
-    def answer(self, total: Any, public: Public, server: Server) -> tuple[Server, Message]:
-        """The server's part: what it is like afterwards, and its broadcast."""
+    def answer(self, total: Any, public: Public, server: Server) -> tuple[Server, Message | Letters]:
+        """The server's part: what it is like afterwards, and its broadcast or letters.
+
+        Raises:
+            Abandoned: too few have answered.
+        """
 
     def advance(self, public: Public, news: Message) -> Public:
         """Everyone's part: the public state after the broadcast. It is changed nowhere else."""
@@ -98,3 +137,8 @@ class Exchange(Protocol):
 def ballot_of(exchanges: Sequence[Exchange]) -> Exchange:
     """The exchange of a round that trains."""
     return next(exchange for exchange in exchanges if exchange.trains)
+
+
+def completing(exchanges: Sequence[Exchange]) -> Exchange:
+    """The exchange whose broadcast completes the round: the ballot itself, or the first after it that tells."""
+    return next(exchange for exchange in exchanges[exchanges.index(ballot_of(exchanges)) :] if exchange.tells)

@@ -76,6 +76,11 @@ class Forward:
     straight: bool = False
     all_layers: bool = False
 
+    @property
+    def of_scores(self) -> bool:
+        """Whether aux are scores of weights that never change, as masks have them: they are no network's weights."""
+        return self.alphabet == BINARY and not self.scaled
+
 
 def _signs(latent: Latent) -> Tensor:
     from bifl.nn.straight_through import straight_through_sign

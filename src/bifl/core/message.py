@@ -75,10 +75,13 @@ class Selection:
         length: how many symbols there are.
         positions: (length,) of the weights that they are about, rising; None where a symbol is about no single weight, such as a
             coordinate of a rotated vector.
+        place: where in the vector that `reads` returns the symbols stand, side by side, if they do; elsewhere it holds 0. Who has
+            the same place speaks of the same.
     """
 
     length: int
     positions: npt.NDArray[np.int64] | None = None
+    place: int | None = None
 
     @classmethod
     def of(cls, positions: npt.ArrayLike) -> Selection:

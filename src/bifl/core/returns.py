@@ -42,6 +42,12 @@ def tally(name: str, found: Any, public: Public) -> Tally:
     return found
 
 
+def trust(name: str, found: Any) -> Floats:
+    """What a robust sum remembers."""
+    _floats(name, "robust", "memory", found, None)
+    return np.asarray(found, np.float32)
+
+
 def opened(name: str, found: Any, public: Public) -> Message:
     """What `reads` returned: something of every weight."""
     if not isinstance(found, Message):

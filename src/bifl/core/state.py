@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,6 +62,8 @@ class Server(NamedTuple):
 
     memory: Floats = NOTHING  # what an algorithm carries over, of any shape: a server optimiser's moments, for example
     judge: Judge | None = None  # scores weights on held-out data; None where the server has none
+    trust: Floats = NOTHING  # what a robust sum remembers of the clients, by their numbers (`bifl.robust`)
+    talk: Any = None  # what an exchange leaves for the next ones of the same round
 
 
 class Sent(NamedTuple):

@@ -29,6 +29,13 @@ _BLOCK = 2**14  # numbers at a time, so that what is computed in between stays i
 _LARGEST = 2.0**32  # |values| beyond this would not: they are no trained numbers
 
 
+def fixed_point(values: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Numbers as integers and multiples of 2⁻³² that are left, as `ExactSum` adds them."""
+    exact = np.asarray(values).astype(np.float64)
+    rounded = np.rint(exact)
+    return rounded.astype(np.int64), np.rint((exact - rounded) * _FRACTION).astype(np.int64)
+
+
 class ExactSum:
     """A weighted sum of float vectors in integer arithmetic: any order gives the same bits."""
 
@@ -36,6 +43,13 @@ class ExactSum:
         self.weight = 0
         self._whole: npt.NDArray[np.int64] | None = None
         self._fraction: npt.NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, whole: npt.NDArray[np.int64], fraction: npt.NDArray[np.int64], weight: int) -> ExactSum:
+        """A sum that was made elsewhere, in the integers of `fixed_point`."""
+        found = cls()
+        found._whole, found._fraction, found.weight = whole, fraction, weight
+        return found
 
     def add(self, values: npt.ArrayLike, weight: int) -> None:
         """Add `weight` times a vector, of the same length each time.
@@ -55,10 +69,9 @@ class ExactSum:
         flat = [array.reshape(-1) for array in (given, self._whole, self._fraction)]
         for start in range(0, given.size, _BLOCK):
             numbers, whole, fraction = (array[start : start + _BLOCK] for array in flat)
-            exact = numbers.astype(np.float64)
-            rounded = np.rint(exact)
-            whole += rounded.astype(np.int64) * weight
-            fraction += np.rint((exact - rounded) * _FRACTION).astype(np.int64) * weight
+            integers, rest = fixed_point(numbers)
+            whole += integers * weight
+            fraction += rest * weight
         self.weight += weight
 
     def merge(self, other: ExactSum) -> None:
@@ -131,6 +144,13 @@ class VoteSum:
         self._ballots = 0
 
 
+def vote_sum(votes: npt.NDArray[np.int64]) -> VoteSum:
+    """A count that was made elsewhere."""
+    found = VoteSum()
+    found._votes = votes
+    return found
+
+
 class Tally(NamedTuple):
     """The sum of a round's uploads.
 
@@ -159,6 +179,26 @@ class Total:
     def __init__(self) -> None:
         self.clients, self._unit = 0, 0
         self._ballots, self._weights, self._real, self._scales = VoteSum(), ExactSum(), ExactSum(), ExactSum()
+
+    @classmethod
+    def of_sums(cls, weights: Iterable[int], real: ExactSum, scales: ExactSum) -> Total:
+        """A total of uploads of these weights that were added up elsewhere."""
+        found = cls()
+        for weight in weights:
+            found.clients += 1
+            found._unit = math.gcd(found._unit, weight)
+        found._real, found._scales = real, scales
+        return found
+
+    def with_votes(self, votes: VoteSum) -> Total:
+        """The same with counted ballots."""
+        self._ballots = votes
+        return self
+
+    def with_weights(self, weights: ExactSum) -> Total:
+        """The same with averaged weights."""
+        self._weights = weights
+        return self
 
     def add(self, upload: Message) -> None:
         """Count one upload."""
