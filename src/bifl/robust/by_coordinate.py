@@ -1,0 +1,125 @@
+"""Rules that look at one weight at a time: the median, the trimmed mean, and a bound on how far votes may move in a round.
+
+Of ballots the trimmed mean leaves out a share of the votes on either side of every count. That is also the most likely number of
+honest votes if a share of the clients turn theirs: of honest votes p and liars ε, p(1 − ε) + (1 − p)ε are counted.
+Every client counts once for updates, however many images it has; votes count by images, as always.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from bifl.core.algorithm import Algorithm
+from bifl.core.message import Floats, Message, Votes
+from bifl.core.rules import rounded_votes, votes
+from bifl.core.state import Public
+from bifl.core.sums import Tally, mean
+from bifl.errors import ConfigError
+from bifl.robust.rule import BALLOTS, Numbers, Rule, assumed, blocks, robust
+
+Centre = Callable[[Numbers], Numbers]  # (uploads, numbers) → (numbers,)
+Recount = Callable[[Tally], Tally]
+
+
+def summed(uploads: Sequence[Message], public: Public, trust: Floats, *, centre: Centre, recount: Recount) -> tuple[Tally, Floats]:
+    """The centre of every number; of ballots the votes counted anew."""
+    plain = mean(uploads)
+    real, scales = (_centre([getattr(upload, name) for upload in uploads], centre) for name in ("real", "scales"))
+    tally = plain._replace(real=real.astype(np.float32), scales=scales.astype(np.float32))
+    if plain.votes is not None:
+        return recount(tally), trust
+    columns = [
+        _centre([upload.alphabet.values(upload.symbols[part]) for upload in uploads], centre)
+        for part in blocks(public.layout.count)
+    ]
+    return tally._replace(mean=np.concatenate(columns)), trust
+
+
+def _centre(rows: Sequence[Floats], centre: Centre) -> Numbers:
+    return centre(np.stack(rows).astype(np.float64))
+
+
+def counted(tally: Tally, positive: Numbers, total: int) -> Tally:
+    """A tally of so many positive votes of so many."""
+    counts = positive.astype(np.int64)
+    return tally._replace(votes=counts, total=total, mean=2 * (counts.astype(np.float64) / total) - 1)
+
+
+# ---- the median ------------------------------------------------------------------------------------------------------------
+
+
+def middle(rows: Numbers) -> Numbers:
+    """The median of every column."""
+    return np.asarray(np.median(rows, axis=0), np.float64)
+
+
+def decided(tally: Tally) -> Tally:
+    """The majority, as if all had voted so; a tie counts as −1."""
+    assert tally.votes is not None
+    return counted(tally, np.where(2 * tally.votes > tally.total, tally.total, 0), tally.total)
+
+
+@robust
+def median() -> Rule:
+    """The median of every weight; of ballots the majority, as if all had voted so."""
+    return Rule(partial(summed, centre=middle, recount=decided))
+
+
+# ---- the trimmed mean --------------------------------------------------------------------------------------------------------
+
+
+def inner_mean(rows: Numbers, share: float) -> Numbers:
+    """The mean of every column without its largest and its smallest numbers."""
+    cut = math.floor(share * len(rows) + 1e-9)
+    return np.asarray(np.sort(rows, axis=0)[cut : len(rows) - cut].mean(axis=0), np.float64)
+
+
+def inner_votes(tally: Tally, share: float) -> Tally:
+    """Counts without a share of the votes on either side."""
+    assert tally.votes is not None
+    cut = math.floor(share * tally.total + 1e-9)
+    left = tally.total - 2 * cut
+    return counted(tally, np.clip(tally.votes - cut, 0, left), left)
+
+
+@robust
+def trimmed_mean(share: float = 0.2) -> Rule:
+    """The mean of every weight without the largest and the smallest `share` of the uploads; of ballots, votes."""
+    assumed(share)
+    return Rule(partial(summed, centre=partial(inner_mean, share=share), recount=partial(inner_votes, share=share)))
+
+
+# ---- a bounded step ----------------------------------------------------------------------------------------------------------
+
+
+def bounded(uploads: Sequence[Message], public: Public, trust: Floats, *, step: float) -> tuple[Tally, Floats]:
+    """Votes within a step of the last ones."""
+    tally = mean(uploads)
+    if tally.votes is None:
+        raise ConfigError("robust=bounded_step bounds vote counts, and these uploads are no ballots: use norm_clip")
+    if public.news is None or not isinstance(public.news.alphabet, Votes):
+        return tally, trust
+    last = public.news.symbols / public.news.alphabet.total * tally.total
+    lowest, highest = np.ceil(last - step * tally.total - 1e-9), np.floor(last + step * tally.total + 1e-9)
+    return counted(tally, np.clip(tally.votes, np.maximum(lowest, 0), np.minimum(highest, tally.total)), tally.total), trust
+
+
+def no_counts(algorithm: Algorithm, kind: str) -> str:
+    """Why votes have no last step: they are not counted, or the counts are not broadcast."""
+    if kind != BALLOTS:
+        return "it bounds how far vote counts move, and there are no ballots; norm_clip bounds updates"
+    if getattr(algorithm.broadcast, "func", algorithm.broadcast) not in (votes, rounded_votes):
+        return "it bounds how far vote counts move, and no counts are broadcast; trimmed_mean or credibility do not need them"
+    return ""
+
+
+@robust
+def bounded_step(step: float = 0.2) -> Rule:
+    """Vote counts move by at most a share `step` of all votes in a round."""
+    if not 0 < step <= 1:
+        raise ConfigError(f"robust.step must be a share of the votes, above 0 and at most 1, not {step}")
+    return Rule(partial(bounded, step=step), no_counts)

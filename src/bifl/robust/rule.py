@@ -1,0 +1,137 @@
+"""What a robust rule is: a sum of uploads that a minority of liars cannot steer, for any algorithm whose own sum is a mean.
+
+It sees all uploads of a round together, as what they stand for (`Algorithm.reads`): ballots of signs, levels, or weights. That is
+why it cannot be had beside a secure sum, and why it needs room for all uploads at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from bifl.core.algorithm import Algorithm, Algorithms, RobustSum, Schedule, selection, upload_form
+from bifl.core.message import BINARY, Floats, Message
+from bifl.core.state import Public
+from bifl.errors import ConfigError
+from bifl.registry import Registry
+
+BALLOTS, LEVELS, UPDATES = "ballots", "levels", "updates"
+_BLOCK = 2**14  # weights at a time: what is computed in between stays small
+
+Numbers = npt.NDArray[np.float64]
+
+
+def anything(algorithm: Algorithm, kind: str) -> str:
+    """The usual `misfit`: none."""
+    return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A robust sum.
+
+    Attributes:
+        total: (uploads by sender, public state, server's trust) → (tally, new trust). Uploads are what they stand for; trust is
+            empty at first, of any shape, and is kept with the server's checkpoint.
+        misfit: (algorithm, kind of its uploads) → why the rule makes no sense for it, or nothing.
+    """
+
+    total: RobustSum
+    misfit: Callable[[Algorithm, str], str] = anything
+
+
+robust: Registry[Rule | None] = Registry("robust")
+
+
+@robust
+def none() -> None:
+    """The algorithm's own sum: every upload counts by its images."""
+
+
+def kind_of(upload: Message) -> str:
+    """What an upload is, once it is read: `ballots` of signs, `levels`, or `updates`: weights, which have changed."""
+    return UPDATES if upload.alphabet.size == 0 else BALLOTS if upload.alphabet == BINARY else LEVELS
+
+
+def protected(algorithms: Algorithms, rule: Rule) -> Algorithms:
+    """The algorithm with a robust sum.
+
+    Raises:
+        ConfigError: it has no uploads, or a sum of its own.
+    """
+    if isinstance(algorithms, Schedule):
+        return dataclasses.replace(algorithms, first=_protected(algorithms.first, rule), then=_protected(algorithms.then, rule))
+    return _protected(algorithms, rule)
+
+
+def _protected(algorithm: Algorithm, rule: Rule) -> Algorithm:
+    if algorithm.central:
+        raise ConfigError(f"robust= needs clients that upload, and algorithm '{algorithm.name}' is centralised: leave it out")
+    if algorithm.aggregate is not None:
+        raise ConfigError(f"robust= replaces a mean, and algorithm '{algorithm.name}' has a sum of its own: leave it out")
+    return dataclasses.replace(algorithm, robust=rule.total)
+
+
+def refuse_misfits(name: str, rule: Rule, algorithms: Algorithms, public: Public) -> None:
+    """Refuse a rule that makes no sense for what the algorithm uploads.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    for algorithm in (algorithms.first, algorithms.then) if isinstance(algorithms, Schedule) else (algorithms,):
+        about = selection(algorithm, public, 0)
+        if about is not None and about.place is not None:
+            raise ConfigError(f"robust= reads uploads one by one, and of '{algorithm.name}' only the sum can be read: take murmur")
+        upload = algorithm.reads(upload_form(algorithm, public), public)
+        if reason := rule.misfit(algorithm, kind_of(upload)):
+            raise ConfigError(f"robust={name} does not fit algorithm '{algorithm.name}': {reason}")
+
+
+# ---- what rules are made of ------------------------------------------------------------------------------------------------
+
+
+def said(upload: Message, public: Public) -> Floats:
+    """(count,) what an upload says: its votes or levels, or how its weights differ from the public ones."""
+    return upload.values() - public.weights if upload.alphabet.size == 0 else upload.values()
+
+
+def products(uploads: Sequence[Message], public: Public) -> Numbers:
+    """(uploads, uploads) scalar products of what they say."""
+    found = np.zeros((len(uploads), len(uploads)))
+    for part in blocks(public.layout.count):
+        rows = np.stack([_said_part(upload, public, part) for upload in uploads])
+        found += rows @ rows.T
+    return found
+
+
+def _said_part(upload: Message, public: Public, part: slice) -> Numbers:
+    values = upload.alphabet.values(upload.symbols[part]).astype(np.float64)
+    return values - public.weights[part] if upload.alphabet.size == 0 else values
+
+
+def blocks(count: int) -> Iterable[slice]:
+    """All weights, some at a time."""
+    return [slice(*ends) for ends in pairwise([*range(0, count, _BLOCK), count])]
+
+
+def lengths(uploads: Sequence[Message], public: Public) -> Numbers:
+    """(uploads,) Euclidean lengths of what they say."""
+    return np.array([np.sqrt(np.square(said(upload, public), dtype=np.float64).sum()) for upload in uploads])
+
+
+def shortened(upload: Message, public: Public, length: float, most: float) -> Message:
+    """An upload of weights whose change is no longer than `most`; as it is, if it is not."""
+    if length <= most:
+        return upload
+    return upload._replace(symbols=(public.weights + np.float32(most / length) * said(upload, public)).astype(np.float32))
+
+
+def assumed(share: float) -> float:
+    """The share of liars that a rule must withstand as the config gave it, or an error."""
+    if not 0 <= share < 0.5:
+        raise ConfigError(f"robust.share must be the share of liars to withstand, from 0 to below 0.5, not {share}")
+    return share

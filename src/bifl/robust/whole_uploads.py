@@ -1,0 +1,64 @@
+"""Rules that look at whole uploads: Krum (Blanchard et al., 2017) and bounds on their lengths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from bifl.core.algorithm import Algorithm
+from bifl.core.message import Floats, Message
+from bifl.core.state import Public
+from bifl.core.sums import Tally, mean
+from bifl.errors import ConfigError
+from bifl.robust.rule import UPDATES, Rule, assumed, lengths, products, robust, shortened
+
+
+def nearest_uploads(uploads: Sequence[Message], public: Public, share: float, keep: int) -> list[int]:
+    """The places of the uploads whose nearest neighbours are nearest, rising."""
+    count = len(uploads)
+    liars = math.floor(share * count + 1e-9)
+    neighbours = max(1, min(count - 1, count - liars - 2))
+    inner = products(uploads, public)
+    squares = np.diag(inner)
+    distances = np.maximum(squares[:, None] + squares[None, :] - 2 * inner, 0)
+    np.fill_diagonal(distances, np.inf)
+    scores = np.sort(distances, axis=1)[:, :neighbours].sum(1)
+    best = np.argsort(scores, kind="stable")[: keep or count - liars]
+    return sorted(best.tolist())
+
+
+def chosen(uploads: Sequence[Message], public: Public, trust: Floats, *, share: float, keep: int) -> tuple[Tally, Floats]:
+    """The mean of the uploads that Krum chooses."""
+    return mean([uploads[place] for place in nearest_uploads(uploads, public, share, keep)]), trust
+
+
+@robust
+def krum(share: float = 0.2, keep: int = 0) -> Rule:
+    """Multi-Krum: the mean of the `keep` uploads nearest to their neighbours; 0 keeps all but the assumed `share` of liars."""
+    assumed(share)
+    if keep < 0:
+        raise ConfigError(f"robust.keep must be a number of uploads, or 0 for all but the assumed liars, not {keep}")
+    return Rule(partial(chosen, share=share, keep=keep))
+
+
+def clipped(uploads: Sequence[Message], public: Public, trust: Floats, *, reach: float) -> tuple[Tally, Floats]:
+    """The mean of updates none of which is much longer than most."""
+    found = lengths(uploads, public)
+    most = reach * float(np.median(found))
+    return mean(shortened(upload, public, own, most) for upload, own in zip(uploads, found, strict=True)), trust
+
+
+def no_updates(algorithm: Algorithm, kind: str) -> str:
+    """Why there is nothing to shorten."""
+    return "" if kind == UPDATES else f"it bounds the length of updates, and {kind} are all of one length; use credibility"
+
+
+@robust
+def norm_clip(reach: float = 1.0) -> Rule:
+    """Updates longer than `reach` times the median length are shortened to that."""
+    if not 0 < reach < math.inf:
+        raise ConfigError(f"robust.reach must be a number greater than 0, not {reach}")
+    return Rule(partial(clipped, reach=reach), no_updates)

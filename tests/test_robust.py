@@ -1,0 +1,290 @@
+"""Sums that a minority of liars cannot steer: their laws, and that they are the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bifl.core import (
+    BINARY,
+    FLOAT32,
+    NOTHING,
+    Algorithm,
+    Floats,
+    Message,
+    Public,
+    Tally,
+    Votes,
+    floats,
+    mean,
+    means,
+    register,
+    replace,
+)
+from bifl.core.layout import Layout
+from bifl.core.layout import Tensor as Spec
+from bifl.core.sums import Pile
+from bifl.engine.loop import loop
+from bifl.engine.simulator import Simulation
+from bifl.errors import ConfigError
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import build
+from bifl.export.model import Model
+from bifl.robust import robust
+from bifl.runs import kept
+from tests.commands import Run, refused
+from tests.federation import deploy, neighbours, quick, same, simulated
+from tests.grid import Clock
+
+LAYOUT = Layout(("layer",), (Spec("weights", (8,), 0),), (), ())
+PUBLIC = Public(0, 1, LAYOUT, np.linspace(-1, 1, 8).astype(np.float32), np.ones(1, np.float32))
+RULES = [name for name in robust.names() if name != "none"]
+FOR_UPDATES = [name for name in RULES if name != "bounded_step"]
+FOR_BALLOTS = [name for name in RULES if name != "norm_clip"]
+NUMBERS = st.floats(-100, 100, width=32)
+
+
+def update(values: object, number: int = 0, weight: int = 1) -> Message:
+    weights = np.asarray(values, np.float32)
+    return Message(weights, FLOAT32, weights[:1].copy(), sender=number, weight=weight)
+
+
+def ballot(values: object, number: int = 0, weight: int = 1) -> Message:
+    return Message(np.asarray(values, np.uint8), BINARY, np.zeros(1, np.float32), sender=number, weight=weight)
+
+
+def total(name: str, uploads: list[Message], trust: Floats = NOTHING, public: Public = PUBLIC, **parameters: Any) -> Tally:
+    return with_trust(name, uploads, trust, public, **parameters)[0]
+
+
+def with_trust(
+    name: str, uploads: list[Message], trust: Floats = NOTHING, public: Public = PUBLIC, **parameters: Any
+) -> tuple[Tally, Floats]:
+    rule = robust.make(name, parameters)
+    assert rule is not None
+    pile = Pile()
+    for upload in uploads:
+        pile.add(upload)
+    return rule.total(pile.in_order(), public, trust)
+
+
+def vectors(least: int = 3, most: int = 9) -> st.SearchStrategy[list[list[float]]]:
+    return st.lists(st.lists(NUMBERS, min_size=8, max_size=8), min_size=least, max_size=most)
+
+
+# ---- laws ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RULES)
+@given(data=st.data())
+def test_it_does_not_matter_who_comes_first(name: str, data: st.DataObject) -> None:
+    bits = st.lists(st.lists(st.integers(0, 1), min_size=8, max_size=8), min_size=3, max_size=9)
+    make: Callable[..., Message] = update if name in FOR_UPDATES else ballot
+    rows: list[list[float]] | list[list[int]] = data.draw(vectors()) if name in FOR_UPDATES else data.draw(bits)
+    uploads = [make(row, number, weight=1 + number % 2) for number, row in enumerate(rows)]
+    shuffled = data.draw(st.permutations(uploads))
+    one, other = total(name, uploads), total(name, shuffled)
+    assert one.mean.tobytes() == other.mean.tobytes()
+    assert one.real.tobytes() == other.real.tobytes()
+
+
+@pytest.mark.parametrize("name", ["median", "trimmed_mean"])
+@given(honest=vectors(least=3, most=6), lies=vectors(least=1, most=2))
+def test_a_minority_cannot_leave_the_honest_range(name: str, honest: list[list[float]], lies: list[list[float]]) -> None:
+    uploads = [update(row, number) for number, row in enumerate([*honest, *lies])]
+    parameters: dict[str, Any] = {} if name == "median" else {"share": len(lies) / len(uploads)}
+    found = total(name, uploads, **parameters)
+    known = np.array(honest, np.float32)
+    assert np.all(found.mean >= known.min(0) - 1e-4)
+    assert np.all(found.mean <= known.max(0) + 1e-4)
+    assert known[:, 0].min() - 1e-4 <= found.real[0] <= known[:, 0].max() + 1e-4  # real parameters too
+
+
+@given(honest=st.integers(3, 7), liars=st.integers(1, 3), votes=st.lists(st.integers(0, 1), min_size=8, max_size=8))
+def test_a_minority_cannot_turn_what_all_others_vote(honest: int, liars: int, votes: list[int]) -> None:
+    if liars >= honest:
+        return
+    turned = [1 - vote for vote in votes]
+    uploads = [ballot(turned if number < liars else votes, number, weight=50) for number in range(honest + liars)]
+    truth = [1 if vote else -1 for vote in votes]
+    settings: dict[str, Any] = {"median": {}, "trimmed_mean": {"share": liars / len(uploads)}, "credibility": {}}
+    for name, parameters in settings.items():
+        found = total(name, uploads, **parameters)
+        assert found.mean.tolist() == truth, name
+        assert found.votes is not None
+        assert found.votes.tolist() == [found.total * vote for vote in votes]
+        assert found.unit == 50
+
+
+@given(lie=st.lists(st.floats(200, 1e6, width=32), min_size=8, max_size=8), liars=st.integers(1, 3))
+def test_krum_leaves_out_who_is_far_from_the_others(lie: list[float], liars: int) -> None:
+    dice = np.random.default_rng(liars)
+    near = [update(dice.normal(0, 1, 8), number) for number in range(7)]
+    far = [update(np.array(lie) * (number - 10.5), number) for number in range(7, 7 + liars)]
+    found = total("krum", [*near, *far], share=0.3, keep=7)
+    assert found.mean.tobytes() == mean(near).mean.tobytes()
+
+
+@given(vectors(), st.lists(NUMBERS, min_size=8, max_size=8))
+def test_nobody_pulls_further_than_the_clip(honest: list[list[float]], lie: list[float]) -> None:
+    known = [update(row, number) for number, row in enumerate(honest)]
+    loud = update(1e4 * np.array(lie), len(honest))
+    lengths = [float(np.linalg.norm(upload.values().astype(np.float64) - PUBLIC.weights)) for upload in [*known, loud]]
+    found = total("norm_clip", [*known, loud]).mean - PUBLIC.weights
+    assert np.linalg.norm(found) <= np.median(lengths) * 1.001 + 1e-3
+
+
+def test_counts_move_by_a_step_at_most() -> None:
+    news = Message(np.array([0, 2, 5, 10, 7, 5, 5, 5]), Votes(10), np.zeros(1, np.float32))
+    public = PUBLIC._replace(news=news)
+    found = total("bounded_step", [ballot([1, 0, 0, 0, 1, 1, 1, 1], number) for number in range(10)], public=public, step=0.2)
+    assert found.votes is not None
+    assert found.votes.tolist() == [2, 0, 3, 8, 9, 7, 7, 7]
+    first = total("bounded_step", [ballot([1] * 8, number) for number in range(10)])  # there was no last count
+    assert first.votes is not None
+    assert first.votes.tolist() == [10] * 8
+
+
+# ---- credibility -----------------------------------------------------------------------------------------------------------
+
+
+def crowd(liars: int, noise: float, lie: float = -1.0) -> list[Message]:
+    """Ten updates of 4,096 weights that have a direction in common, each in noise of its own; of liars it is turned."""
+    dice = np.random.default_rng(3)
+    common = dice.normal(0, 1, 4096)
+    signs = [lie] * liars + [1.0] * (10 - liars)
+    return [update(sign * common + noise * dice.normal(0, 1, 4096), number, 40) for number, sign in enumerate(signs)]
+
+
+WIDE = PUBLIC._replace(layout=Layout(("layer",), (Spec("weights", (4096,), 0),), (), ()), weights=np.zeros(4096, np.float32))
+
+
+@pytest.mark.parametrize("noise", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("liars", [0, 1, 4])
+def test_liars_are_found_in_noise(liars: int, noise: float) -> None:
+    """Also where nine tenths of an upload's square are noise, as of murmur's: there Krum and the median find nothing."""
+    uploads = crowd(liars, noise)
+    found, trust = with_trust("credibility", uploads, public=WIDE)
+    assert found.mean.tobytes() == mean(uploads[liars:]).mean.tobytes()
+    assert (found.clients, found.total, found.unit) == (10 - liars, 10 - liars, 40)
+    assert np.all(trust[:liars] == np.float32(0.8))
+    assert np.all(trust[liars:] > 0.9)
+
+
+def test_too_loud_is_shortened() -> None:
+    uploads = crowd(1, 0.3, lie=50.0)
+    found = total("credibility", uploads, public=WIDE)
+    assert np.linalg.norm(found.mean) < 1.3 * np.linalg.norm(mean(uploads[1:]).mean)
+
+
+def test_credit_is_lost_at_once_and_regained_slowly() -> None:
+    """Trust 0.41 after four lies, then 0.53, 0.62, 0.70, 0.76: an eighth of a vote and less is none, then half of one, …"""
+    trust, counts = NOTHING, []
+    for _ in range(4):
+        found, trust = with_trust("credibility", crowd(1, 0.3), trust, WIDE)
+        assert found.clients == 9
+    for _ in range(4):
+        found, trust = with_trust("credibility", crowd(0, 0.3), trust, WIDE)
+        counts.append((found.total, found.unit))
+    assert counts == [(9, 40), (19, 20), (39, 10), (10, 40)]
+
+
+def test_memory_tells_where_a_round_does_not() -> None:
+    """Late in training honest updates have nothing in common: who lied before is not believed then."""
+    dice = np.random.default_rng(1)
+    nothing_in_common = [update(dice.normal(0, 1, 4096), number, 40) for number in range(10)]
+    before = np.array([0.2, 0.2, 0.2, *[1.0] * 7], np.float32)
+    assert total("credibility", nothing_in_common, before, WIDE).clients <= 7
+    assert total("credibility", nothing_in_common, public=WIDE).clients >= 8
+
+
+def test_where_nobody_agrees_all_count() -> None:
+    uploads = [update(sign * np.eye(8)[place], place) for place, sign in enumerate([1, -1] * 4)]
+    found = total("credibility", uploads, public=PUBLIC._replace(weights=np.zeros(8, np.float32)))
+    assert found.mean.tobytes() == mean(uploads).mean.tobytes()
+    alone = update(np.ones(8), 3)
+    assert total("credibility", [alone]).mean.tobytes() == mean([alone]).mean.tobytes()
+
+
+# ---- everywhere the same ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "rule"), [("biml", "credibility"), ("fedavg", "median"), ("murmur", "krum"), ("biml_levels", "bounded_step")]
+)
+def test_a_rule_is_the_same_everywhere(algorithm: str, rule: str, tmp_path: Path, small: Path, clock: Clock) -> None:
+    experiment = quick(small, algorithm=algorithm, robust=rule)
+    alone = simulated(tmp_path / "one", experiment)
+    same(alone, simulated(tmp_path / "two", experiment.changed({"workers": 2})))
+    deploy(neighbours(tmp_path), tmp_path / "deployed", experiment)
+    same(alone, tmp_path / "deployed")
+    *_, (_, public) = loop(experiment)
+    saved = Model.read(alone / "model").message
+    expected = (public.weights > 0).astype(np.uint8) if saved.alphabet == BINARY else public.weights
+    assert saved.symbols.tobytes() == expected.tobytes()
+
+
+def test_trust_outlives_a_kill(tmp_path: Path, small: Path) -> None:
+    experiment = quick(small, clients=5, robust={"name": "credibility", "memory": 0.9}, attack="flip")
+    whole = list(Simulation(build(experiment)))
+    (tmp_path / "state").mkdir()
+    for rounds in (1, 2, 3):
+        resumed = Simulation(build(experiment.changed({"rounds": rounds})), tmp_path / "state")
+        (record,) = list(resumed)
+        assert record._replace(seconds=0) == whole[rounds - 1]._replace(seconds=0)
+    assert resumed._server.trust.size == 5
+    assert resumed._server.trust.min() < 0.9**2
+
+
+# ---- what does not fit -----------------------------------------------------------------------------------------------------
+
+
+@register
+def with_a_sum_of_its_own() -> Algorithm:
+    """FedAvg by a sum of its own."""
+    return Algorithm(floats, means, replace, aggregate=lambda uploads, public: mean(uploads), keeps=())
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("robust=norm_clip", "robust=norm_clip does not fit algorithm 'biml': it bounds the length of updates, and ballots"),
+        ("robust=bounded_step algorithm=fedavg", "robust=bounded_step does not fit algorithm 'fedavg': it bounds how far vote"),
+        ("robust=bounded_step algorithm=up_down", "no counts are broadcast"),
+        ("robust=median algorithm=bnn", "algorithm 'bnn' is centralised"),
+        ("robust=median algorithm=with_a_sum_of_its_own", "has a sum of its own"),
+        ("robust=trimmed_mean robust.share=0.5", "robust.share must be the share of liars to withstand, from 0 to below 0.5"),
+        ("robust=credibility robust.memory=1", "robust.memory must be from 0"),
+        ("robust=norm_clip algorithm=fedavg robust.reach=0", "robust.reach must be a number greater than 0"),
+        ("robust=krum robust.keep=-1", "robust.keep must be a number of uploads"),
+        ("robust=bounded_step robust.step=0", "robust.step must be a share of the votes"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(words: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        build(Experiment.of(None, words.split()))
+    assert sentence in str(refusal.value)
+
+
+def test_a_comparison_refuses_before_it_writes(tmp_path: Path, here: Run) -> None:
+    words = ["attack=flip", "attack.share=0.3", "robust=norm_clip", "rounds=1", "clients=3", "workers=1"]
+    assert "robust=norm_clip does not fit" in refused(here("compare", *words, "algorithms=fedavg,biml", "--out", tmp_path / "no"))
+    assert not (tmp_path / "no").exists()
+    assert here("compare", *words, "algorithms=fedavg,murmur", "--out", tmp_path / "yes").returncode == 0
+
+
+def test_kept_runs_keep_their_names() -> None:
+    assert kept.name(Experiment()) == "mnist5k-iid-m10-biml-s0-c912ca47"
+    names = {kept.name(Experiment(robust=rule)) for rule in robust.names()}
+    assert len(names) == len(robust.names())
+
+
+def test_uploads_that_only_their_sum_tells_are_refused() -> None:
+    with pytest.raises(ConfigError, match="of 'murmur_dealt' only the sum can be read"):
+        build(Experiment(algorithm="murmur_dealt", robust="median"))
