@@ -1,0 +1,182 @@
+"""Attacks × rules × algorithms: what lying clients cost, kept run by run, as a page and a picture.
+
+    python benchmarks/attacks.py                       # docs/results/attacks.md: the reduced table; hours on two cores
+    python benchmarks/attacks.py --whole               # every attack and rule, 0 to 40 %, 10 and 30 clients, three seeds: days
+    python benchmarks/attacks.py biml --attacks flip --rules none,credibility --shares 0,0.3 --seeds 0
+    python benchmarks/attacks.py --page                # the page anew of what is kept; runs nothing
+
+Finished runs are kept in results/attacks and never run again. Accuracy is the mean of the last five rounds, in percent.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from functools import cache
+from itertools import product
+from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
+
+from bifl.engine.simulator import simulate
+from bifl.experiment.settings import Experiment
+from bifl.runs import kept
+
+ROOT = Path(__file__).parent.parent
+FOLDER, PAGE = ROOT / "results" / "attacks", ROOT / "docs" / "results" / "attacks.md"
+PICTURE = ROOT / "docs" / "images" / "attacks.png"
+LAST = 5  # rounds
+ALGORITHMS = ("biml", "fedavg", "murmur")
+ATTACKS = ("flip", "collude", "random", "scaled", "labels", "reals")
+RULES = ("none", "credibility", "trimmed_mean", "krum", "median", "norm_clip", "bounded_step")
+FEW_RULES = RULES[:5]
+ASSUMED = {"trimmed_mean", "krum"}  # rules that must be told how many lie: they are told the truth
+UNFIT = {("biml", "norm_clip"), ("fedavg", "bounded_step"), ("murmur", "bounded_step")}
+
+
+class Case(NamedTuple):
+    """A cell of the table, but for the seed."""
+
+    algorithm: str
+    clients: int
+    attack: str  # none without liars
+    share: float
+    rule: str
+
+    def experiment(self, seed: int, settings: Iterable[str] = ()) -> Experiment:
+        """What is run for it. Rules that assume a share of liars assume three tenths, or four if there are so many."""
+        words = [f"algorithm={self.algorithm}", f"clients={self.clients}", f"seed={seed}", f"robust={self.rule}", "workers=1"]
+        if self.rule in ASSUMED:
+            words.append(f"robust.share={max(0.3, self.share)}")
+        if self.attack != "none":
+            words += [f"attack={self.attack}", f"attack.share={self.share}"]
+        return Experiment.of(None, [*words, *settings])
+
+
+def cases(options: argparse.Namespace) -> list[Case]:
+    """What was asked for, each once, those without liars first."""
+    axes = product(options.clients, options.shares, options.attacks, options.algorithms or ALGORITHMS, options.rules)
+    found = [
+        Case(algorithm, clients, attack if share else "none", share, rule)
+        for clients, share, attack, algorithm, rule in axes
+        if (algorithm, rule) not in UNFIT
+    ]
+    return list(dict.fromkeys(found))
+
+
+def run(case: Case, seed: int, settings: Iterable[str]) -> float:
+    """Accuracy of a case, from what is kept or from a run that is kept then."""
+    experiment = case.experiment(seed, settings)
+    records = kept.load(FOLDER, experiment)
+    if len(records) < experiment.rounds:
+        records = list(simulate(experiment))
+        kept.save(FOLDER, experiment, records)
+    return 100 * mean(record.accuracy for record in records[-LAST:])
+
+
+@cache
+def everything() -> dict[Case, list[float]]:
+    """Accuracies of all kept runs, by case."""
+    found: dict[Case, list[float]] = {}
+    for file in sorted(FOLDER.glob("*.jsonl.gz")):
+        experiment, records, _ = kept.read(file)
+        attack, rule = experiment.attack, experiment.robust.name
+        case = Case(experiment.algorithm.name, experiment.clients, attack.name, attack.parameters.get("share", 0.0), rule)
+        found.setdefault(case, []).append(100 * mean(record.accuracy for record in records[-LAST:]))
+    return found
+
+
+def known(case: Case) -> list[float]:
+    """Accuracies of the seeds that are kept."""
+    return everything().get(case, [])
+
+
+def table(algorithm: str, clients: int) -> list[str]:
+    """Rows of rules, columns of attacks; a cell is the mean of the seeds that are kept, with their number."""
+    columns = [("none", 0.0), *product(ATTACKS, (0.1, 0.2, 0.3, 0.4))]
+    cells = {
+        rule: {column: known(Case(algorithm, clients, *column, rule)) for column in columns}
+        for rule in RULES
+        if (algorithm, rule) not in UNFIT
+    }
+    shown = [column for column in columns if any(row[column] for row in cells.values())]
+    if not shown:
+        return []
+    heads = ["no liars" if name == "none" else f"{name} {share:.0%}" for name, share in shown]
+    lines = [f"### {algorithm}, {clients} clients", "", f"| rule | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for rule, row in cells.items():
+        if any(row.values()):
+            texts = [f"{mean(row[column]):.2f} ({len(row[column])})" if row[column] else "" for column in shown]
+            lines.append(f"| `{rule}` | {' | '.join(texts)} |")
+    return [*lines, ""]
+
+
+def write_page() -> None:
+    """The page and the picture of everything that is kept."""
+    lines = [
+        "# Attacks and rules",
+        "",
+        "Written by `python benchmarks/attacks.py --page` from the runs kept in `results/attacks`; [robust.md](../robust.md)",
+        "says what the rules do and which to take. mnist5k, IID, 15 rounds; accuracy in percent, mean of the last five rounds and",
+        "of the seeds, whose number stands in brackets. `trimmed_mean` and `krum` assume 30 % of liars, or 40 % where there are so",
+        "many. Empty: not run.",
+        "",
+        "![accuracy by share of liars](../images/attacks.png)",
+        "",
+    ]
+    for clients, algorithm in product((10, 30), ALGORITHMS):
+        lines += table(algorithm, clients)
+    PAGE.write_text("\n".join(lines))
+    draw()
+
+
+def draw() -> None:
+    """Accuracy by share of liars, ten clients: a panel for each algorithm and attack that has runs."""
+    import matplotlib.pyplot as plt
+
+    attacks = [name for name in ATTACKS if any(known(Case(own, 10, name, 0.3, "none")) for own in ALGORITHMS)] or ["flip"]
+    figure, axes = plt.subplots(len(attacks), len(ALGORITHMS), figsize=(11, 3 * len(attacks)), sharey=True, squeeze=False)
+    for (row, attack), (column, algorithm) in product(enumerate(attacks), enumerate(ALGORITHMS)):
+        axis = axes[row][column]
+        for rule in RULES:
+            points = {
+                share: known(Case(algorithm, 10, attack if share else "none", share, rule)) for share in (0.0, 0.1, 0.2, 0.3, 0.4)
+            }
+            found = {share: mean(values) for share, values in points.items() if values}
+            axis.plot([100 * share for share in found], list(found.values()), marker="o", label=rule)
+        axis.set_title(f"{algorithm}, {attack}")
+        axis.set_xlabel("liars, %")
+    axes[0][0].set_ylabel("accuracy, %")
+    axes[0][0].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(PICTURE, dpi=110)
+
+
+def main() -> None:
+    """Run what was asked for, a line for each case, then write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("algorithms", nargs="*")
+    parser.add_argument("--attacks", type=lambda text: text.split(","), default=["flip", "collude"])
+    parser.add_argument("--rules", type=lambda text: text.split(","), default=FEW_RULES)
+    parser.add_argument("--shares", type=lambda text: [float(share) for share in text.split(",")], default=[0.0, 0.2, 0.3])
+    parser.add_argument("--clients", type=lambda text: [int(number) for number in text.split(",")], default=[10])
+    parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0, 1])
+    parser.add_argument("--whole", action="store_true")
+    parser.add_argument("--page", action="store_true")
+    parser.add_argument("--set", action="append", default=[])
+    options = parser.parse_args()
+    if options.whole:
+        options.attacks, options.rules, options.shares = ATTACKS, RULES, [0.0, 0.1, 0.2, 0.3, 0.4]
+        options.clients, options.seeds = [10, 30], [0, 1, 2]
+    for seed, case in product(options.seeds, () if options.page else cases(options)):
+        accuracy = run(case, seed, options.set)
+        print(
+            f"{case.algorithm:8} {case.clients:3} clients {case.attack:8} {case.share:.0%} {case.rule:13} s{seed} {accuracy:6.2f}",
+            flush=True,
+        )
+    if not options.set:
+        write_page()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What an attack is: what clients that lie do to their labels, to what they trained, and to what they say of it.
+
+In the simulator and in its readable twin only: a share of the clients, drawn by the seed, lies in every round; the others' uploads
+stay as they are, byte for byte. A deployment refuses the setting: there nobody need be told to lie.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bifl.core import returns
+from bifl.core.algorithm import Algorithm, Algorithms, Schedule, as_it_is, selection
+from bifl.core.message import BINARY, Message
+from bifl.core.randomness import stream
+from bifl.core.state import Client, Public, Sent
+from bifl.errors import ConfigError
+from bifl.registry import Registry
+
+Labels = npt.NDArray[Any]  # (n,) class numbers, or (n, outputs) numbers
+
+
+class Liar(NamedTuple):
+    """A client that lies, in the round under way.
+
+    Attributes:
+        number: which client.
+        ballots: whether it says a sign of every weight, and not how weights changed: then a lie is a matter of the message.
+        seed: of the experiment.
+        round: under way.
+    """
+
+    number: int
+    ballots: bool
+    seed: int
+    round: int
+
+    def own(self, name: str) -> np.random.Generator:
+        """Random numbers of this liar's."""
+        return stream(self.seed, self.round, self.number, f"attack {name}")
+
+    def agreed(self, name: str) -> np.random.Generator:
+        """Random numbers that all liars have in common."""
+        return stream(self.seed, self.round, None, f"attack {name}")
+
+
+def true_labels(labels: Labels, classes: int, dice: np.random.Generator) -> Labels:
+    """The usual `labels`: a client trains on its own."""
+    return labels
+
+
+def as_trained(client: Client, public: Public, liar: Liar) -> Client:
+    """The usual `trained`: what came of training."""
+    return client
+
+
+def as_said(message: Message, public: Public, liar: Liar) -> Message:
+    """The usual `said`: what the algorithm makes of it."""
+    return message
+
+
+@dataclasses.dataclass(frozen=True)
+class Attack:
+    """What liars do: a record of pure functions, each of which leaves everything as it is unless it is given.
+
+    Attributes:
+        share: of the clients that lie; the seed draws them.
+        labels: (labels of a client, number of classes, random numbers that all liars have in common) → those it trains on.
+        trained: (client after training, public state, liar) → the client whose upload is made.
+        said: (upload, public state, liar) → the upload that is sent. It must have the same alphabet and length.
+    """
+
+    share: float = 0.2
+    labels: Callable[[Labels, int, np.random.Generator], Labels] = true_labels
+    trained: Callable[[Client, Public, Liar], Client] = as_trained
+    said: Callable[[Message, Public, Liar], Message] = as_said
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ConfigError(f"attack.share must be a share of the clients, from 0 to 1, not {self.share}")
+
+
+attack: Registry[Attack | None] = Registry("attack")
+
+
+@attack
+def none() -> None:
+    """Nobody lies."""
+
+
+@lru_cache(maxsize=64)
+def liars(seed: int, clients: int, share: float) -> frozenset[int]:
+    """Which clients lie: a share of them, rounded to the nearest number."""
+    drawn = stream(seed, 0, None, "liars").permutation(clients)
+    return frozenset(drawn[: round(share * clients)].tolist())
+
+
+def attacked(algorithms: Algorithms, by: Attack, who: frozenset[int]) -> Algorithms:
+    """The algorithm, of which some clients' uploads are lies.
+
+    Raises:
+        ConfigError: it has no uploads.
+    """
+    if isinstance(algorithms, Schedule):
+        return dataclasses.replace(algorithms, first=_attacked(algorithms.first, by, who), then=_attacked(algorithms.then, by, who))
+    return _attacked(algorithms, by, who)
+
+
+def _attacked(honest: Algorithm, by: Attack, who: frozenset[int]) -> Algorithm:
+    if honest.central:
+        raise ConfigError(f"attack= needs clients that upload, and algorithm '{honest.name}' is centralised: leave it out")
+    return dataclasses.replace(honest, upload=partial(_upload, honest=honest, by=by, who=who))
+
+
+def _upload(client: Client, public: Public, honest: Algorithm, by: Attack, who: frozenset[int]) -> Message | Sent:
+    """The honest upload, or a liar's. What a liar keeps in memory is what its own message leaves there."""
+    said = honest.upload(client, public)
+    if client.number not in who:
+        return said
+    about = selection(honest, public, client.number)
+    message, memory = returns.sent(honest.name, "upload", said, public, about)
+    ballots = message.alphabet == BINARY and honest.reads is as_it_is
+    liar = Liar(client.number, ballots, public.seed, public.round + 1)
+    changed = by.trained(client, public, liar)
+    if changed is not client:
+        message, memory = returns.sent(honest.name, "upload", honest.upload(changed, public), public, about)
+    lie = by.said(message, public, liar)
+    return lie if memory is None else Sent(lie, memory)

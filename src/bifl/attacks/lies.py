@@ -1,0 +1,148 @@
+"""The attacks that come with bifl. A lie about ballots is made in the message, a lie about updates in the weights before it."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+
+from bifl.attacks.attack import Attack, Labels, Liar, attack
+from bifl.core.message import BINARY, Floats, Message
+from bifl.core.randomness import random_signs
+from bifl.core.rules import change
+from bifl.core.state import Client, Public
+from bifl.errors import ConfigError
+
+LARGE = np.float32(2.0**20)  # far beyond what training gives; the server's bounds cut it
+
+
+def moved(client: Client, public: Public, by: Floats) -> Client:
+    """The client as if training had changed the public weights so."""
+    return client._replace(aux=(public.weights + by).astype(np.float32))
+
+
+def length(client: Client, public: Public) -> np.float32:
+    """Root mean square of what training changed: a lie of this size is no louder than the truth."""
+    return np.float32(np.sqrt(np.square(change(client, public), dtype=np.float64).mean()))
+
+
+def ballot(message: Message, signs: Floats) -> Message:
+    """A ballot of these signs."""
+    return message._replace(symbols=(signs > 0).astype(message.symbols.dtype), alphabet=BINARY)
+
+
+# ---- the sign turned ---------------------------------------------------------------------------------------------------
+
+
+def turned(client: Client, public: Public, liar: Liar) -> Client:
+    """An update with its sign turned."""
+    return client if liar.ballots else moved(client, public, -change(client, public))
+
+
+def turned_ballot(message: Message, public: Public, liar: Liar) -> Message:
+    """Every vote turned."""
+    return ballot(message, -message.values()) if liar.ballots else message
+
+
+@attack
+def flip(share: float = 0.2) -> Attack:
+    """Liars turn the sign of every vote, or of their update."""
+    return Attack(share, trained=turned, said=turned_ballot)
+
+
+# ---- all liars the same --------------------------------------------------------------------------------------------------
+
+
+def against(public: Public) -> Floats:
+    """(count,) ±1 against the public weights, the same for all liars."""
+    return np.where(public.weights > 0, np.float32(-1), np.float32(1))
+
+
+def together(client: Client, public: Public, liar: Liar) -> Client:
+    """An update of honest length that pulls every public weight to the other side."""
+    return client if liar.ballots else moved(client, public, length(client, public) * against(public))
+
+
+def together_ballot(message: Message, public: Public, liar: Liar) -> Message:
+    """The ballot against every public sign."""
+    return ballot(message, against(public)) if liar.ballots else message
+
+
+@attack
+def collude(share: float = 0.2) -> Attack:
+    """Liars all vote, or push, against the sign of every public weight."""
+    return Attack(share, trained=together, said=together_ballot)
+
+
+# ---- noise ---------------------------------------------------------------------------------------------------------------
+
+
+def noise(client: Client, public: Public, liar: Liar) -> Client:
+    """An update of random signs, of honest length."""
+    signs = random_signs(liar.own("noise"), public.layout.count)
+    return client if liar.ballots else moved(client, public, length(client, public) * signs)
+
+
+def noise_ballot(message: Message, public: Public, liar: Liar) -> Message:
+    """A ballot of random signs."""
+    return ballot(message, random_signs(liar.own("noise"), len(message.symbols))) if liar.ballots else message
+
+
+@attack
+def random(share: float = 0.2) -> Attack:
+    """Liars say random signs, or an update of random signs and honest length."""
+    return Attack(share, trained=noise, said=noise_ballot)
+
+
+# ---- too loud ------------------------------------------------------------------------------------------------------------
+
+
+def louder(client: Client, public: Public, liar: Liar, *, factor: float) -> Client:
+    """An update times a factor, that of the real parameters too."""
+    trained, times = public.layout.trained, np.float32(factor)
+    real = client.real.copy()
+    real[:trained] = public.real[:trained] + times * (client.real - public.real)[:trained]
+    loud = client._replace(real=real)
+    return loud if liar.ballots else moved(loud, public, times * change(client, public))
+
+
+@attack
+def scaled(share: float = 0.2, factor: float = -10.0) -> Attack:
+    """Liars multiply their update by a factor; of ballots only the real parameters."""
+    if not math.isfinite(factor) or abs(factor) > 1e3:
+        raise ConfigError(f"attack.factor must be a number from −1000 to 1000, not {factor}")
+    return Attack(share, trained=partial(louder, factor=factor))
+
+
+# ---- wrong data ------------------------------------------------------------------------------------------------------------
+
+
+def shifted(labels: Labels, classes: int, dice: np.random.Generator) -> Labels:
+    """Every class takes another's name, the same for all liars; numbers are dealt out anew among a client's samples."""
+    if labels.ndim == 1 and labels.dtype.kind in "iu":
+        return (labels + 1 + dice.integers(max(1, classes - 1))) % max(1, classes)
+    return labels[dice.permutation(len(labels))]
+
+
+@attack
+def labels(share: float = 0.2) -> Attack:
+    """Liars train on wrong labels: classes change names, other targets change owners."""
+    return Attack(share, labels=shifted)
+
+
+# ---- real parameters -------------------------------------------------------------------------------------------------------
+
+
+def poison(client: Client, public: Public, liar: Liar) -> Client:
+    """Huge real parameters of agreed signs; the weights are honest."""
+    trained = public.layout.trained
+    real = client.real.copy()
+    real[:trained] = LARGE * random_signs(liar.agreed("reals"), trained)
+    return client._replace(real=real)
+
+
+@attack
+def reals(share: float = 0.2) -> Attack:
+    """Liars send huge real parameters (batch-norm, ϑ, layers kept real) of agreed signs, and honest weights."""
+    return Attack(share, trained=poison)
