@@ -35,9 +35,14 @@ class Greeting:
 
     name: str = "greeting"
     trains: bool = False
+    tells: bool = True
+    quorum: int = 0
 
     def context(self, public: Public) -> Context:
         return Context(NUMBERS, public.round)
+
+    def uploads_in(self, context: Context) -> Context | None:
+        return context
 
     def plain(self, public: Public, round: int) -> Context:
         return Context(NUMBERS, round)

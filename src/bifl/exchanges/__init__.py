@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from bifl.core.algorithm import Algorithms
-from bifl.core.exchange import Exchange
+from bifl.core.exchange import Exchange, Identity
 from bifl.core.message import Floats
 from bifl.core.state import Public
 from bifl.data.inputs import TOKENS, Form
@@ -13,7 +13,7 @@ from bifl.exchanges.ballot import Ballot, all_of_it
 from bifl.exchanges.batchnorm import Statistics, last_statistics
 from bifl.exchanges.bounds import Bounds
 from bifl.experiment.settings import PRECISIONS, Experiment
-from bifl.experiment.setup import plan
+from bifl.experiment.setup import first_public, plan
 from bifl.nn.network import Network
 from bifl.training.measuring import noise_squares
 
@@ -37,7 +37,39 @@ def exchanges_of(experiment: Experiment, algorithm: Algorithms, network: Network
     # a judge must hear the statistics of training: it scores the broadcast before the others are there
     says = last_statistics if recalibrates and not algorithm.validation else all_of_it
     ballot = Ballot(algorithm, precision, in_context, not experiment.clients_sleep(), bounds.ballot, says)
-    return (ballot, Statistics(precision, in_context, bounds.statistics)) if recalibrates else (ballot,)
+    statistics = Statistics(precision, in_context, bounds.statistics) if recalibrates else None
+    if experiment.secure_sum:
+        return _under_masks(experiment, algorithm, network, bounds, ballot, statistics)
+    return (ballot,) if statistics is None else (ballot, statistics)
+
+
+def _under_masks(
+    experiment: Experiment, algorithm: Algorithms, network: Network, bounds: Bounds, ballot: Ballot, statistics: Statistics | None
+) -> tuple[Exchange, ...]:
+    """The same with a secure sum of each.
+
+    Raises:
+        ConfigError: the algorithm's uploads cannot be added up.
+    """
+    from bifl.exchanges.secure_sum import secured
+    from bifl.exchanges.summed import Summed, check_summable
+
+    public = first_public(experiment, network, experiment.clients)
+    parts = {ballot.name: Summed(ballot, algorithm, ballot.opened, bounds.plausible_ballot, ballot.answer, 1)}
+    check_summable(parts[ballot.name], public)
+    if statistics is not None:
+        pooled = statistics.pooled
+        parts[statistics.name] = Summed(statistics, None, bounds.measured, bounds.plausible_statistics, pooled, 0)
+    return secured(parts, public.voters, experiment.colluders)
+
+
+def simulated_identity(experiment: Experiment) -> Identity | None:
+    """What the clients of a simulation sign with, where they do."""
+    if not experiment.secure_sum:
+        return None
+    from bifl.secure.identities import SimulatedKeys
+
+    return SimulatedKeys(experiment.seed)
 
 
 def _recalibrates(experiment: Experiment, algorithm: Algorithms, network: Network) -> bool:

@@ -13,13 +13,11 @@ import numpy as np
 
 from bifl.codec import Context, Precision
 from bifl.core import returns
-from bifl.core.algorithm import Algorithms, absorb, new_total, selection, server_turn, train_turn, upload_turn
+from bifl.core.algorithm import Algorithms, absorb, new_total, selection, server_turn, train_turn, upload_form, upload_turn
 from bifl.core.exchange import Seat, Spoken
 from bifl.core.message import Floats, Message, Selection
-from bifl.core.randomness import random_signs
-from bifl.core.state import Client, Public, Server
+from bifl.core.state import Public, Server
 from bifl.core.sums import Pile, Total
-from bifl.errors import AlgorithmError
 
 
 def all_of_it(real: Floats, public: Public) -> Floats:
@@ -29,7 +27,7 @@ def all_of_it(real: Floats, public: Public) -> Floats:
 
 @dataclass(frozen=True)
 class Ballot:
-    """The exchange that every round begins with.
+    """The exchange in which clients train, and which completes the round.
 
     Attributes:
         algorithm: of the experiment.
@@ -48,6 +46,8 @@ class Ballot:
     says: Callable[[Floats, Public], Floats] = all_of_it
     name: str = "ballot"
     trains: bool = True
+    tells: bool = True
+    quorum: int = 0
 
     def context(self, public: Public) -> Context:
         """The public state, as far as it is made use of."""
@@ -58,6 +58,10 @@ class Ballot:
             public if self.in_context else None,
             self._selects(public, public.round),
         )
+
+    def uploads_in(self, context: Context) -> Context | None:
+        """The same as broadcasts."""
+        return context
 
     def plain(self, public: Public, round: int) -> Context:
         """The layout, and what the messages of that round are about."""
@@ -80,14 +84,8 @@ class Ballot:
         return Spoken(upload, client, loss)
 
     def form(self, public: Public) -> Message:
-        """An algorithm's own `upload` tells, of a client that has trained a little: nothing need be ready for no change at all."""
-        aux = public.weights + np.float32(1e-3) * random_signs(public.stream(None, "form"), public.layout.count)
-        someone = Client(aux, public.weights, public.real, 1)
-        try:
-            return upload_turn(self.algorithm, someone, public)[1]
-        except ArithmeticError as error:
-            name = self.algorithm.at(public.round + 1).name
-            raise AlgorithmError(f"algorithm '{name}': upload failed for a client that hardly trained: {error}") from error
+        """An algorithm's own `upload` tells, of a client that has trained a little."""
+        return upload_form(self.algorithm, public)
 
     def opened(self, upload: Message, public: Public) -> Message:
         """The upload within bounds, read as the algorithm reads it."""

@@ -18,7 +18,7 @@ from bifl.codec import Context, KnownReals, Precision
 from bifl.core.exchange import Seat, Spoken
 from bifl.core.message import Floats, Message, reals_only
 from bifl.core.state import Public, Server
-from bifl.core.sums import Pile, mean
+from bifl.core.sums import Pile, Total, mean
 
 
 def last_statistics(real: Floats, public: Public) -> Floats:
@@ -42,11 +42,17 @@ class Statistics:
     bound: Callable[[Sequence[Message], Public], Sequence[Message]]
     name: str = "statistics"
     trains: bool = False
+    tells: bool = True
+    quorum: int = 0
 
     def context(self, public: Public) -> Context:
         """The last statistics."""
         known = KnownReals(public.real[public.layout.trained :]) if self.in_context else None
         return Context(public.layout.statistics, public.round, self.precision, known)
+
+    def uploads_in(self, context: Context) -> Context | None:
+        """The same as broadcasts."""
+        return context
 
     def plain(self, public: Public, round: int) -> Context:
         """The layout of the statistics."""
@@ -77,6 +83,10 @@ class Statistics:
     def answer(self, total: Pile, public: Public, server: Server) -> tuple[Server, Message]:
         """The pooled statistics."""
         return server, reals_only(mean(self.bound(total.uploads, public)).real)._replace(round=public.round)
+
+    def pooled(self, total: Total, public: Public, server: Server) -> tuple[Server, Message]:
+        """The same of a sum alone."""
+        return server, reals_only(total.tally().real)._replace(round=public.round)
 
     def advance(self, public: Public, news: Message) -> Public:
         """The public state with the new statistics."""

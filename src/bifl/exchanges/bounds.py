@@ -2,8 +2,8 @@
 
 A ballot moves a vote count by one, but batch-norm, ϑ and the layers kept real are averaged, and a mean follows its largest liar.
 
-- Trained numbers start from the public ones, and an optimiser moves them by about the learning rate a step: they may differ by
-  `REACH` · lr · steps, and by what the wire rounds.
+- Trained numbers start from the public ones, and an optimiser moves them by about the learning rate a step, or its `stride` times
+  that: they may differ by `REACH` · stride · lr · steps, and by what the wire rounds.
 - Statistics of a new network may differ much from the last ones, but clients differ little from each other. So they are averaged
   again and again, each time within narrower bounds around the last average (`STAGES`): a mean may differ by a share of the
   deviation, a variance may be larger by that share. At first it may be as small as it likes, which pulls the average of many
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bifl.core.layout import Layout
-from bifl.core.message import Floats, Message
+from bifl.core.message import FLOAT32, NOTHING, Floats, Message
 from bifl.core.state import Public
 from bifl.training.plan import Plan
 
@@ -36,6 +36,7 @@ NARROW = 0.25  # within bounds narrower than this a variance may not be smaller 
 QUIET = 0.1  # a channel's variance counts as at least this share of its layer's mean: it may wake up
 UNKNOWN = 512.0  # times E[x²] of noise: real images have been seen to give up to 400 times that
 _ROUNDING = 2.0**-6  # of uploads on the wire; relative, above 1
+_POOLED = 6.0  # times: 1 + 6·4 is more than 1 + 4 + 4²
 _ALIVE = 1e-5  # batch-norm's own ε: variances below it are none
 
 Numbers = npt.NDArray[np.float64]
@@ -58,7 +59,8 @@ class Bounds:
         trained = public.layout.trained
         known = public.real[:trained]
         how = self._plan(public.round + 1)
-        reach = REACH * how.lr * how.epochs * -(-upload.weight // how.batch) + _ROUNDING * np.maximum(1, np.abs(known))
+        epochs, steps = (1, how.steps) if how.steps else (how.epochs, -(-upload.weight // how.batch))
+        reach = REACH * how.lr * how.made().stride * epochs * steps + _ROUNDING * np.maximum(1, np.abs(known))
         bounded = np.clip(upload.real[:trained], known - reach, known + reach)
         moments = self._widely(upload.real[trained:], public, TRAINING, first=public.round == 0)
         return upload._replace(real=_joined(bounded, moments))
@@ -73,6 +75,20 @@ class Bounds:
             bounded = [within(upload.real, centre, stage, public.layout) for upload in found]
         return [upload._replace(real=real) for upload, real in zip(found, bounded, strict=True)]
 
+    def measured(self, upload: Message, public: Public) -> Message:
+        """One client's statistics within what is known before anyone speaks: all that can be done where nobody sees them."""
+        return upload._replace(real=self._widely(upload.real, public, WIDEST, first=public.round == 1))
+
+    def plausible_ballot(self, real: Floats, public: Public, largest: int) -> bool:
+        """Whether trained numbers can be the mean of bounded ones, of clients that weigh at most `largest`."""
+        trained = public.layout.trained
+        said = Message(NOTHING, FLOAT32, real, weight=2 * largest)
+        return bool(np.array_equal(self.ballot(said, public).real[:trained], real[:trained]))
+
+    def plausible_statistics(self, real: Floats, public: Public, largest: int) -> bool:
+        """Whether statistics can be pooled of bounded ones: their variance holds that of the clients' means too."""
+        return bool(np.array_equal(self._widely(real, public, _POOLED * WIDEST, first=public.round == 1), real))
+
     def _widely(self, said: Floats, public: Public, share: float, *, first: bool) -> Floats:
         """Moments within what is known before anyone speaks."""
         if not len(said):
@@ -81,7 +97,7 @@ class Bounds:
             return within(said, public.real[public.layout.trained :], share, public.layout)
         if public.round not in self._of_noise:
             self._of_noise[public.round] = self._noise(public)
-        return within_square(said, UNKNOWN * self._of_noise[public.round])
+        return within_square(said, UNKNOWN * max(1.0, share / WIDEST) * self._of_noise[public.round])
 
 
 def within(said: Floats, centre: Floats, share: float, layout: Layout) -> Floats:

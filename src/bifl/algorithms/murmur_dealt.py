@@ -1,0 +1,129 @@
+"""murmur in a form that can be added up unread, for secure sums: one rotation and one scale for all in a round.
+
+The coordinates of the rotated update are dealt to disjoint groups of clients, which take turns: about `together` clients speak of
+each. A client tells each of its coordinates in `levels` levels between ± the scale, up or down at random so that the mean is right.
+The scale is `width` times the mean deviation of last round's updates, which uploads tell as a number and the broadcast repeats.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from bifl.algorithms.eden import forward_of
+from bifl.core import (
+    BINARY,
+    FLOAT32,
+    TERNARY,
+    Algorithm,
+    Alphabet,
+    Client,
+    Floats,
+    Message,
+    Public,
+    Selection,
+    Sent,
+    Server,
+    Tally,
+    change,
+    compressed,
+    register,
+    replace,
+    rotate,
+    rotated_length,
+    unrotate,
+)  # fmt: skip
+from bifl.errors import ConfigError
+
+FIRST = 0.01  # deviation of an update that is expected before anyone has told
+ALPHABETS = {2: BINARY, 3: TERNARY} | {levels: Alphabet(f"{levels} levels", levels) for levels in (5, 9, 17)}
+
+
+def groups(public: Public, together: int) -> int:
+    """How many groups the voters of a round make."""
+    return max(1, public.voters // together)
+
+
+def window(public: Public, sender: int, together: int) -> tuple[int, int]:
+    """Where a client's coordinates begin and end: it moves on by a group in every round."""
+    count, parts = public.layout.count, groups(public, together)
+    turn = (sender + public.round) % parts
+    return turn * count // parts, (turn + 1) * count // parts
+
+
+def selects(public: Public, sender: int | None, together: int) -> Selection | None:
+    """Uploads are about a group's coordinates, the broadcast about all weights."""
+    if sender is None:
+        return None
+    begin, end = window(public, sender, together)
+    return Selection(end - begin, place=begin)
+
+
+def scale(public: Public, width: float) -> np.float32:
+    """What the outer levels stand for."""
+    return np.float32(width) * (public.scales[-1] if public.round else np.float32(FIRST))
+
+
+def upload(client: Client, public: Public, together: int, levels: int, width: float) -> Message:
+    """Levels of the own coordinates, and how far the update's coordinates are from 0 in the root mean square."""
+    rotated = rotate(change(client, public), public.stream(None, "rotation"))
+    begin, end = window(public, client.number, together)
+    deviation = np.sqrt(np.square(rotated, dtype=np.float64).mean())
+    exact = (rotated[begin:end] / max(scale(public, width), np.float32(1e-30)) + 1) * np.float32((levels - 1) / 2)
+    dice = public.stream(client.number, "rounding").random(end - begin, np.float32)
+    symbols = np.clip(np.floor(exact + dice), 0, levels - 1).astype(np.uint8)
+    return Message(symbols, ALPHABETS[levels], client.real, np.array([deviation], np.float32))
+
+
+def reads(upload: Message, public: Public, together: int) -> Message:
+    """The levels where they belong, and 0 for coordinates that others speak of."""
+    spread = np.zeros(public.layout.count, np.float32)
+    begin, end = window(public, upload.sender or 0, together)
+    spread[begin:end] = upload.values()
+    return upload._replace(symbols=spread, alphabet=FLOAT32, about=None)
+
+
+def broadcast(tally: Tally, public: Public, server: Server, *, together: int, width: float) -> Message:
+    """The public weights and the mean update: one group told of each coordinate, so the mean over all is that much too small."""
+    count = public.layout.count
+    rotated = np.zeros(rotated_length(count), np.float32)
+    rotated[:count] = tally.mean.astype(np.float32) * (scale(public, width) * np.float32(groups(public, together)))
+    by: Floats = unrotate(rotated, count, public.stream(None, "rotation"))
+    return Message(public.weights + by, FLOAT32, tally.real)
+
+
+def with_deviation(algorithm: Algorithm) -> Algorithm:
+    """The algorithm with one more scale in its broadcast, the mean deviation, which is all that stays public of the scales."""
+
+    def say(tally: Tally, public: Public, server: Server) -> Message | Sent:
+        found = algorithm.broadcast(tally, public, server)
+        message = found.message if isinstance(found, Sent) else found
+        message = message._replace(scales=np.concatenate([message.scales, tally.scales]))
+        return found._replace(message=message) if isinstance(found, Sent) else message
+
+    def absorb(public: Public, news: Message) -> Public:
+        return algorithm.absorb(public, news._replace(scales=news.scales[:-1]))._replace(scales=news.scales[-1:])
+
+    return Algorithm(
+        algorithm.upload, say, algorithm.update, absorb, algorithm.reads,
+        selects=algorithm.selects, forward=algorithm.forward, keeps=algorithm.keeps,
+    )  # fmt: skip
+
+
+@register
+def murmur_dealt(together: int = 10, levels: int = 3, width: float = 2.5, forward: str = "real", down: str = "sign") -> Algorithm:
+    """murmur for secure sums: coordinates dealt to groups of clients, one scale and rotation for all."""
+    if not 2 <= together <= 10**6:
+        raise ConfigError(f"algorithm.together must be from 2 clients to 1,000,000, not {together}")
+    if levels not in ALPHABETS:
+        raise ConfigError(f"algorithm.levels must be one of {', '.join(map(str, ALPHABETS))}, not {levels}")
+    if not 0 < width < float("inf"):
+        raise ConfigError(f"algorithm.width must be greater than 0, not {width}")
+    algorithm = Algorithm(
+        partial(upload, together=together, levels=levels, width=width),
+        partial(broadcast, together=together, width=width), replace,
+        reads=partial(reads, together=together), selects=partial(selects, together=together),
+        forward=forward_of(forward), keeps=(),
+    )  # fmt: skip
+    return with_deviation(compressed(algorithm, down))

@@ -1,0 +1,109 @@
+"""What clients of a secure sum and its server write to each other, byte by byte. Whatever is read here may come from anybody.
+
+A card is a client's public keys of one round, signed. Lists of clients are in rising order of their numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from bifl.errors import Refused
+from bifl.secure.primitives import DIGEST, PUBLIC, SECRET, TAG
+
+SIGNATURE = 96  # bytes: r and s of ECDSA on P-384
+_WHO = struct.Struct("<II")  # number, weight
+_NUMBER = struct.Struct("<I")
+_HEAD = struct.Struct("<III")  # round, number, weight
+REVEALED = 1 + SECRET  # whether there is a share, and the share
+
+
+class Card(NamedTuple):
+    """A client's public keys of one round."""
+
+    number: int
+    weight: int
+    body: bytes  # the channel's key; then, for every sum, the masks' key and the commitment to the own mask's seed
+    signature: bytes
+
+    def text(self, round: int) -> bytes:
+        """What is signed."""
+        return b"bifl keys 1 " + _HEAD.pack(round, self.number, self.weight) + self.body
+
+    @property
+    def channel(self) -> bytes:
+        """The public key that others seal letters with."""
+        return self.body[:PUBLIC]
+
+    def mask_key(self, sum: int) -> bytes:
+        """The public key that pairs agree on their masks with."""
+        start = PUBLIC + sum * (PUBLIC + DIGEST)
+        return self.body[start : start + PUBLIC]
+
+    def commitment(self, sum: int) -> bytes:
+        """To the seed of the own mask."""
+        start = PUBLIC + sum * (PUBLIC + DIGEST) + PUBLIC
+        return self.body[start : start + DIGEST]
+
+
+def body_size(sums: int) -> int:
+    """Bytes of a card's body."""
+    return PUBLIC + sums * (PUBLIC + DIGEST)
+
+
+def said_size(sums: int) -> int:
+    """Bytes of a card as its owner sends it."""
+    return body_size(sums) + SIGNATURE
+
+
+def sealed_size(sums: int) -> int:
+    """Bytes of a sealed letter with shares: two a sum."""
+    return 2 * SECRET * sums + TAG
+
+
+def roster(cards: Sequence[Card]) -> bytes:
+    """All cards."""
+    return b"".join(_WHO.pack(card.number, card.weight) + card.body + card.signature for card in cards)
+
+
+def read_roster(data: bytes, sums: int, most: int) -> list[Card]:
+    """All cards, at most so many."""
+    body = body_size(sums)
+    found = []
+    for row in _rows(data, _WHO.size + body + SIGNATURE, most, "cards"):
+        number, weight = _WHO.unpack_from(row)
+        found.append(Card(number, weight, row[_WHO.size : _WHO.size + body], row[_WHO.size + body :]))
+    return found
+
+
+def addressed(rows: Iterable[tuple[int, bytes]]) -> bytes:
+    """Something of every client, each after its number."""
+    return b"".join(_NUMBER.pack(number) + data for number, data in rows)
+
+
+def read_addressed(data: bytes, size: int, most: int, what: str) -> dict[int, bytes]:
+    """Something of `size` bytes of every client, by number."""
+    return {_NUMBER.unpack_from(row)[0]: row[_NUMBER.size :] for row in _rows(data, _NUMBER.size + size, most, what)}
+
+
+def _rows(data: bytes, size: int, most: int, what: str) -> list[bytes]:
+    """Rows that begin with rising numbers."""
+    if len(data) % size or not 0 < len(data) // size <= most:
+        raise Refused(f"the server's list of {what} is {len(data)} bytes long: it must be 1 to {most} rows of {size}")
+    found = [data[start : start + size] for start in range(0, len(data), size)]
+    numbers = [_NUMBER.unpack_from(row)[0] for row in found]
+    if numbers != sorted(set(numbers)):
+        raise Refused(f"the server's list of {what} names a client twice, or is out of order")
+    return found
+
+
+def transcript(cards: bytes, partners: Iterable[int]) -> bytes:
+    """A digest of who takes part with which keys, and who has dealt shares."""
+    return hashlib.sha256(b"bifl roster 1 " + hashlib.sha256(cards).digest() + addressed((one, b"") for one in partners)).digest()
+
+
+def survivors_text(digest: bytes, sum: str, survivors: Iterable[int]) -> bytes:
+    """What clients sign to agree on whose summands are in a sum."""
+    return b"bifl survivors 1 " + digest + sum.encode() + b" " + addressed((one, b"") for one in survivors)

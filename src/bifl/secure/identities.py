@@ -1,0 +1,128 @@
+"""What clients sign with: the node keys of a deployment, which `bifl keys` makes, or keys made of the seed in a simulation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+
+from bifl.errors import ConfigError
+from bifl.secure.cards import SIGNATURE
+
+_HASH = ec.ECDSA(hashes.SHA384())
+_LARGEST = 2**22  # bytes of a list of keys
+_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFC7634D81F4372DDF581A0DB248B0A77AECEC196ACCC52973  # of P-384
+
+
+def signature(key: ec.EllipticCurvePrivateKey, data: bytes) -> bytes:
+    """96 bytes: r and s."""
+    half = SIGNATURE // 2
+    return b"".join(part.to_bytes(half, "big") for part in decode_dss_signature(key.sign(data, _HASH)))
+
+
+@lru_cache(maxsize=4096)  # in a simulation one process is many clients, which all see the same signatures
+def verified(public: bytes, data: bytes, signature: bytes) -> bool:
+    """Whether the owner of a public key (SubjectPublicKeyInfo) has signed this."""
+    if len(signature) != SIGNATURE:
+        return False
+    key = serialization.load_der_public_key(public)
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    half = SIGNATURE // 2
+    pair = encode_dss_signature(int.from_bytes(signature[:half], "big"), int.from_bytes(signature[half:], "big"))
+    try:
+        key.verify(pair, data, _HASH)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _der(key: ec.EllipticCurvePublicKey) -> bytes:
+    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+@lru_cache(maxsize=4096)
+def _simulated(seed: int, number: int) -> ec.EllipticCurvePrivateKey:
+    secret = hashlib.sha512(f"bifl simulated client {seed} {number}".encode()).digest()
+    return ec.derive_private_key(1 + int.from_bytes(secret, "big") % (_ORDER - 1), ec.SECP384R1())
+
+
+class SimulatedKeys:
+    """Keys of all clients, made of an experiment's seed: a simulation has nobody to hide them from."""
+
+    def __init__(self, seed: int, least: int = 0) -> None:
+        self._seed, self.least = seed, least
+
+    def sign(self, number: int, data: bytes) -> bytes:
+        """Any client's signature."""
+        return signature(_simulated(self._seed, number), data)
+
+    def signed(self, number: int, data: bytes, signature: bytes) -> bool:
+        """Whether a client has signed this."""
+        return verified(_der(_simulated(self._seed, number).public_key()), data, signature)
+
+
+class NodeKeys:
+    """A client's own private key, and the public keys of all.
+
+    Args:
+        key: the file `client-N`, or another private key on P-384.
+        peers: the file `clients.pub`: a line for each client with its number and its public key as in `client-N.pub`.
+        least: clients that a sum must be of.
+
+    Raises:
+        ConfigError: a file cannot be read or holds something else.
+    """
+
+    def __init__(self, key: Path, peers: Path, least: int = 0) -> None:
+        self._own = _private_key(key)
+        self._peers = read_peers(peers)
+        self.least = least
+        if _der(self._own.public_key()) not in self._peers.values():
+            raise ConfigError(f"'{peers}' does not hold the public key of '{key}': take the list that was made with it")
+
+    def sign(self, number: int, data: bytes) -> bytes:
+        """This client's signature."""
+        return signature(self._own, data)
+
+    def signed(self, number: int, data: bytes, signature: bytes) -> bool:
+        """Whether a client has signed this; nobody else has a number."""
+        return number in self._peers and verified(self._peers[number], data, signature)
+
+
+def _private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        data = path.read_bytes()
+        kind = serialization.load_ssh_private_key if b"OPENSSH" in data[:64] else serialization.load_pem_private_key
+        key = kind(data, None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"cannot read the private key '{path}': {error}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
+        raise ConfigError(f"'{path}' is no private key on P-384, as bifl keys makes them")
+    return key
+
+
+def read_peers(path: Path) -> Mapping[int, bytes]:
+    """Clients' public keys by number."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise ValueError(f"it is longer than {_LARGEST} bytes")
+        found = {}
+        for line in filter(None, path.read_text().splitlines()):
+            number, _, text = line.partition(" ")
+            key = serialization.load_ssh_public_key(text.encode())
+            if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
+                raise ValueError(f"the key of client {number} is none on P-384")
+            if not number.isascii() or not number.isdecimal() or int(number) in found:
+                raise ValueError(f"'{number[:20]}' is no number of a client, or there twice")
+            found[int(number)] = _der(key)
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"cannot read '{path}', the list of all clients' public keys: {error}") from error
+    if len(set(found.values())) != len(found):
+        raise ConfigError(f"'{path}' gives one key to several clients")
+    return found

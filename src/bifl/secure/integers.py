@@ -1,0 +1,202 @@
+"""Messages as integers of fixed width, so that they can be added up under masks; and such sums as the totals that servers count.
+
+Ballots and levels are added as they are, times the sender's weight in units: ⌈log2((size − 1)·total/unit + 1)⌉ bits a symbol, which
+is ⌈log2(total/unit + 1)⌉ for ballots. Floats are added as `bifl.core.sums` adds them, in whole numbers and multiples of 2⁻³²: so
+the sum of all is bit for bit the one that a server makes that sees every upload. A number beyond the range is refused by its owner.
+
+>>> bits_of(10), bits_of(100)
+(4, 7)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bifl.core.message import Alphabet, Floats, Message
+from bifl.core.sums import ExactSum, Total, fixed_point, vote_sum
+from bifl.errors import Diverged
+
+WEIGHTS = 2**6  # |uploaded weights| are below this
+REALS = 2**24  # |real parameters|, statistics and scales| are below this
+HALF = 2**31  # |fractions|, in multiples of 2⁻³²
+WIDEST = 64
+_CHUNK = 2**15  # numbers that are packed at a time: whole bytes at every width
+
+Integers = npt.NDArray[np.int64]
+Residues = npt.NDArray[np.unsignedinteger]
+
+
+class Field(NamedTuple):
+    """A vector of integers modulo 2^bits."""
+
+    length: int
+    bits: int
+
+    @property
+    def kind(self) -> np.dtype[np.unsignedinteger]:
+        """The smallest type that holds them."""
+        return np.dtype(f"<u{1 << max(0, (self.bits - 1).bit_length() - 3)}")
+
+    def wrapped(self, numbers: Integers | Residues) -> Residues:
+        """Integers modulo 2^bits."""
+        residues: Residues = numbers.astype(self.kind)
+        return residues & self.kind.type((1 << self.bits) - 1)
+
+    def signed(self, residues: Residues) -> Integers:
+        """The integers nearest to 0."""
+        numbers = residues.astype(np.int64)  # 64 bits: two's complement does it
+        return numbers if self.bits == WIDEST else np.where(numbers >= 1 << (self.bits - 1), numbers - (1 << self.bits), numbers)
+
+
+class Fields(NamedTuple):
+    """What an upload is made of: symbols, which only those add up who speak of the same weights, and numbers, which all add up."""
+
+    symbols: tuple[Field, ...]
+    numbers: tuple[Field, ...]
+
+
+Parts = list[Residues]
+
+
+def bits_of(most: int) -> int:
+    """How many bits integers from 0 to `most` take."""
+    return most.bit_length()
+
+
+def counted(alphabet: Alphabet) -> bool:
+    """Whether symbols are added as they are: their values must be exact multiples of each other."""
+    return alphabet.size > 0 and (alphabet.size - 1) & (alphabet.size - 2) == 0
+
+
+def fields(like: Message, own: int, total: int) -> Fields:
+    """The fields of uploads of one form.
+
+    Args:
+        like: an upload of that form.
+        own: the weight of all who speak of the same weights, in units.
+        total: the weight of all, in units.
+    """
+    length = len(like.symbols)
+    exact = (Field(length, _signed_bits(WEIGHTS * own)), Field(length, _signed_bits(HALF * own)))
+    symbols = (Field(length, bits_of((like.alphabet.size - 1) * own)),) if counted(like.alphabet) else exact
+    numbers = [Field(size, _signed_bits(most * total)) for size in (len(like.real), len(like.scales)) for most in (REALS, HALF)]
+    return Fields(symbols, tuple(numbers))
+
+
+def _signed_bits(most: int) -> int:
+    return min(WIDEST, most.bit_length() + 1)
+
+
+def summands(upload: Message, times: int, form: Fields) -> tuple[Parts, Parts]:
+    """An upload as integers, `times` its symbols and numbers.
+
+    Raises:
+        Diverged: a number is out of range.
+    """
+    whole = counted(upload.alphabet)
+    symbols = [upload.symbols.astype(np.int64) * times] if whole else _exact(upload.values(), times, WEIGHTS)
+    numbers = [*_exact(upload.real, times, REALS), *_exact(upload.scales, times, REALS)]
+    return (
+        [field.wrapped(part) for field, part in zip(form.symbols, symbols, strict=True)],
+        [field.wrapped(part) for field, part in zip(form.numbers, numbers, strict=True)],
+    )
+
+
+def _exact(values: Floats, times: int, most: int) -> list[Integers]:
+    if not -most < np.min(values, initial=0.0) <= np.max(values, initial=0.0) < most:  # written so that NaN fails too
+        raise Diverged(f"the upload holds a number that is not within ±{most}, and a secure sum holds no others: lower lr")
+    return [part * times for part in fixed_point(values)]
+
+
+def packed(parts: Sequence[Residues], form: Sequence[Field]) -> bytes:
+    """Residues as bytes, each in its bits."""
+    return b"".join(
+        _pack(part[start : start + _CHUNK], field)
+        for part, field in zip(parts, form, strict=True)
+        for start in range(0, field.length, _CHUNK)
+    )
+
+
+def size(form: Sequence[Field]) -> int:
+    """How many bytes that makes."""
+    return sum(-(-field.length * field.bits // 8) for field in form)
+
+
+def unpacked(data: bytes, form: Sequence[Field]) -> Parts:
+    """The residues; data has the right size.
+
+    Raises:
+        ValueError: the bytes are not what `packed` makes of any.
+    """
+    parts, start = [], 0
+    for field in form:
+        pieces = [np.zeros(0, field.kind)]
+        for begin in range(0, field.length, _CHUNK):
+            count = min(_CHUNK, field.length - begin)
+            end = start - (-count * field.bits // 8)
+            pieces.append(_unpack(data[start:end], count, field))
+            start = end
+        parts.append(np.concatenate(pieces))
+    return parts
+
+
+def _pack(part: Residues, field: Field) -> bytes:
+    octets = part.astype(field.kind.newbyteorder(">")).view(np.uint8).reshape(len(part), -1)
+    return np.packbits(np.unpackbits(octets, axis=1)[:, -field.bits :]).tobytes()
+
+
+def _unpack(data: bytes, count: int, field: Field) -> Residues:
+    raw = np.unpackbits(np.frombuffer(data, np.uint8))
+    if raw[count * field.bits :].any():
+        raise ValueError("the padding after the last number is not zero")
+    bits = np.zeros((count, 8 * field.kind.itemsize), np.uint8)
+    bits[:, -field.bits :] = raw[: count * field.bits].reshape(count, field.bits)
+    return np.packbits(bits, axis=1).view(field.kind.newbyteorder(">"))[:, 0].astype(field.kind)
+
+
+class Group(NamedTuple):
+    """The sum of those who speak of the same weights."""
+
+    symbols: list[Integers]  # in units
+    weight: int  # of them, not in units
+    place: int | None  # where they speak; None: of all weights
+
+
+def total_of(
+    groups: Sequence[Group], numbers: Sequence[Integers], like: Message, weights: Sequence[int], unit: int, count: int
+) -> Total:
+    """What a server has counted that knows sums only.
+
+    Args:
+        groups: sums of symbols.
+        numbers: sums of the other numbers, in units.
+        like: an upload.
+        weights: of all who are in the sums.
+        unit: of the sums.
+        count: of the model's weights.
+    """
+    whole, fraction, scale_whole, scale_fraction = (part * unit for part in numbers)
+    weight = sum(weights)
+    total = Total.of_sums(weights, ExactSum.of(whole, fraction, weight), ExactSum.of(scale_whole, scale_fraction, weight))
+    if groups[0].place is None and like.alphabet.size == 2:
+        return total.with_votes(vote_sum(groups[0].symbols[0] * unit))
+    halves = [np.zeros(count if groups[0].place is not None else len(like.symbols), np.int64) for _ in range(2)]
+    for group in groups:
+        where = slice(None) if group.place is None else slice(group.place, group.place + len(group.symbols[0]))
+        for half, part in zip(halves, _halves(group, like.alphabet, unit), strict=True):
+            half[where] += part
+    return total.with_weights(ExactSum.of(halves[0], halves[1], weight))
+
+
+def _halves(group: Group, alphabet: Alphabet, unit: int) -> tuple[Integers, Integers]:
+    """Values in whole numbers and multiples of 2⁻³²; of levels, which step by 2/(size − 1) from −1, that is exact."""
+    if not counted(alphabet):
+        whole, fraction = group.symbols
+        return whole * unit, fraction * unit
+    steps = alphabet.size - 1
+    above = 2 * group.symbols[0] * unit - steps * group.weight
+    return above // steps, (above % steps) * (2**32 // steps)

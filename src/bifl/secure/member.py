@@ -1,0 +1,253 @@
+"""A client's part in the secure sums of a round. It believes nothing that the server says.
+
+keys → shares → upload → agree → reveal; a round may have several sums, with keys and seeds of their own, and one key agreement.
+A client says each thing once: the same request gives the same answer again, another one is refused. It reveals shares only for a
+list of survivors that enough clients have signed, of every other client either the share of its key or that of its own mask. Once
+it has revealed, it takes part in no other sum of that round: in a round that is held again only with the same survivors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, MutableMapping, Sequence
+from typing import Any, NamedTuple
+
+from bifl.core.exchange import Identity
+from bifl.core.sums import LARGEST_WEIGHT
+from bifl.errors import Refused
+from bifl.secure import cards
+from bifl.secure.cards import Card
+from bifl.secure.integers import Parts
+from bifl.secure.masks import Sum, add_own, add_pair, direction
+from bifl.secure.primitives import SECRET, agreed, commitment, public_key, seal, seed, split, unseal
+
+NOTE = "secure_sum"
+
+
+class Circle(NamedTuple):
+    """Who may sum what."""
+
+    round: int
+    sums: tuple[str, ...]  # names
+    most: int  # clients that take part in a round: n
+    least: int  # that must be left: k, with 2k > n + colluders
+    together: int  # survivors that must speak of the same weights, so that each has somebody to hide among
+
+    @property
+    def sealed(self) -> int:
+        """Bytes of a sealed letter with shares."""
+        return cards.sealed_size(len(self.sums))
+
+
+class Shares(NamedTuple):
+    """What a client holds of another: for every sum the shares of its key and of its own mask's seed."""
+
+    pairs: tuple[tuple[bytes, bytes], ...]
+
+    @classmethod
+    def read(cls, data: bytes) -> Shares:
+        """From the inside of a sealed letter."""
+        parts = [data[start : start + SECRET] for start in range(0, len(data), SECRET)]
+        return cls(tuple(zip(parts[::2], parts[1::2], strict=True)))
+
+
+class Member:
+    """One client in one round.
+
+    Args:
+        notes: what the client keeps between two requests.
+        identity: its keys, and those of the others.
+        number: of the client.
+        weight: of its summands.
+        circle: who may sum what.
+    """
+
+    def __init__(self, notes: MutableMapping[str, bytes], identity: Identity, number: int, weight: int, circle: Circle) -> None:
+        self._notes, self._identity, self._number, self._weight, self._circle = notes, identity, number, weight, circle
+
+    # ---- step by step ------------------------------------------------------------------------------------------------
+
+    def keys(self) -> bytes:
+        """Fresh keys, signed: the beginning of a round, or of another attempt at it. What was secret before is forgotten."""
+        known, round = self._read(), self._circle.round
+        revealed = known.get("revealed", {})
+        if known.get("round", 0) > round and revealed:
+            raise Refused(f"this client has taken part in a secure sum of round {known['round']}: it does not go back to {round}")
+        secrets = [[seed().hex(), seed().hex()] for _ in self._circle.sums]  # of the masks' key, and of the own mask
+        state = {"round": round, "channel": seed().hex(), "seeds": secrets}
+        self._write(state | {"revealed": revealed if known.get("round") == round else {}})
+        card = Card(self._number, self._weight, self._body(state), b"")
+        return card.body + self._identity.sign(self._number, card.text(round))
+
+    def shares(self, letter: bytes) -> bytes:
+        """Given all cards: shares of this client's secrets, sealed for every other client in order."""
+        state = self._state()
+        if "roster" in state:
+            self._same(state["roster"], letter, "keys")
+            return bytes.fromhex(state["dealt"])
+        roster = self._checked_roster(letter, state)
+        place = {card.number: index for index, card in enumerate(roster)}
+        split_up = [[split(bytes.fromhex(secret), self._circle.least, len(roster)) for secret in pair] for pair in state["seeds"]]
+        dealt = b""
+        for card in roster:
+            if card.number != self._number:
+                inside = b"".join(part[place[card.number]] for pair in split_up for part in pair)
+                dealt += seal(self._channel(state, card, self._number, card.number), inside, b"")
+        self._write(state | {"roster": letter.hex(), "dealt": dealt.hex()})
+        return dealt
+
+    def partners(self, letter: bytes) -> None:
+        """Given what others have sealed for this client: those who have are the partners of the round's sums."""
+        state = self._state("roster")
+        if "partners" in state:
+            self._same(state["partners"], letter, "shares")
+            return
+        found = cards.read_addressed(letter, self._circle.sealed, self._circle.most, "shares")
+        if self._number in found or not found.keys() <= {card.number for card in self._roster(state)}:
+            raise Refused("the server passes shares on from clients that are not on its list of keys")
+        self._enough([self._number, *found], "have dealt shares")
+        self._write(state | {"partners": letter.hex()})
+
+    def units(self, place: Callable[[int], Hashable]) -> tuple[int, int, int]:
+        """This client's weight, that of all who speak of the same weights, and that of all, in units that divide each."""
+        weights = {card.number: card.weight for card in self._roster(self._state("partners"))}
+        unit = math.gcd(*weights.values())
+        own = sum(weight for number, weight in weights.items() if place(number) == place(self._number))
+        return self._weight // unit, own // unit, sum(weights.values()) // unit
+
+    def mask(self, parts: tuple[Parts, Parts], sum: Sum, place: Callable[[int], Hashable]) -> None:
+        """Hide a summand, in place."""
+        state, index = self._state("partners"), self._circle.sums.index(sum.name)
+        own, secret = (bytes.fromhex(part) for part in state["seeds"][index])
+        others = set(self._partners(state)) - {self._number}
+        add_own(parts, secret, sum, 1)
+        for card in self._roster(state):
+            if card.number in others:
+                sign, peers = direction(self._number, card.number), place(card.number) == place(self._number)
+                try:
+                    add_pair(parts, own, card.mask_key(index), sum, sign, peers=peers)
+                except ValueError as error:
+                    raise Refused(f"a key of client {card.number} is none") from error
+
+    def once(self, sum: str, masked: bytes) -> None:
+        """Refuse to send a second summand under the same masks: the difference of two would tell that of their owners' ballots."""
+        state, digest = self._state("partners"), hashlib.sha256(masked).hexdigest()
+        sent = state.get("sent", {})
+        if sent.get(sum, digest) != digest:
+            raise Refused("the server asks for another upload in the same secure sum: it has sent this client another model")
+        self._write(state | {"sent": sent | {sum: digest}})
+
+    def agree(self, sum: str, letter: bytes, place: Callable[[int], Hashable]) -> bytes:
+        """Given whose summands the server has: this client's signature that it was told so."""
+        state = self._state("partners")
+        told, revealed = state.get("survivors", {}), state.get("revealed", {})
+        for known in (told, revealed):
+            if sum in known:
+                self._same(known[sum], letter, "survivors")
+        survivors = list(cards.read_addressed(letter, 0, self._circle.most, "survivors"))
+        if self._number not in survivors or not set(survivors) <= set(self._partners(state)):
+            raise Refused("the server's list of survivors lacks this client, or names one that has dealt no shares")
+        self._enough(survivors, "are left")
+        together = max(self._circle.together, self._identity.least)
+        if min(Counter(map(place, survivors)).values()) < together:
+            raise Refused(f"of a part of the weights fewer than {together} clients are left to speak")
+        self._write(state | {"survivors": told | {sum: letter.hex()}})
+        return self._identity.sign(self._number, self._survivors_text(state, sum, survivors))
+
+    def reveal(self, sum: str, letter: bytes) -> bytes:
+        """Given the others' signatures: what the server needs to take the masks away."""
+        state, index = self._state("partners"), self._circle.sums.index(sum)
+        if sum not in state.get("survivors", {}):
+            raise Refused("the server asks for shares before it has told who is left")
+        survivors = list(cards.read_addressed(bytes.fromhex(state["survivors"][sum]), 0, self._circle.most, "survivors"))
+        text = self._survivors_text(state, sum, survivors)
+        signatures = cards.read_addressed(letter, cards.SIGNATURE, self._circle.most, "signatures")
+        signers = [one for one, signature in signatures.items() if one in survivors and self._identity.signed(one, text, signature)]
+        if len({self._number, *signers}) < self._circle.least:
+            raise Refused(
+                f"only {len(signers)} clients have signed the list of survivors that this client was told, "
+                f"and {self._circle.least} must: the server has told others another one, or lost them"
+            )
+        self._write(state | {"revealed": state.get("revealed", {}) | {sum: state["survivors"][sum]}})
+        held = self._held(state)
+        told = bytes.fromhex(state["seeds"][index][1])
+        for number in self._partners(state):
+            if number != self._number:
+                share = held[number].pairs[index][number in survivors] if number in held else None
+                told += bytes(cards.REVEALED) if share is None else b"\1" + share
+        return told
+
+    # ---- what it is made of ------------------------------------------------------------------------------------------
+
+    def _body(self, state: dict[str, Any]) -> bytes:
+        """This client's public keys and commitments."""
+        body = public_key(bytes.fromhex(state["channel"]))
+        for own, secret in state["seeds"]:
+            body += public_key(bytes.fromhex(own)) + commitment(bytes.fromhex(secret))
+        return body
+
+    def _checked_roster(self, letter: bytes, state: dict[str, Any]) -> list[Card]:
+        """The cards, if each is signed by its client, and this client's own is among them as it was sent."""
+        roster = cards.read_roster(letter, len(self._circle.sums), self._circle.most)
+        self._enough([card.number for card in roster], "have sent keys")
+        own = (self._number, self._weight, self._body(state))
+        if not any((card.number, card.weight, card.body) == own for card in roster):
+            raise Refused("the server's list of keys does not hold this client's own")
+        for card in roster:
+            if not self._identity.signed(card.number, card.text(self._circle.round), card.signature):
+                raise Refused(f"the keys of client {card.number} are not signed by that client's node key, as its peers know it")
+        if sum(card.weight for card in roster) > LARGEST_WEIGHT or min(card.weight for card in roster) < 1:
+            raise Refused(f"the clients weigh more than {LARGEST_WEIGHT} together, or one weighs nothing")
+        return roster
+
+    def _channel(self, state: dict[str, Any], card: Card, sender: int, receiver: int) -> bytes:
+        """The key of one sealed letter."""
+        try:
+            return agreed(bytes.fromhex(state["channel"]), card.channel, f"shares {sender} {receiver}".encode())
+        except ValueError as error:
+            raise Refused(f"a key of client {card.number} is none") from error
+
+    def _held(self, state: dict[str, Any]) -> dict[int, Shares]:
+        """The shares that others have dealt this client; a letter that cannot be opened is as good as none."""
+        letters = cards.read_addressed(bytes.fromhex(state["partners"]), self._circle.sealed, self._circle.most, "shares")
+        known = {card.number: card for card in self._roster(state)}
+        found = {}
+        for number, sealed in letters.items():
+            inside = unseal(self._channel(state, known[number], number, self._number), sealed, b"")
+            if inside is not None:
+                found[number] = Shares.read(inside)
+        return found
+
+    def _survivors_text(self, state: dict[str, Any], sum: str, survivors: Sequence[int]) -> bytes:
+        digest = cards.transcript(bytes.fromhex(state["roster"]), self._partners(state))
+        return cards.survivors_text(digest, sum, survivors)
+
+    def _roster(self, state: dict[str, Any]) -> list[Card]:
+        return cards.read_roster(bytes.fromhex(state["roster"]), len(self._circle.sums), self._circle.most)
+
+    def _partners(self, state: dict[str, Any]) -> list[int]:
+        letters = cards.read_addressed(bytes.fromhex(state["partners"]), self._circle.sealed, self._circle.most, "shares")
+        return sorted([self._number, *letters])
+
+    def _enough(self, numbers: Sequence[int], what: str) -> None:
+        if len(numbers) < self._circle.least:
+            raise Refused(f"only {len(numbers)} clients {what}, and a secure sum needs {self._circle.least}")
+
+    def _same(self, known: str, letter: bytes, what: str) -> None:
+        if bytes.fromhex(known) != letter:
+            raise Refused(f"the server tells another list of {what} than before in the same round")
+
+    def _state(self, needs: str = "seeds") -> dict[str, Any]:
+        state = self._read()
+        if state.get("round") != self._circle.round or needs not in state:
+            raise Refused("the server asks for a step of a secure sum whose steps before it this client has not taken")
+        return state
+
+    def _read(self) -> dict[str, Any]:
+        return dict(json.loads(self._notes[NOTE])) if NOTE in self._notes else {}
+
+    def _write(self, state: dict[str, Any]) -> None:
+        self._notes[NOTE] = json.dumps(state).encode()
