@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from itertools import pairwise
 
-from torch import nn
+from torch import Tensor, nn
 
 from bifl.registry import Registry
 
@@ -105,3 +105,47 @@ def mlp(classes: int, inputs: int = 784, hidden: int = 128) -> nn.Module:
     for number, (before, after) in enumerate(pairwise((inputs, hidden, hidden)), start=1):
         layers |= {f"linear{number}": nn.Linear(before, after), f"norm{number}": nn.BatchNorm1d(after), f"relu{number}": nn.ReLU()}
     return nn.Sequential(OrderedDict(layers | {"linear3": nn.Linear(hidden, classes)}))
+
+
+@model
+def cifar_cnn(classes: int) -> nn.Module:
+    """Eight 3×3 convolutions of 32 to 256 channels and a linear layer, for 32×32 RGB images: 1,183,456 parameters."""
+    blocks: dict[str, nn.Module] = {}
+    for number, (inputs, outputs) in enumerate(pairwise((3, 32, 32, 64, 64, 128, 128, 256, 256)), start=1):
+        block = _block(number, inputs, outputs, activation=nn.ReLU)
+        blocks |= {name: layer for name, layer in block.items() if number % 2 == 0 or not name.startswith("pool")}
+    return nn.Sequential(OrderedDict(blocks | {"flatten": nn.Flatten(), "linear9": nn.Linear(256 * 2 * 2, classes, bias=False)}))
+
+
+class Residual(nn.Module):
+    """Two 3×3 convolutions beside a shortcut, which is a 1×1 convolution where sizes change (He et al., 2016)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        fits = stride == 1 and inputs == outputs
+        self.shortcut = (
+            nn.Identity() if fits else nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """What the convolutions add to the shortcut."""
+        inner = nn.functional.relu(self.norm1(self.conv1(images)))
+        return nn.functional.relu(self.norm2(self.conv2(inner)) + self.shortcut(images))
+
+
+@model
+def resnet10(classes: int, channels: int = 3) -> nn.Module:
+    """ResNet-10, four blocks with shortcuts of 64 to 512 channels and a linear layer, for 32×32 images: 4,903,242 parameters."""
+    layers: dict[str, nn.Module] = {
+        "conv1": nn.Conv2d(channels, 64, 3, padding=1, bias=False),
+        "norm1": nn.BatchNorm2d(64),
+        "relu1": nn.ReLU(),
+    }
+    for number, (inputs, outputs) in enumerate(pairwise((64, 64, 128, 256, 512)), start=2):
+        layers[f"block{number}"] = Residual(inputs, outputs, stride=1 if inputs == outputs else 2)
+    head = {"mean": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "linear6": nn.Linear(512, classes)}
+    return nn.Sequential(OrderedDict(layers | head))

@@ -6,8 +6,8 @@ The gradient of the loss w.r.t. the binary weights is applied to aux (straight-t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
+from itertools import chain, count, islice, pairwise
 
 import numpy as np
 import torch
@@ -18,12 +18,12 @@ from bifl.core.randomness import forward_key, stream, stream_seed
 from bifl.core.state import Client
 from bifl.nn.compute import Loss
 from bifl.nn.network import CROSS_ENTROPY, Network
-from bifl.nn.optimizers import OPTIMIZERS
+from bifl.nn.optimizers import Trained, begin
+from bifl.training.augmenting import augmented
 from bifl.training.plan import Plan
 from bifl.training.samples import Samples
 from bifl.training.threads import one_thread
 
-EPSILON = 1e-8
 # Where batch-norm follows a layer, its ϑ has no effect and its gradient is rounding noise (about 1e-7), of which Adam with the
 # usual ε makes full steps: ϑ then walks at random and may cross zero, where the network collapses. True gradients are 1e-3 and up.
 THETA_EPSILON = 1e-4
@@ -41,6 +41,16 @@ def _starts(count: int, size: int) -> list[int]:
     return starts[:-1] if len(starts) > 1 and count - starts[-1] == 1 else starts
 
 
+def _drawn(index: Tensor, plan: Plan, generator: np.random.Generator) -> Iterator[Tensor]:
+    """The batches of a round: whole epochs, or so many steps, of which the last epoch may be cut short."""
+    epochs = (batches(index, plan.batch, generator) for _ in count())
+    return islice(chain.from_iterable(epochs), _steps(index, plan))
+
+
+def _steps(index: Tensor, plan: Plan) -> int:
+    return plan.steps or plan.epochs * len(_starts(len(index), plan.batch))
+
+
 @one_thread()
 @torch.random.fork_rng(devices=[])
 def train(
@@ -51,31 +61,60 @@ def train(
     Returns:
         The client with new `aux` and `real`, and the mean loss over the images it trained on (NaN if it diverged).
     """
-    trained = network.layout.trained
-    network.write_moments(client.real[trained:])
+    network.write_moments(client.real[network.layout.trained :])
     network.module.train()
-    aux = torch.from_numpy(client.aux).to(network.device, copy=True).requires_grad_()
-    real = torch.from_numpy(client.real[:trained]).to(network.device, copy=True).requires_grad_()
-    floors = torch.full_like(real, EPSILON, requires_grad=False)
-    floors[: len(network.layout.layers)] = THETA_EPSILON
-    optimizer = OPTIMIZERS[plan.optimizer]([aux, real], plan.lr, [EPSILON, floors], [1.0 if forward.clip else math.inf, math.inf])
+    vectors = _vectors(client, network, forward, plan.lr)
+    aux, real = vectors.vectors
+    apply = begin(plan.optimizer, plan.made(), vectors)
     # for layers that draw, such as dropout; torch.manual_seed would also note a traceback for each kind of GPU that is not there
     drawn = stream_seed(plan.seed, plan.round, client.number, "layers")
     torch.default_generator.manual_seed(drawn)
     if network.device.type == "cuda":
         torch.cuda.manual_seed(drawn)
     key = forward_key(plan.seed, plan.round, client.number)
-    generator = stream(plan.seed, plan.round, client.number, "batches")
+    orders, changes = (stream(plan.seed, plan.round, client.number, name) for name in ("batches", "augment"))
     start = torch.from_numpy(client.start).to(network.device)
-    steps = plan.epochs * len(_starts(len(index), plan.batch))
-    total, seen, step = 0.0, 0, 0
-    for _ in range(plan.epochs):
-        for chosen in batches(index, plan.batch, generator):
-            images, labels = samples.batch(chosen)
-            latent = Latent(aux, start, step / steps, key, step=step, training=True)
-            total += network.learn(latent, real, forward, images, labels, loss) * len(labels)
-            optimizer.step()
-            seen += len(labels)
-            step += 1
+    origins, steps = (start, real.detach().clone()), _steps(index, plan)
+    total, seen = 0.0, 0
+    for step, chosen in enumerate(_drawn(index, plan, orders)):
+        images, labels = samples.batch(chosen)
+        images = augmented(plan.augment, images, changes)
+        latent = Latent(aux, start, step / steps, key, step=step, training=True)
+        total += network.learn(latent, real, forward, images, labels, loss) * len(labels)
+        if plan.proximal:
+            _pull_back(vectors.vectors, origins, plan.proximal)
+        if plan.clip:
+            _shorten(vectors.vectors, plan.clip)
+        apply()
+        seen += len(labels)
     new_real = np.concatenate([real.detach().cpu().numpy(), network.read_moments()])
     return client._replace(aux=aux.detach().cpu().numpy(), real=new_real), total / seen
+
+
+def _vectors(client: Client, network: Network, forward: Forward, lr: float) -> Trained:
+    """What is trained: copies of aux and of the trained real parameters, where the network computes."""
+    layers, trained = len(network.layout.layers), network.layout.trained
+    aux = torch.from_numpy(client.aux).to(network.device, copy=True).requires_grad_()
+    real = torch.from_numpy(client.real[:trained]).to(network.device, copy=True).requires_grad_()
+    floors = torch.zeros_like(real, requires_grad=False)
+    floors[:layers] = THETA_EPSILON
+    limits = [1.0 if forward.clip else math.inf, math.inf]
+    return Trained([aux, real], lr, [0.0, floors], limits, [slice(None), slice(layers, None)])
+
+
+@torch.no_grad()
+def _pull_back(vectors: Iterable[Tensor], origins: Iterable[Tensor], proximal: float) -> None:
+    """Add the gradient of FedProx's µ/2·‖w − origin‖² (Li et al., 2020)."""
+    for vector, origin in zip(vectors, origins, strict=True):
+        if vector.grad is not None:
+            vector.grad.add_(vector - origin, alpha=proximal)
+
+
+@torch.no_grad()
+def _shorten(vectors: Iterable[Tensor], most: float) -> None:
+    """Scale the whole gradient to a norm of at most `most`, as torch.nn.utils.clip_grad_norm_ does."""
+    gradients = [vector.grad for vector in vectors if vector.grad is not None]
+    norm = math.sqrt(sum(float(torch.linalg.vector_norm(gradient)) ** 2 for gradient in gradients))
+    if norm > most:
+        for gradient in gradients:
+            gradient.mul_(most / norm)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from bifl.nn.optimizers import Optimizer, checked, optimizer
+from bifl.training.augmenting import Augment, as_they_are
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Plan(NamedTuple):
@@ -14,8 +21,12 @@ class Plan(NamedTuple):
     epochs: int
     seed: int = 0  # of the experiment: with the round it gives every client's random streams
     round: int = 1
+    settings: Mapping[str, Any] = _NONE  # of the optimiser
+    steps: int = 0  # instead of epochs; 0 means epochs
+    proximal: float = 0.0  # µ of FedProx's µ/2·‖w − w at the start of the round‖²
+    clip: float = 0.0  # the largest norm of a step's gradient; 0 means any
+    augment: Augment = as_they_are
 
-
-def learning_rate(round: int, lr: tuple[float, ...], steps: tuple[int, ...]) -> float:
-    """The learning rate of a round: the next one after each of the rounds `steps`."""
-    return lr[sum(round > step for step in steps)] if len(lr) > 1 else lr[0]
+    def made(self) -> Optimizer:
+        """The optimiser itself."""
+        return checked(self.optimizer, optimizer.make(self.optimizer, self.settings))

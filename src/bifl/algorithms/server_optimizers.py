@@ -1,0 +1,59 @@
+"""Server optimisers (Hsu et al., 2019; Reddi et al., 2021): the mean change of a round is a gradient, the server takes a step.
+
+`stepping` gives one to any algorithm whose broadcast is the new weights as floats. The server's memory: the optimiser's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace as with_other
+
+import numpy as np
+
+from bifl.algorithms.eden import forward_of
+from bifl.core import Algorithm, Floats, Message, Public, Sent, Server, Tally, compressed, floats, means, register, replace
+from bifl.errors import ConfigError
+
+Rule = Callable[[Floats, Floats], tuple[Floats, Floats]]  # (rows, mean change) → (new rows, step)
+
+
+def stepping(algorithm: Algorithm, rule: Rule, rows: int) -> Algorithm:
+    """The algorithm with a server optimiser that remembers so many rows of all weights."""
+
+    def broadcast(tally: Tally, public: Public, server: Server) -> Sent:
+        found = algorithm.broadcast(tally, public, server)
+        wanted = found.message if isinstance(found, Sent) else found
+        known = server.memory if server.memory.size else np.zeros((rows, public.layout.count), np.float32)
+        kept, step = rule(known, wanted.values() - public.weights)
+        return Sent(Message(public.weights + step.astype(np.float32), wanted.alphabet, wanted.real), kept.astype(np.float32))
+
+    return with_other(algorithm, broadcast=broadcast)
+
+
+def _made(rule: Rule, rows: int, forward: str, down: str, positive: dict[str, float], shares: dict[str, float]) -> Algorithm:
+    for name, value in {**positive, **shares}.items():
+        if not (0 < value < float("inf") if name in positive else 0 <= value < 1):
+            raise ConfigError(f"algorithm.{name} must be {'above 0' if name in positive else 'from 0 to below 1'}, not {value}")
+    return compressed(stepping(Algorithm(floats, means, replace, forward=forward_of(forward), keeps=()), rule, rows), down)
+
+
+@register
+def fedavgm(rate: float = 1.0, beta: float = 0.9, forward: str = "real", down: str = "float") -> Algorithm:
+    """FedAvg with momentum at the server: v ← β·v + Δ, a step of η·v."""
+
+    def rule(rows: Floats, change: Floats) -> tuple[Floats, Floats]:
+        speed = np.float32(beta) * rows + change
+        return speed, np.float32(rate) * speed[0]
+
+    return _made(rule, 1, forward, down, {"rate": rate}, {"beta": beta})
+
+
+@register
+def fedadam(rate: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3, down: str = "float") -> Algorithm:
+    """FedAvg with Adam at the server: m ← β₁·m + (1−β₁)·Δ, v ← β₂·v + (1−β₂)·Δ², a step of η·m/(√v + τ)."""
+
+    def rule(rows: Floats, change: Floats) -> tuple[Floats, Floats]:
+        first, second = rows + np.array([[1 - beta1], [1 - beta2]], np.float32) * (np.stack([change, change**2]) - rows)
+        return np.stack([first, second]), np.float32(rate) * first / (np.sqrt(second) + np.float32(tau))
+
+    return _made(rule, 2, "real", down, {"rate": rate, "tau": tau}, {"beta1": beta1, "beta2": beta2})

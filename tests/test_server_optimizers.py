@@ -1,0 +1,55 @@
+"""FedAvgM and FedAdam: the steps that the papers print, remembered from round to round and in the checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bifl
+from bifl.core import FLOAT32, Message, Sent, Server, Tally, register
+from bifl.engine.loop import loop
+from bifl.errors import ConfigError
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import build
+
+SMALL: dict[str, Any] = {"clients": 3, "workers": 1, "model": {"name": "mlp", "hidden": 8}}
+
+
+def test_the_steps_are_the_papers() -> None:
+    public = build(Experiment(**SMALL, algorithm="fedavg")).public
+    dice = np.random.default_rng(0)
+    changes = [dice.normal(0, 0.01, public.layout.count).astype(np.float32) for _ in range(3)]
+    speed, first, second = (np.zeros(public.layout.count) for _ in range(3))
+    states = {"fedavgm": (Server(), public), "fedadam": (Server(), public)}
+    for change in changes:
+        speed = 0.9 * speed + change
+        first, second = 0.9 * first + 0.1 * change, 0.99 * second + 0.01 * change.astype(np.float64) ** 2
+        for name, step in {"fedavgm": speed, "fedadam": 0.01 * first / (np.sqrt(second) + 0.001)}.items():
+            server, known = states[name]
+            tally = Tally(3, 3, 1, None, known.weights.astype(np.float64) + change, known.real)
+            said = register.make(name, {}).at(1).broadcast(tally, known, server)
+            assert isinstance(said, Sent)
+            assert isinstance(said.message, Message)
+            assert said.message.alphabet == FLOAT32
+            np.testing.assert_allclose(said.message.values() - known.weights, step, atol=1e-5)
+            states[name] = Server(said.memory), known._replace(weights=said.message.values())
+
+
+@pytest.mark.parametrize("algorithm", ["fedavgm", {"name": "fedadam", "down": "sign"}], ids=str)
+def test_what_the_server_remembers_is_in_the_checkpoint(algorithm: Any, tmp_path: Path) -> None:
+    experiment = Experiment(**SMALL, algorithm=algorithm, rounds=3)
+    *_, (_, public) = loop(experiment)
+    for rounds in (1, 3):
+        resumed = bifl.simulate(experiment.changed({"rounds": rounds}), folder=tmp_path)
+        list(resumed)
+    assert resumed.public.weights.tobytes() == public.weights.tobytes()
+
+
+@pytest.mark.parametrize(("word", "reason"), [("fedavgm.beta=1", "from 0 to below 1"), ("fedadam.tau=0", "above 0")])
+def test_what_makes_no_sense_is_refused(word: str, reason: str) -> None:
+    name, _, setting = word.partition(".")
+    with pytest.raises(ConfigError, match=reason):
+        Experiment.of(None, [f"algorithm={name}", f"algorithm.{setting}"])

@@ -1,0 +1,234 @@
+"""How clients train: optimisers, schedules, FedProx, clipping, augmentation, local steps; and what a user's own may be."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bifl
+from bifl.core.forward import Forward, binary, real
+from bifl.core.state import Client
+from bifl.engine.loop import loop
+from bifl.errors import ConfigError
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import plan
+from bifl.nn.network import Network
+from bifl.nn.optimizers import Adam, Trained, begin, optimizer
+from bifl.training import local
+from bifl.training.augmenting import augment, augmented
+from bifl.training.plan import Plan
+from bifl.training.samples import Samples
+
+SMALL: dict[str, Any] = {"clients": 3, "rounds": 2, "workers": 1, "model": {"name": "mlp", "hidden": 8}, "algorithm": "fedavg"}
+
+TORCHS: dict[str, tuple[dict[str, float], Callable[[list[Tensor]], torch.optim.Optimizer]]] = {
+    "sgd": ({}, lambda p: torch.optim.SGD(p, 0.1)),
+    "sgd momentum": ({"momentum": 0.9, "weight_decay": 0.01}, lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.01)),
+    "adam": ({}, lambda p: torch.optim.Adam(p, 0.1)),
+    "adam decay": ({"weight_decay": 0.01}, lambda p: torch.optim.Adam(p, 0.1, weight_decay=0.01)),
+    "adam betas": ({"beta1": 0.5, "beta2": 0.9, "eps": 1e-3}, lambda p: torch.optim.Adam(p, 0.1, (0.5, 0.9), 1e-3)),
+    "adamw": ({"weight_decay": 0.1}, lambda p: torch.optim.AdamW(p, 0.1, weight_decay=0.1)),
+}
+
+
+def vector(seed: int) -> Tensor:
+    return torch.randn(20, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+@pytest.mark.parametrize("case", TORCHS)
+def test_optimisers_equal_torchs(case: str) -> None:
+    settings, theirs = TORCHS[case]
+    ours, reference = vector(0), vector(0)
+    trained = Trained([ours], 0.1, [0.0], [math.inf], [slice(None)])
+    step, other = begin(case, optimizer.make(case.partition(" ")[0], settings), trained), theirs([reference])
+    for seed in range(1, 30):
+        ours.grad, reference.grad = vector(seed).detach().clone(), vector(seed).detach()
+        step()
+        other.step()
+    assert ours.grad is None
+    torch.testing.assert_close(ours, reference, rtol=1e-5, atol=1e-6)
+
+
+def test_the_scales_of_binary_layers_neither_decay_nor_follow_noise() -> None:
+    theta = torch.ones(4).requires_grad_()
+    floors = torch.tensor([1e-4, 1e-4, 0, 0])
+    trained = Trained([theta], 0.1, [floors], [math.inf], [slice(2, None)])
+    step = begin("adamw", optimizer.make("adamw", {"weight_decay": 1.0}), trained)
+    theta.grad = torch.tensor([1e-9, 0, 1e-9, 0])
+    step()
+    moved = (1 - theta.detach()).tolist()
+    assert moved[0] == pytest.approx(0, abs=1e-5)  # noise, far below the floor
+    assert moved[1:] == pytest.approx([0, 0.1 + 0.1 * 1e-9 / (1e-9 + 1e-8), 0.1], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("optimizer=sgd optimizer.momentum=1", "optimizer.momentum must be at least 0 and below 1, not 1.0"),
+        ("optimizer.beta2=1", "optimizer.beta2 must be at least 0 and below 1"),
+        ("optimizer.eps=0", "optimizer.eps must be greater than 0"),
+        ("optimizer.weight_decay=-1", "optimizer.weight_decay must be 0 or more"),
+        ("optimizer.momentum=0.9", "unknown key 'optimizer.momentum'"),
+        ("momentum=0.9", "unknown key 'momentum'"),
+        ("schedule=cosine schedule.over=0", "schedule.over must be a number of rounds, 1 or more, not 0"),
+        ("schedule=cosine schedule.end=2", "schedule.end must be a share"),
+        ("schedule.warmup=-1", "schedule.warmup must be a number of rounds"),
+        ("local_steps=5 local_epochs=2", "local_steps=5 and local_epochs=2 are both given"),
+        ("local_steps=-1", "local_steps must be 0 or more"),
+        ("proximal=-1", "proximal must be 0 or more"),
+        ("clip=nan", "clip must be 0 or more"),
+        ("augment=shift_flip augment.shift=-1", "augment.shift must be a number of pixels"),
+        ("augment=noise augment.deviation=-1", "augment.deviation must be 0 or more"),
+        ("augment=mirror", "unknown augment 'mirror'"),
+        ("start=nowhere", "start must be a model file: 'nowhere' is none"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(words: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        Experiment.of("mnist5k-iid", words.split())
+
+
+def rates(*words: str) -> list[float]:
+    experiment = Experiment.of(None, ["lr=0.01,0.001", "lr_steps=3", *words])
+    return [plan(experiment, round).lr for round in range(1, 7)]
+
+
+def test_schedules() -> None:
+    assert rates() == [0.01] * 3 + [0.001] * 3
+    assert rates("schedule.warmup=2") == [0.005, 0.01, 0.01] + [0.001] * 3
+    halves = [0.01 * (1 + math.cos(math.pi * step / 4)) / 2 for step in range(5)]
+    assert rates("schedule=cosine", "schedule.over=4") == pytest.approx([*halves, 0])
+    assert rates("schedule=cosine", "schedule.over=6", "schedule.warmup=2", "schedule.end=0.5") == pytest.approx(
+        [0.005, 0.01, *[0.01 * (0.5 + half / 0.02) for half in halves[:4]]]
+    )
+    longer = Experiment.of(None, ["schedule=cosine", "rounds=900"])  # more rounds, asked for when a run is continued
+    assert plan(longer, 7).lr == plan(longer.changed({"rounds": 8}), 7).lr
+
+
+# ---- local training ---------------------------------------------------------------------------------------------------
+
+
+def linear(forward: Forward = real) -> Network:
+    torch.manual_seed(0)
+    return Network(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), forward)
+
+
+def samples(count: int = 10) -> Samples:
+    dice = np.random.default_rng(0)
+    inputs = torch.from_numpy(dice.normal(size=(count, 6)).astype(np.float32))
+    return Samples(inputs, torch.from_numpy(dice.integers(3, size=count)), 0.0, 1.0)
+
+
+def trained(network: Network, how: Plan) -> Client:
+    weights, reals = network.initial()
+    return local.train(Client(weights, weights, reals, 10, 4), network, real, samples(), torch.arange(10), how)[0]
+
+
+def test_the_proximal_term_is_that_of_the_loss_and_clipping_is_torchs() -> None:
+    how = Plan("sgd", 0.5, 10, 4, proximal=0.3, clip=0.2)
+    network = linear()
+    found = trained(network, how)
+    torch.manual_seed(0)
+    twin = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
+    start = [p.detach().clone() for p in twin.parameters()]
+    descent, digits = torch.optim.SGD(twin.parameters(), 0.5), samples()
+    clipped = []
+    for _ in range(4):  # all ten are one batch, whose order does not matter
+        descent.zero_grad()
+        far = sum((p - s).square().sum() for p, s in zip(twin.parameters(), start, strict=True))
+        (nn.functional.cross_entropy(twin(digits.images), digits.labels) + 0.15 * far).backward()  # type: ignore[no-untyped-call]
+        clipped.append(float(nn.utils.clip_grad_norm_(twin.parameters(), 0.2)) > 0.2)
+        descent.step()
+    assert any(clipped)
+    wanted = torch.cat([p.detach().ravel() for p in twin.parameters()]).numpy()
+    np.testing.assert_allclose(found.aux, wanted, atol=1e-5)
+    free = trained(linear(), how._replace(proximal=0.0))
+    assert np.linalg.norm(free.aux - network.initial()[0]) > np.linalg.norm(found.aux - network.initial()[0])
+
+
+def drawn(how: Plan, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    seen: list[list[int]] = []
+    whole = Samples.batch
+
+    def note(self: Samples, index: Any) -> tuple[Tensor, Tensor]:
+        seen.append(index.tolist())
+        return whole(self, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Samples, "batch", note)
+        trained(linear(), how)
+    return seen
+
+
+def test_steps_cross_the_ends_of_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten samples in batches of four: 4, 4, 2, and on into the next epoch."""
+    epochs, steps = drawn(Plan("sgd", 0.1, 4, 2), monkeypatch), drawn(Plan("sgd", 0.1, 4, 1, steps=5), monkeypatch)
+    assert [len(batch) for batch in epochs] == [4, 4, 2, 4, 4, 2]
+    assert steps == epochs[:5]
+    assert sorted(number for batch in steps[:3] for number in batch) == list(range(10))
+
+
+def test_a_bound_on_what_clients_say_knows_steps_and_momentum() -> None:
+    experiment = Experiment(optimizer={"name": "sgd", "momentum": 0.75}, local_steps=7)
+    assert plan(experiment, 1).steps == 7
+    assert plan(experiment, 1).made().stride == 4
+
+
+# ---- augmentation -----------------------------------------------------------------------------------------------------
+
+
+def test_images_are_shifted_and_mirrored() -> None:
+    image = torch.arange(40, dtype=torch.float32).view(1, 2, 4, 5).repeat(200, 1, 1, 1)
+    moved = augmented(augment.make("shift_flip", {"shift": 1}), image, np.random.default_rng(0))
+    assert moved.shape == image.shape
+    one = image[0].numpy()
+    wanted = set()
+    for down in (-1, 0, 1):
+        for right in (-1, 0, 1):
+            rows, columns = np.clip(np.arange(4) + down, 0, 3), np.clip(np.arange(5) + right, 0, 4)
+            wanted |= {one[:, rows][:, :, columns].tobytes(), one[:, rows][:, :, columns[::-1]].tobytes()}
+    assert {found.contiguous().numpy().tobytes() for found in moved} == wanted
+    still = augmented(augment.make("shift_flip", {"shift": 0, "flip": False}), image, np.random.default_rng(0))
+    assert torch.equal(still, image)
+
+
+def test_augmentation_depends_on_the_seed_alone() -> None:
+    settings = SMALL | {"augment": "noise", "algorithm": "biml"}
+    runs = [bifl.simulate(Experiment(**settings | {"workers": workers})) for workers in (1, 2)]
+    for run in runs:
+        list(run)
+    *_, (_, public) = loop(Experiment(**settings))
+    assert {run.public.weights.tobytes() for run in runs} == {public.weights.tobytes()}
+    *_, (_, plain) = loop(Experiment(**settings | {"augment": "none"}))
+    assert plain.weights.tobytes() != public.weights.tobytes()
+
+
+@pytest.mark.parametrize("name", ["shift_flip", "noise"])
+def test_tokens_are_not_augmented(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"augment={name} is for"):
+        augmented(augment.make(name, {}), torch.zeros(2, 6, dtype=torch.int64), np.random.default_rng(0))
+
+
+def test_adam_with_its_usual_constants_takes_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paper's training: ε of 1e-8 for weights and 1e-4 for ϑ, aux within ±1."""
+    begun: list[Adam] = []
+
+    def step(self: Adam) -> None:
+        begun.append(self)
+
+    monkeypatch.setattr(Adam, "step", step)
+    network = linear(binary)
+    weights, reals = network.initial()
+    how = Plan("adam", 0.005, 10, 1)
+    local.train(Client(weights, weights, reals, 10), network, binary, samples(), torch.arange(10), how)
+    (found,) = begun
+    assert found.limits == [1.0, math.inf]
+    assert found.floors[0] == 1e-8
+    assert torch.equal(torch.as_tensor(found.floors[1]), torch.tensor([1e-4]))
