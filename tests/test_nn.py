@@ -20,7 +20,8 @@ from bifl.nn.network import Network, PlainNetwork
 from bifl.nn.optimizers import Adam, Sgd
 from bifl.nn.straight_through import straight_through_sign
 from bifl.training.local import batches, train
-from bifl.training.plan import Plan, learning_rate
+from bifl.training.plan import Plan
+from bifl.training.rates import learning_rate
 from bifl.training.samples import Samples
 
 pytestmark = pytest.mark.floats

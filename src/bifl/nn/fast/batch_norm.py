@@ -59,8 +59,7 @@ def ahead(norm: BatchNorm, activation: int, x: Array, moments: Moments, gamma: A
 def back(upper: Array, x: Array, y: Array, normed: Normed) -> Gradients:
     """From the gradient w.r.t. y to that w.r.t. x."""
     inner, gradients = np.empty_like(upper), np.empty((4, len(normed.scale)), np.float32)
-    count, *sides = upper.shape
-    shape = (count, sides[0], sides[1] * sides[2]) if len(sides) == 3 else (count, 1, sides[0])
+    shape = (len(upper), upper.shape[1] if upper.ndim == 4 else 1, -1)
     lines = [array.reshape(shape) for array in (upper, y, x, inner)]
     kernels.denormalise(*lines[:3], *normed.moments, *normed[1:], lines[3], gradients)
     return Gradients(inner, *gradients)
@@ -69,6 +68,25 @@ def back(upper: Array, x: Array, y: Array, normed: Normed) -> Gradients:
 def activation(layer: nn.Module | None) -> int:
     """What `kernels.normalise` calls it."""
     return {nn.Tanh: kernels.TANH, nn.ReLU: kernels.RELU}.get(type(layer), kernels.NONE)
+
+
+def usual(norm: nn.Module) -> bool:
+    """Whether it is a batch-norm that trains γ and β and keeps running statistics in the usual way."""
+    return (
+        type(norm) in (nn.BatchNorm1d, nn.BatchNorm2d) and isinstance(norm, BatchNorm)
+        and norm.affine and norm.bias is not None and norm.momentum is not None and norm.track_running_stats
+    )  # fmt: skip
+
+
+def measured(x: Array) -> Moments:
+    """Of features (n, c), signals (n, t, c) or images (n, h, w, c)."""
+    channels = x.shape[-1]
+    mean, variance = np.empty(channels), np.empty(channels)
+    if x.ndim == 2:
+        kernels.moments(x, mean, variance)
+    else:
+        kernels.pixel_moments(x.reshape(len(x), -1, channels), mean, variance)
+    return Moments(mean, variance, x.size // channels)
 
 
 def running(norm: BatchNorm) -> Moments:

@@ -1,101 +1,208 @@
-"""Compiled loops of GroupNorm, there and back: groups of an image's channels are normalised by their own mean and deviation.
+"""Compiled loops of GroupNorm and an activation, there and back: groups of an image's channels are normalised by their own moments.
 
-LayerNorm over the features of a row is the same with one group and one pixel. Sums over an image are taken channel by channel, in a
-fixed order.
+y = act(γ·(x − μ)/σ + β + skip), where skip is a shortcut's value, or nothing. LayerNorm over the features of a row is the same with
+one group and one pixel. An image lies as rows of whole pixels, (rows, line): a handful of channels alone is too few for vector
+instructions. Sums over an image are taken position by position of a row, in a fixed order.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from bifl.nn.fast.kernels import Array, compiled
+from bifl.nn.fast.kernels import NONE, RELU, TANH, Array, compiled, tanh
+
+_ZERO, _ONE = np.float32(0), np.float32(1)
+_LINE = 128  # values: what a loop keeps of every one of them fits into the first cache many times
+
+
+class Grouped(NamedTuple):
+    """What the way back needs to know, beside x, y and γ."""
+
+    mean: Array  # (n, groups) float64
+    inverse: Array  # (n, groups) float64, 1/σ
+    activation: int
+
+
+def ahead(
+    x: Array, gamma: Array, beta: Array, groups: int, epsilon: float, activation: int, skip: Array | None = None
+) -> tuple[Array, Grouped]:
+    """y of x and skip, (n, …, c) both."""
+    y, grouped = np.empty_like(x), Grouped(np.empty((len(x), groups)), np.empty((len(x), groups)), activation)
+    shortcut = None if skip is None else _rows(skip)
+    normalise(_rows(x), gamma, beta, epsilon, shortcut, activation, _rows(y), grouped.mean, grouped.inverse)
+    return y, grouped
+
+
+def back(upper: Array, x: Array, y: Array, gamma: Array, grouped: Grouped, inner: Array | None = None) -> tuple[Array, Array]:
+    """From the gradient w.r.t. y to those w.r.t. x, and w.r.t. γ and β, (2, c); the one w.r.t. skip is written to `inner`."""
+    below, gradients = np.empty_like(x), np.empty((2, len(gamma)), np.float32)
+    for_skip = None if inner is None else _rows(inner)
+    denormalise(_rows(upper), _rows(x), _rows(y), gamma, *grouped, for_skip, _rows(below), gradients)
+    return below, gradients
+
+
+def _rows(x: Array) -> Array:
+    """(n, …, c) values as (n, rows, line), of the same memory."""
+    pixels, channels = x[:1].size // x.shape[-1], x.shape[-1]
+    whole = max((count for count in range(1, _LINE // channels + 1) if pixels % count == 0), default=1)
+    return x.reshape(len(x), pixels // whole, whole * channels)
 
 
 @compiled
-def normalise(x: Array, gamma: Array, beta: Array, epsilon: float, y: Array, mean: Array, deviation: Array) -> None:
-    """y ← γ·(x − μ)/σ + β, with μ and σ of every image and group.
+def _tile(values: Array, line: Array) -> None:
+    """Every pixel of the line ← values, (c,). Without the remainders of positions: dividing costs more than all else here."""
+    channels = len(values)
+    for start in range(0, len(line), channels):
+        for c in range(channels):
+            line[start + c] = values[c]
+
+
+@compiled
+def _fold(line: Array, sums: Array) -> None:
+    """sums, (c,) float64, ← over the pixels of the line, which becomes 0."""
+    channels = len(sums)
+    sums[:] = 0
+    for start in range(0, len(line), channels):
+        for c in range(channels):
+            sums[c] += line[start + c]
+            line[start + c] = 0
+
+
+@compiled
+def _add_up(x: Array, pivot: Array, part: Array, part_square: Array) -> None:
+    """part, (line,), += sum over the rows of x − pivot, and part_square that of its square."""
+    height, line = x.shape
+    for row in range(height // 2):  # two at a time: the sums go through memory half as often
+        value, other = x[2 * row], x[2 * row + 1]
+        for i in range(line):
+            away, apart = value[i] - pivot[i], other[i] - pivot[i]
+            part[i] += away + apart
+            part_square[i] += away * away + apart * apart
+    if height % 2:
+        value = x[height - 1]
+        for i in range(line):
+            away = value[i] - pivot[i]
+            part[i] += away
+            part_square[i] += away * away
+
+
+@compiled
+def normalise(
+    x: Array, gamma: Array, beta: Array, epsilon: float, skip: Array | None, activation: int, y: Array, mean: Array, inverse: Array
+) -> None:  # fmt: skip
+    """y ← act(γ·(x − μ)/σ + β + skip), with μ and σ of every image and group.
 
     Args:
-        x: (n, pixels, c)
+        x: (n, rows, line)
         gamma: (c,)
         beta: (c,)
         epsilon: added to the variance.
-        y: (n, pixels, c), written.
-        mean: (n, groups), written: μ.
-        deviation: (n, groups), written: σ.
+        skip: (n, rows, line) or None.
+        activation: NONE, TANH or RELU.
+        y: (n, rows, line), written.
+        mean: (n, groups) float64, written: μ.
+        inverse: (n, groups) float64, written: 1/σ.
     """
-    (images, pixels, channels), groups = x.shape, mean.shape[1]
-    width = channels // groups
-    part, factor, shift = np.empty(channels, np.float32), np.empty(channels, np.float32), np.empty(channels, np.float32)
+    (images, height, line), channels, groups = x.shape, len(gamma), mean.shape[1]
+    width, pixels = channels // groups, height * (line // channels)
+    pivot, part, part_square = np.empty(line, np.float32), np.zeros(line, np.float32), np.zeros(line, np.float32)
+    factor, shift, total, square = np.empty(line, np.float32), np.empty(line, np.float32), np.empty(channels), np.empty(channels)
     for image in range(images):
-        part[:] = 0
-        for i in range(pixels):
-            for c in range(channels):
-                part[c] += x[image, i, c]
+        # sums of x − x[0] and of its square: about some pixel, which avoids cancellation
+        _tile(x[image, 0, :channels], pivot)
+        _add_up(x[image], pivot, part, part_square)
+        _fold(part, total)
+        _fold(part_square, square)
         for g in range(groups):
-            mean[image, g] = part[g * width : (g + 1) * width].sum() / (pixels * width)
-        for c in range(channels):
-            shift[c] = mean[image, c // width]
-        part[:] = 0
-        for i in range(pixels):
-            for c in range(channels):
-                away = x[image, i, c] - shift[c]
-                part[c] += away * away
-        for g in range(groups):
-            deviation[image, g] = np.sqrt(part[g * width : (g + 1) * width].sum() / (pixels * width) + epsilon)
-        for c in range(channels):
-            factor[c] = gamma[c] / deviation[image, c // width]
-            shift[c] = beta[c] - mean[image, c // width] * factor[c]
-        for i in range(pixels):
-            for c in range(channels):
-                y[image, i, c] = x[image, i, c] * factor[c] + shift[c]
+            middle = about = 0.0
+            for c in range(g * width, (g + 1) * width):
+                middle += (pivot[c] + total[c] / pixels) / width
+            for c in range(g * width, (g + 1) * width):
+                gap = pivot[c] - middle
+                about += square[c] + gap * (2 * total[c] + pixels * gap)
+            variance = about / (pixels * width)  # so written, NaN stays NaN
+            mean[image, g], inverse[image, g] = middle, 1 / np.sqrt((0.0 if variance < 0 else variance) + epsilon)
+            for c in range(g * width, (g + 1) * width):
+                total[c] = gamma[c] * inverse[image, g]
+                square[c] = beta[c] - middle * total[c]
+        _tile(total, factor)
+        _tile(square, shift)
+        for row in range(height):
+            value, out = x[image, row], y[image, row]
+            if skip is None:
+                for i in range(line):
+                    z = value[i] * factor[i] + shift[i]
+                    out[i] = _ZERO if activation == RELU and z < _ZERO else z
+            else:
+                shortcut = skip[image, row]
+                for i in range(line):
+                    z = value[i] * factor[i] + shift[i] + shortcut[i]
+                    out[i] = _ZERO if activation == RELU and z < _ZERO else z
+            if activation == TANH:
+                for i in range(line):
+                    out[i] = tanh(out[i])
 
 
 @compiled
-def denormalise(upper: Array, x: Array, gamma: Array, mean: Array, deviation: Array, for_gamma: Array, for_beta: Array) -> None:
-    """Back through `normalise`, in place: upper becomes the gradient w.r.t. x.
+def denormalise(
+    upper: Array, x: Array, y: Array, gamma: Array, mean: Array, inverse: Array, activation: int, inner: Array | None, below: Array,
+    gradients: Array,
+) -> None:  # fmt: skip
+    """Back through `normalise`.
 
-    With x̂ = (x − μ)/σ and g = γ·upper it is (g − mean of g − x̂·mean of g·x̂)/σ, the means over an image's group.
+    With x̂ = (x − μ)/σ and g the gradient w.r.t. γ·x̂ + β the one w.r.t. x is (γ·g − mean of γ·g − x̂·mean of γ·g·x̂)/σ, by group.
 
     Args:
-        upper: (n, pixels, c) gradient w.r.t. y, overwritten.
-        x: (n, pixels, c)
+        upper: (n, rows, line) gradient w.r.t. y.
+        x: (n, rows, line)
+        y: (n, rows, line), what `normalise` wrote.
         gamma: (c,)
         mean: (n, groups) from `normalise`.
-        deviation: (n, groups) from `normalise`.
-        for_gamma: (c,) written, the gradient w.r.t. γ.
-        for_beta: (c,) written, the gradient w.r.t. β.
+        inverse: (n, groups) from `normalise`.
+        activation: as there.
+        inner: (n, rows, line) or None, written: g, the gradient w.r.t. skip.
+        below: (n, rows, line), written: the gradient w.r.t. x.
+        gradients: (2, c), written: w.r.t. γ and β.
     """
-    (images, pixels, channels), groups = x.shape, mean.shape[1]
-    width = channels // groups
-    total, product = np.empty(channels, np.float32), np.empty(channels, np.float32)
-    middle, inverse = np.empty(channels, np.float32), np.empty(channels, np.float32)
-    shift, slope = np.empty(channels, np.float32), np.empty(channels, np.float32)
-    sums = np.zeros((2, channels))
+    (images, height, line), channels, groups = x.shape, len(gamma), mean.shape[1]
+    width, pixels = channels // groups, height * (line // channels)
+    part, part_product, middle = np.zeros(line, np.float32), np.zeros(line, np.float32), np.empty(line, np.float32)
+    factor, shift, slope = np.empty(line, np.float32), np.empty(line, np.float32), np.empty(line, np.float32)
+    total, product, sums, first = np.empty(channels), np.empty(channels), np.zeros((2, channels)), np.empty(channels)
     for image in range(images):
-        total[:] = 0
-        product[:] = 0
-        for c in range(channels):
-            middle[c], inverse[c] = mean[image, c // width], 1 / deviation[image, c // width]
-        for i in range(pixels):
-            for c in range(channels):
-                total[c] += upper[image, i, c]
-                product[c] += upper[image, i, c] * (x[image, i, c] - middle[c])
-        for c in range(channels):
-            product[c] *= inverse[c]
-            sums[0, c] += product[c]
-            sums[1, c] += total[c]
+        first[:] = np.repeat(mean[image], width)
+        _tile(first, middle)
+        for row in range(height):
+            above, value, active, out = upper[image, row], x[image, row], y[image, row], below[image, row]
+            for i in range(line):
+                t = active[i]
+                g = above[i] * (_ONE - t * t if activation == TANH else (_ONE if activation == NONE or t > _ZERO else _ZERO))
+                out[i] = g
+                part[i] += g
+                part_product[i] += g * (value[i] - middle[i])
+            if inner is not None:
+                inner[image, row] = out
+        _fold(part, total)
+        _fold(part_product, product)
         for g in range(groups):
             of_total = of_product = 0.0
             for c in range(g * width, (g + 1) * width):
-                of_total += gamma[c] * total[c]
-                of_product += gamma[c] * product[c]
+                product[c] *= inverse[image, g]
+                sums[0, c] += product[c]
+                sums[1, c] += total[c]
+                of_total += gamma[c] * total[c] / (pixels * width)
+                of_product += gamma[c] * product[c] / (pixels * width)
+            incline = -of_product * inverse[image, g] ** 2
             for c in range(g * width, (g + 1) * width):
-                shift[c] = of_total / (pixels * width)
-                slope[c] = inverse[c] * of_product / (pixels * width)
-        for i in range(pixels):
-            for c in range(channels):
-                away = x[image, i, c] - middle[c]
-                upper[image, i, c] = inverse[c] * (gamma[c] * upper[image, i, c] - shift[c] - away * slope[c])
-    for_gamma[:] = sums[0]
-    for_beta[:] = sums[1]
+                first[c], product[c] = gamma[c] * inverse[image, g], incline
+                total[c] = -of_total * inverse[image, g] - mean[image, g] * incline
+        _tile(first, factor)
+        _tile(total, shift)
+        _tile(product, slope)
+        for row in range(height):
+            value, out = x[image, row], below[image, row]
+            for i in range(line):
+                out[i] = factor[i] * out[i] + (shift[i] + slope[i] * value[i])
+    gradients[:] = sums

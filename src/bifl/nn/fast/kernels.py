@@ -45,7 +45,8 @@ _Q4, _Q6 = np.float32(1.18534705686654e-04), np.float32(1.19825839466702e-06)
 
 
 @compiled
-def _tanh(z: Any) -> Any:
+def tanh(z: Any) -> Any:
+    """Of a float32, for loops."""
     z = -_LIMIT if z < -_LIMIT else z  # so written, here and below, NaN stays NaN
     z = _LIMIT if z > _LIMIT else z
     s = z * z
@@ -58,7 +59,7 @@ def activate(x: Array, activation: int, y: Array) -> None:
     """y ← act(x), both (n,); TANH or RELU."""
     if activation == TANH:
         for i in range(len(x)):
-            y[i] = _tanh(x[i])
+            y[i] = tanh(x[i])
     else:
         for i in range(len(x)):
             y[i] = _ZERO if x[i] < _ZERO else x[i]
@@ -107,7 +108,7 @@ def normalise(
     for i in range(pixels):
         if activation == TANH:
             for c in range(channels):
-                y[i, c] = _tanh(x[i, c] * factor[c] + shift[c])
+                y[i, c] = tanh(x[i, c] * factor[c] + shift[c])
         else:
             for c in range(channels):
                 z = x[i, c] * factor[c] + shift[c]

@@ -15,7 +15,8 @@ from torch import nn
 from bifl.nn.fast import batch_norm, first_layer, kernels, pooling
 from bifl.nn.fast.batch_norm import BatchNorm, Gradients, Moments
 from bifl.nn.fast.kernels import Array
-from bifl.nn.fast.steps import Back, Pass, Step, pooled_shape
+from bifl.nn.fast.memory_order import pooled_shape
+from bifl.nn.fast.steps import Back, ImageStep, Pass, Step
 
 
 class NormStep(Step):
@@ -57,7 +58,7 @@ class NormRows(NormStep):
 
     def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
         """As `Step` says."""
-        y, through_norm = self._normalise(x, through, lambda: _moments(x))
+        y, through_norm = self._normalise(x, through, lambda: batch_norm.measured(x))
 
         def back(upper: Array) -> Array:
             inner, _, _, shift, slope = through_norm(upper)
@@ -68,12 +69,12 @@ class NormRows(NormStep):
 
 
 class NormPixels(NormStep):
-    """Batch-norm of images, and an activation or none."""
+    """Batch-norm of images or signals, and an activation or none."""
 
     def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
         """As `Step` says."""
-        flat = x.reshape(-1, x.shape[3])
-        y, through_norm = self._normalise(x, through, lambda: _pixel_moments(x))
+        flat = x.reshape(-1, x.shape[-1])
+        y, through_norm = self._normalise(x, through, lambda: batch_norm.measured(x))
 
         def back(upper: Array) -> Array:
             inner, _, _, shift, slope = through_norm(upper)
@@ -83,20 +84,20 @@ class NormPixels(NormStep):
         return y, back
 
 
-class NormPool(NormStep):
-    """Batch-norm of images, max-pooling of 2×2 windows, and an activation or none."""
+class NormPool(NormStep, ImageStep):
+    """Batch-norm of images, max-pooling of 2×2 windows (of a signal: of pairs), and an activation or none."""
 
     def __init__(self, norm: BatchNorm, activation: int, padding: int, *, owns: bool) -> None:
         super().__init__(norm, activation)
         self._padding, self._owns = padding, owns
 
-    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+    def _ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
         """Pooled first, by the sign of γ: the largest or the smallest of each window."""
         gains, (count, height, width, channels) = through.value(self.norm, "weight"), x.shape
         top = np.empty(pooled_shape(x, self._padding), np.float32)
         if self._padding or height % 2 or width % 2:
             pooling.largest(x, gains, self._padding, top)
-            y, through_norm = self._normalise(top, through, lambda: _pixel_moments(x))
+            y, through_norm = self._normalise(top, through, lambda: batch_norm.measured(x))
         else:
             mean, variance = np.empty(channels), np.empty(channels)
             pooling.pool(x, gains, top, mean, variance)
@@ -165,16 +166,3 @@ class First(NormStep):
                 through.write(layer, "weight", (tops + everywhere).T.reshape(-1, 1, 3, 3))
 
         return y, back
-
-
-def _moments(rows: Array) -> Moments:
-    mean, variance = np.empty(rows.shape[1]), np.empty(rows.shape[1])
-    kernels.moments(rows, mean, variance)
-    return Moments(mean, variance, len(rows))
-
-
-def _pixel_moments(x: Array) -> Moments:
-    count, height, width, channels = x.shape
-    mean, variance = np.empty(channels), np.empty(channels)
-    kernels.pixel_moments(x.reshape(count, -1, channels), mean, variance)
-    return Moments(mean, variance, count * height * width)

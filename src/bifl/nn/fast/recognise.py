@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 from torch import nn
 
 from bifl.nn.compute import Slot
-from bifl.nn.fast import batch_norm
+from bifl.nn.fast import batch_norm, kernels
 from bifl.nn.fast.norm_steps import First, NormPixels, NormPool, NormRows
 from bifl.nn.fast.steps import Activation, Convolution, Dense, Flatten, GroupNorm, Others, Pool, Step
 
@@ -24,13 +24,25 @@ ACTIVATIONS = (nn.Tanh, nn.ReLU)
 _KEEP_DIMENSIONS = (
     nn.Identity, nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.MaxPool2d, nn.AvgPool2d,
     nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.InstanceNorm2d, nn.LayerNorm, nn.GroupNorm,
-    nn.LocalResponseNorm, nn.ZeroPad2d, nn.Conv2d, nn.GELU, nn.SiLU, nn.ELU, nn.SELU, nn.LeakyReLU, nn.PReLU, nn.Sigmoid,
+    nn.LocalResponseNorm, nn.ZeroPad2d, nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d, nn.Dropout1d,
+    nn.Conv1d, nn.Conv2d, nn.GELU, nn.SiLU, nn.ELU, nn.SELU, nn.LeakyReLU, nn.PReLU, nn.Sigmoid,
     nn.Hardtanh, nn.ReLU6, nn.Hardswish, nn.Softplus, nn.Mish,
 )  # fmt: skip
 
 
+class Kinds(NamedTuple):
+    """The layers of images, or of signals."""
+
+    convolution: type[nn.Module]
+    norm: type[nn.Module]
+    pool: type[nn.Module]
+
+
+_KINDS = {3: Kinds(nn.Conv1d, nn.BatchNorm1d, nn.MaxPool1d), 4: Kinds(nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d)}
+
+
 class Tail(NamedTuple):
-    """What follows a layer directly: an activation and a 2×2 pooling, in either order, or only one of them.
+    """What follows a layer directly: an activation and a pooling by 2, in either order, or only one of them.
 
     Both activations are monotone, so that pooling first gives the same numbers for less work.
     """
@@ -45,22 +57,27 @@ def flattened(module: nn.Module) -> list[nn.Module]:
     return [layer for child in module for layer in flattened(child)] if type(module) is nn.Sequential else [module]
 
 
+def dimensions(layers: Sequence[nn.Module]) -> int:
+    """Of what a network takes: 2 for features, 3 for signals, 4 for images."""
+    return {nn.Linear: 2, nn.Conv1d: 3}.get(type(layers[0]), 4) if layers else 4
+
+
 def steps_of(layers: Sequence[nn.Module], slots: Sequence[Slot]) -> list[Step]:
     """The steps, in order; layers that nothing is known of are joined and left to PyTorch."""
     steps, at = _first(layers)
-    left, dimensions = list[nn.Module](), 4
+    left, sides = list[nn.Module](), dimensions(layers)
     while at < len(layers):
-        found, taken, given = _known(layers[at:], dimensions, steps[-1] if steps and not left else None)
+        found, taken, given = _known(layers[at:], sides, steps[-1] if steps and not left else None)
         if not found:
             layer = layers[at]
             left.append(layer)
-            dimensions = dimensions if type(layer) in _KEEP_DIMENSIONS else 0  # 0: nobody knows
+            sides = sides if type(layer) in _KEEP_DIMENSIONS else 0  # 0: nobody knows
             at += 1
             continue
         if left:
             steps.append(Others(left, slots))
             left = []
-        steps, dimensions, at = steps + found, given, at + taken
+        steps, sides, at = steps + found, given, at + taken
     steps += [Others(left, slots)] if left else []
     for step in steps:
         step.first = True
@@ -89,8 +106,8 @@ def _known(layers: Sequence[nn.Module], dimensions: int, before: Step | None) ->
     layer, owns = layers[0], isinstance(before, Convolution)
     if type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1):
         return [Flatten()], 1, 2
-    if dimensions == 4:
-        steps, taken = _of_images(layers, owns=owns)
+    if dimensions in _KINDS:
+        steps, taken = _of_images(layers, _KINDS[dimensions], owns=owns)
     elif dimensions == 2:
         steps, taken = _of_rows(layers)
     else:
@@ -98,46 +115,50 @@ def _known(layers: Sequence[nn.Module], dimensions: int, before: Step | None) ->
     return steps, taken, dimensions
 
 
-def _of_images(layers: Sequence[nn.Module], *, owns: bool) -> tuple[list[Step], int]:
-    """The next steps for (n, c, h, w) images; `owns` tells whether they may overwrite what they are given."""
-    layer, tail = layers[0], _tail(layers[1:])
-    if type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
-        normed = len(layers) > 1 and _usual(layers[1], nn.BatchNorm2d)
-        return [Convolution(layer, normed=normed)], 1
-    if _usual(layer, nn.BatchNorm2d):
-        norm = cast(nn.BatchNorm2d, layer)
+def _of_images(layers: Sequence[nn.Module], kinds: Kinds, *, owns: bool) -> tuple[list[Step], int]:
+    """The next steps for (n, c, …) images or signals; `owns` tells whether they may overwrite what they are given."""
+    layer, tail = layers[0], _tail(layers[1:], kinds.pool)
+    if type(layer) is kinds.convolution and layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
+        normed = len(layers) > 1 and _usual(layers[1], kinds.norm)
+        return [Convolution(cast(nn.Conv1d | nn.Conv2d, layer), normed=normed)], 1
+    if _usual(layer, kinds.norm):
+        norm = cast(batch_norm.BatchNorm, layer)
         if tail.padding is None:
             return [NormPixels(norm, tail.activation)], 1 + tail.layers
         return [NormPool(norm, tail.activation, tail.padding, owns=owns)], 1 + tail.layers
     if type(layer) is nn.GroupNorm and layer.affine and layer.bias is not None:
-        return [GroupNorm(layer)], 1
-    tail = _tail(layers)
+        follows = _follows(layers)
+        return [GroupNorm(layer, follows)], 1 + (follows > 0)
+    tail = _tail(layers, kinds.pool)
     pool: list[Step] = [] if tail.padding is None else [Pool(tail.padding, owns=owns)]
     return [*pool, *([Activation(tail.activation)] if tail.activation else [])], tail.layers
 
 
 def _of_rows(layers: Sequence[nn.Module]) -> tuple[list[Step], int]:
     """The next steps for (n, f) features."""
-    layer = layers[0]
+    layer, follows = layers[0], _follows(layers)
     if type(layer) is nn.Linear:
         return [Dense(layer)], 1
     if _usual(layer, nn.BatchNorm1d):
-        follows = batch_norm.activation(layers[1]) if len(layers) > 1 else 0
         return [NormRows(cast(nn.BatchNorm1d, layer), follows)], 1 + (follows > 0)
-    if type(layer) is nn.LayerNorm and len(layer.normalized_shape) == 1 and layer.elementwise_affine and layer.bias is not None:
-        return [GroupNorm(layer)], 1
-    if type(layer) is nn.GroupNorm and layer.affine and layer.bias is not None:
-        return [GroupNorm(layer)], 1
+    layered = type(layer) is nn.LayerNorm and len(layer.normalized_shape) == 1 and layer.elementwise_affine
+    if (layered or (type(layer) is nn.GroupNorm and layer.affine)) and layer.bias is not None:
+        return [GroupNorm(cast(nn.GroupNorm | nn.LayerNorm, layer), follows)], 1 + (follows > 0)
     activation = batch_norm.activation(layer)
     return ([Activation(activation)], 1) if activation else ([], 0)
 
 
-def _tail(layers: Sequence[nn.Module]) -> Tail:
+def _follows(layers: Sequence[nn.Module]) -> int:
+    """The activation right after the first of these layers, if there is one."""
+    return batch_norm.activation(layers[1]) if len(layers) > 1 else kernels.NONE
+
+
+def _tail(layers: Sequence[nn.Module], pool: type[nn.Module] = nn.MaxPool2d) -> Tail:
     activation, padding, taken = 0, None, 0
     for layer in layers[:2]:
         if not activation and type(layer) in ACTIVATIONS:
             activation = batch_norm.activation(layer)
-        elif padding is None and _halves(layer):
+        elif padding is None and type(layer) is pool and _halves(cast(nn.MaxPool2d, layer)):
             padding = _number(cast(nn.MaxPool2d, layer).padding)
         else:
             break
@@ -146,16 +167,12 @@ def _tail(layers: Sequence[nn.Module]) -> Tail:
 
 
 def _usual(norm: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether it is of that kind, trains γ and β and keeps running statistics in the usual way."""
-    return (
-        type(norm) is kind and isinstance(norm, batch_norm.BatchNorm)
-        and norm.affine and norm.bias is not None and norm.momentum is not None and norm.track_running_stats
-    )  # fmt: skip
+    return type(norm) is kind and batch_norm.usual(norm)
 
 
-def _halves(layer: nn.Module) -> bool:
-    """Whether it pools windows of 2×2 with stride 2."""
-    if type(layer) is not nn.MaxPool2d or layer.ceil_mode or layer.return_indices:
+def _halves(layer: nn.MaxPool2d) -> bool:
+    """Whether it pools windows of 2×2, or of 2, with stride 2."""
+    if layer.ceil_mode or layer.return_indices:
         return False
     return [_number(n) for n in (layer.kernel_size, layer.stride, layer.dilation)] == [2, 2, 1] and _number(layer.padding) in (0, 1)
 

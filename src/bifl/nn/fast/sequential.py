@@ -1,8 +1,8 @@
 """The fast engine: loss and gradients of an nn.Sequential without autograd, a training step in a few dozen calls.
 
-It takes networks of convolutions, linear layers, batch-norm, GroupNorm, LayerNorm of features, 2×2 max-pooling, tanh and ReLU, with
-or without biases and norms; any other layer among them is left to PyTorch. Gradients go straight into the flat vectors. Against
-PyTorch only rounding differs (tanh by less than 4e-7), and sums are taken in a fixed order.
+It takes networks of convolutions of images or signals, linear layers, batch-norm, GroupNorm, LayerNorm of features, max-pooling by
+2, tanh and ReLU, with or without biases and norms; any other layer among them is left to PyTorch, its norms to `traced`. Gradients
+go straight into the flat vectors. Against PyTorch only rounding differs (tanh by less than 4e-7); sums have a fixed order.
 
 >>> from bifl.nn.models import mnist_cnn
 >>> type(engine_for(mnist_cnn(10), [], [])).__name__, type(engine_for(nn.LSTM(2, 3), [], [])).__name__
@@ -19,10 +19,13 @@ from torch import Tensor, nn
 
 from bifl.nn.compute import Engine, Flat, Loss, PlainEngine, Raw, Slot, overheard
 from bifl.nn.fast import kernels
+from bifl.nn.fast.fused_norm import known
 from bifl.nn.fast.kernels import Array
+from bifl.nn.fast.memory_order import array
 from bifl.nn.fast.norm_steps import NormStep
-from bifl.nn.fast.recognise import ACTIVATIONS, flattened, steps_of
-from bifl.nn.fast.steps import Back, Others, Pass, Step, pixels
+from bifl.nn.fast.recognise import ACTIVATIONS, dimensions, flattened, steps_of
+from bifl.nn.fast.steps import Back, Others, Pass, Step
+from bifl.nn.fast.traced import TracedEngine, hooked
 
 _quiet = np.errstate(all="ignore")  # a training that diverges shows in its loss, and torch would say nothing here either
 
@@ -36,18 +39,18 @@ def engine_for(module: nn.Module, slots: Sequence[Slot], norms: Sequence[nn.Modu
         norms: those of its layers that keep statistics of their inputs.
     """
     plain, layers = PlainEngine(module, slots, norms), flattened(module)
-    tied = any(len(slot.places) > 1 for slot in slots)
-    hooked = any(child._forward_hooks or child._forward_pre_hooks or child._backward_hooks for child in module.modules())
-    if tied or hooked or _shares(layers):  # a gradient is written once, not added, and nobody would call the hooks
+    if any(map(hooked, module.modules())):  # nobody would call the hooks
         return plain
-    steps = steps_of(layers, slots)
-    return plain if all(isinstance(step, Others) for step in steps) else SequentialEngine(steps, plain)
+    tied, steps = any(len(slot.places) > 1 for slot in slots), steps_of(layers, slots)
+    if tied or _shares(layers) or all(isinstance(step, Others) for step in steps):  # here a gradient is written once, not added
+        return TracedEngine(module, slots, norms) if any(map(known, module.modules())) else plain
+    return SequentialEngine(steps, plain, dimensions(layers))
 
 
 def _shares(layers: Sequence[nn.Module]) -> bool:
     """Whether a layer other than an activation, pooling and the like is used twice."""
     again = {layer for number, layer in enumerate(layers) if layer in layers[:number]}
-    return any(type(layer) not in (*ACTIVATIONS, nn.MaxPool2d, nn.Flatten, nn.Dropout) for layer in again)
+    return any(type(layer) not in (*ACTIVATIONS, nn.MaxPool1d, nn.MaxPool2d, nn.Flatten, nn.Dropout) for layer in again)
 
 
 def _slope(scores: Array, labels: Tensor, loss: Loss) -> tuple[float, Array | None]:
@@ -64,8 +67,8 @@ def _slope(scores: Array, labels: Tensor, loss: Loss) -> tuple[float, Array | No
 class SequentialEngine:
     """Computes steps one after the other on a CPU in single precision; leaves all else to the plain engine."""
 
-    def __init__(self, steps: list[Step], plain: PlainEngine) -> None:
-        self.steps, self._plain = steps, plain
+    def __init__(self, steps: list[Step], plain: PlainEngine, dimensions: int) -> None:
+        self.steps, self._plain, self._dimensions = steps, plain, dimensions
         self._places = [slot.places[0] for slot in plain.slots]
         self._norms = [step.norm for step in steps if isinstance(step, NormStep)]
         children = {child for step in steps if isinstance(step, Others) for child in step.children}
@@ -103,7 +106,7 @@ class SequentialEngine:
 
     def _ahead(self, images: Tensor, through: Pass) -> tuple[Array, list[Back]]:
         """(n, classes) scores, and the way back."""
-        x, backs = pixels(images), list[Back]()
+        x, backs = array(images), list[Back]()
         for step in self.steps:
             x, back = step.ahead(x, through)
             backs.append(back)
@@ -111,6 +114,11 @@ class SequentialEngine:
 
     def _takes(self, images: Tensor, *, training: bool) -> bool:
         """Whether it can compute these images, with all batch-norms in training (of more than one image) or all not."""
-        if images.device.type != "cpu" or images.dtype != torch.float32 or images.dim() != 4 or (training and len(images) < 2):
+        if (
+            images.device.type != "cpu"
+            or images.dtype != torch.float32
+            or images.dim() != self._dimensions
+            or (training and len(images) < 2)
+        ):
             return False
         return all(norm.training == training for norm in self._norms)

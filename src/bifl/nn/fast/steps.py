@@ -1,7 +1,8 @@
 """A network's layers as steps over arrays, there and back without autograd: the fast engine's parts.
 
-Images lie as (n, h, w, c) arrays, features as (n, f). A step returns its output and a function for the way back, which may
-overwrite the gradient it is given, and what the step computed. Layers that no loop is written for are left to PyTorch (`Others`).
+Images lie as (n, h, w, c) arrays, signals as (n, t, c), features as (n, f). A step returns its output and a function for the way
+back, which may overwrite the gradient it is given, and what the step computed. Layers that no loop is written for are left to
+PyTorch (`Others`).
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bifl.nn.compute import Place, Slot, placed, write
 from bifl.nn.fast import group_norm, kernels, pooling
 from bifl.nn.fast.batch_norm import Moments
 from bifl.nn.fast.kernels import Array
+from bifl.nn.fast.memory_order import array, pixels, planes, pooled_shape, tensor
+from bifl.nn.fast.traced import Traced
 
 # from the gradient w.r.t. an output to that w.r.t. the input, or None where nobody wants it; writes those w.r.t. the parameters
 Back = Callable[[Array], Array | None]
@@ -66,19 +69,41 @@ class Step(ABC):
         """What the layers make of x, and the way back."""
 
 
-class Convolution(Step):
-    """PyTorch's convolution. Where batch-norm follows, the bias has no effect in training: its gradient is zero."""
-
-    def __init__(self, convolution: nn.Conv2d, *, normed: bool) -> None:
-        assert not isinstance(convolution.padding, str)
-        self._layer, self._normed, self._biased = convolution, normed, convolution.bias is not None
-        (a, b), (c, d), (e, f) = convolution.stride, convolution.padding, convolution.dilation
-        self._how: tuple[Pair, Pair, Pair] = (a, b), (c, d), (e, f)
+class ImageStep(Step):
+    """Some layers of images; a signal is an image of one row."""
 
     def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
         """As `Step` says."""
-        layer, images = self._layer, planes(x)
-        weights = torch.from_numpy(through.value(layer, "weight"))
+        if x.ndim == 4:
+            return self._ahead(x, through)
+        y, through_images = self._ahead(_row(x), through)
+
+        def back(upper: Array) -> Array | None:
+            below = through_images(_row(upper))
+            return None if below is None else below[:, 0]
+
+        return y[:, 0], back
+
+    @abstractmethod
+    def _ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+        """The same for (n, h, w, c) images."""
+
+
+class Convolution(ImageStep):
+    """PyTorch's convolution. Where batch-norm follows, the bias has no effect in training: its gradient is zero."""
+
+    def __init__(self, convolution: nn.Conv1d | nn.Conv2d, *, normed: bool) -> None:
+        assert not isinstance(convolution.padding, str)
+        self._layer, self._normed, self._biased = convolution, normed, convolution.bias is not None
+        (a, b), (c, d), (e, f) = (
+            (1, *convolution.stride)[-2:], (0, *convolution.padding)[-2:], (1, *convolution.dilation)[-2:]
+        )  # fmt: skip
+        self._how: tuple[Pair, Pair, Pair] = (a, b), (c, d), (e, f)
+        self._kernel = (1, *convolution.kernel_size)[-2:]
+
+    def _ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+        layer, images, given = self._layer, planes(x), through.value(self._layer, "weight")
+        weights = torch.from_numpy(given).view(*given.shape[:2], *self._kernel)
         bias = torch.from_numpy(through.value(layer, "bias")) if self._biased else None
         out = pixels(torch.conv2d(images, weights, bias, *self._how, layer.groups))
 
@@ -89,7 +114,7 @@ class Convolution(Step):
                 planes(upper), images, weights, [layer.out_channels], *self._how, False, (0, 0), layer.groups, wanted
             )
             if wanted[1]:
-                through.write(layer, "weight", for_weights.numpy())
+                through.write(layer, "weight", for_weights.numpy().reshape(given.shape))
             if self._biased:
                 through.write(layer, "bias", for_bias.numpy() if biased else 0.0)
             return None if self.first else pixels(below)
@@ -123,18 +148,18 @@ class Dense(Step):
 
 
 class Flatten(Step):
-    """Images as features, in the order of nn.Flatten."""
+    """Images or signals as features, in the order of nn.Flatten."""
 
     def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
         """As `Step` says."""
-        if x.ndim != 4:
-            return x.reshape(len(x), -1), lambda upper: upper.reshape(x.shape)
-        count, height, width, channels = x.shape
+        if x.ndim == 2:
+            return x, lambda upper: upper
+        count, *sides, channels = x.shape
 
         def back(upper: Array) -> Array:
-            return np.ascontiguousarray(upper.reshape(count, channels, height, width).transpose(0, 2, 3, 1))
+            return np.ascontiguousarray(np.moveaxis(upper.reshape(count, channels, *sides), 1, -1))
 
-        return x.transpose(0, 3, 1, 2).reshape(count, -1), back
+        return np.moveaxis(x, -1, 1).reshape(count, -1), back
 
 
 class Activation(Step):
@@ -155,14 +180,13 @@ class Activation(Step):
         return y, back
 
 
-class Pool(Step):
-    """Max-pooling of 2×2 windows."""
+class Pool(ImageStep):
+    """Max-pooling of 2×2 windows, or of pairs."""
 
     def __init__(self, padding: int, *, owns: bool) -> None:
         self._padding, self._owns = padding, owns
 
-    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
-        """As `Step` says."""
+    def _ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
         channels = x.shape[3]
         top = np.empty(pooled_shape(x, self._padding), np.float32)
         pooling.largest(x, np.ones(channels, np.float32), self._padding, top)
@@ -176,24 +200,21 @@ class Pool(Step):
 
 
 class GroupNorm(Step):
-    """GroupNorm, or LayerNorm over the features of a row."""
+    """GroupNorm, or LayerNorm over the features of a row, and an activation or none."""
 
-    def __init__(self, norm: nn.GroupNorm | nn.LayerNorm) -> None:
-        self._norm, self._groups = norm, norm.num_groups if isinstance(norm, nn.GroupNorm) else 1
+    def __init__(self, norm: nn.GroupNorm | nn.LayerNorm, activation: int) -> None:
+        self._norm, self._activation, self._groups = norm, activation, norm.num_groups if isinstance(norm, nn.GroupNorm) else 1
 
     def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
         """As `Step` says."""
-        flat, y = x.reshape(len(x), -1, x.shape[-1]), np.empty_like(x)
         gamma, beta = through.value(self._norm, "weight"), through.value(self._norm, "bias")
-        mean, deviation = np.empty((len(x), self._groups)), np.empty((len(x), self._groups))
-        group_norm.normalise(flat, gamma, beta, self._norm.eps, y.reshape(flat.shape), mean, deviation)
+        y, grouped = group_norm.ahead(x, gamma, beta, self._groups, self._norm.eps, self._activation)
 
         def back(upper: Array) -> Array:
-            for_gamma, for_beta = np.empty_like(gamma), np.empty_like(beta)
-            group_norm.denormalise(upper.reshape(flat.shape), flat, gamma, mean, deviation, for_gamma, for_beta)
+            below, (for_gamma, for_beta) = group_norm.back(upper, x, y, gamma, grouped)
             through.write(self._norm, "weight", for_gamma)
             through.write(self._norm, "bias", for_beta)
-            return upper
+            return below
 
         return y, back
 
@@ -203,7 +224,8 @@ class Others(Step):
 
     def __init__(self, layers: Sequence[nn.Module], slots: Sequence[Slot]) -> None:
         children = {child for layer in layers for child in layer.modules()}
-        self.layers, self.children = list(layers), children
+        self.children = children
+        self._layers = [Traced(layer) for layer in layers]
         self._slots = [slot for slot in slots if slot.places[0][0] in children]
         self._changes_its_input = any(getattr(child, "inplace", False) for child in children)
 
@@ -215,7 +237,7 @@ class Others(Step):
         given = given.requires_grad_(wanted and not self.first)
         with torch.set_grad_enabled(wanted):
             out = given.clone() if self._changes_its_input else given
-            for layer in self.layers:
+            for layer in self._layers:
                 out = layer(out)
 
         def back(upper: Array) -> Array | None:
@@ -229,36 +251,11 @@ class Others(Step):
         return array(out.detach()), back
 
 
+def _row(signal: Array) -> Array:
+    """(n, 1, t, c); reshaped, as a new axis of stride 0 would hide from PyTorch that channels are last."""
+    return signal.reshape(len(signal), 1, *signal.shape[1:])
+
+
 def _held(layer: nn.Module, attribute: str) -> Array:
     found: Array = getattr(layer, attribute).detach().numpy()
     return found
-
-
-def planes(pixels: Array) -> Tensor:
-    """(n, c, h, w) tensor of the same memory."""
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2)
-
-
-def pixels(planes: Tensor) -> Array:
-    """(n, h, w, c) array, of the same memory if it lies that way."""
-    found: Array = planes.permute(0, 2, 3, 1).contiguous().numpy()
-    return found
-
-
-def tensor(x: Array) -> Tensor:
-    """What PyTorch's layers take."""
-    return planes(x) if x.ndim == 4 else torch.from_numpy(x)
-
-
-def array(x: Tensor) -> Array:
-    """The inverse of `tensor`."""
-    if x.dim() == 4:
-        return pixels(x)
-    found: Array = x.contiguous().numpy()
-    return found
-
-
-def pooled_shape(x: Array, padding: int) -> tuple[int, int, int, int]:
-    """Of (n, h, w, c) pixels in windows of 2×2."""
-    count, height, width, channels = x.shape
-    return count, (height + 2 * padding) // 2, (width + 2 * padding) // 2, channels
