@@ -16,6 +16,8 @@ from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from tests.commands import bifl as command
 
+ARRAYS = "x = np.zeros((4, 2), np.float32); y = np.arange(4)"
+
 
 @pytest.mark.parametrize(
     ("body", "kind", "sentence"),
@@ -35,6 +37,50 @@ from tests.commands import bifl as command
             "@partition\ndef mine():\n    return lambda *_: [np.array([0, 10**6])] * 10",
             "partition",
             r"\(labels, clients, generator, ",
+        ),
+        (
+            "@dataset\ndef mine():\n    return open('/nowhere')",
+            "dataset",
+            r"Dataset\(images.*FileNotFoundError: .* \(mine.py, line 6\)",
+        ),
+        ("@dataset\ndef mine(path):\n    return 3", "dataset", "whose arguments all have defaults .* missing 1 required"),
+        (
+            f"@dataset\ndef mine():\n    {ARRAYS}\n    return Dataset(x, y, x, y, None, 0.0, 1.0)",
+            "dataset",
+            "classes must be from 1",
+        ),
+        (
+            f"@dataset\ndef mine():\n    {ARRAYS}\n    return Dataset(x, y, x, y, 4, None, 1.0)",
+            "dataset",
+            "mean must be a finite num",
+        ),
+        (f"@dataset\ndef mine():\n    {ARRAYS}\n    return Dataset(x, y, x, y, 4, 0.0, 0.0)", "dataset", "std must be .* above 0"),
+        (
+            f"@dataset\ndef mine():\n    {ARRAYS}\n    return Dataset(x, y, x, y, 4, (0, 0, 0), 1.0)",
+            "dataset",
+            "each of the 2 chan",
+        ),
+        (f"@dataset\ndef mine():\n    {ARRAYS}\n    return Dataset(x, y, x[:, :1], y, 4, 0.0, 1.0)", "dataset", "test inputs are"),
+        (
+            f"@dataset\ndef mine():\n    {ARRAYS}\n    return Dataset(x, y, x, y, 4, 0.0, 1.0, y[1:])",
+            "dataset",
+            "users must be a name",
+        ),
+        (
+            "@partition\ndef mine(labels, clients, generator, users):\n    return []",
+            "partition",
+            "returns the one that deals, .* missing 4",
+        ),
+        ("@partition\ndef mine():\n    return 3", "partition", r"\(labels, clients, generator, users\) .* returned a int"),
+        (
+            "@partition\ndef mine():\n    return lambda labels: []",
+            "partition",
+            "a partition is a function .* takes 1 positional argument",
+        ),
+        (
+            "@partition\ndef mine():\n    return lambda *_: 1 / 0",
+            "partition",
+            "ZeroDivisionError: division by zero .*mine.py, line 6",
         ),
     ],
 )

