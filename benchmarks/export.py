@@ -3,9 +3,9 @@
     python benchmarks/export.py MODEL           sizes and the latency of one image; MODEL is a run's model of mnist_cnn
     python benchmarks/export.py MODEL mnist     the classes of all test images: onnxruntime and C beside PyTorch
     python benchmarks/export.py gemv            the fully connected layer of femnist_cnn, bits against floats
-    python benchmarks/export.py har FILE.npz    har_cnn, trained for a moment; 500 windows of sensors on an emulated Cortex-M4
+    python benchmarks/export.py MODEL har FILE.npz   500 windows of UCI HAR on an emulated Cortex-M4; MODEL is one of har_cnn
 
-Every figure of time is a ratio: all candidates take turns within one run, and the quickest turn of each counts.
+Every figure of time is a ratio: all candidates take turns within one run; of each the quickest turn counts, and the median one.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from bifl.data.datasets import dataset
-from bifl.export import c_program, device
+from bifl.export import device
 from bifl.export.c_model import Code, generate, header, source
 from bifl.export.c_stages import Normalisation
 from bifl.export.graph import trace
 from bifl.export.model import Model
 from bifl.nn.binarize import binarize, layers_of
-from bifl.nn.models import femnist_cnn, har_cnn
+from bifl.nn.models import femnist_cnn
 
 FLAGS = ["-std=c99", "-O3", "-march=native", "-ffp-contract=off", "-shared", "-fPIC"]
+ARM_FLAGS = ["-std=c99", "-mcpu=cortex-m4", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16", "-O2", "-ffp-contract=off"]
 TURNS = 200
 Candidate = Callable[[], object]
 
@@ -59,20 +62,28 @@ def caller(built: ctypes.CDLL, code: Code, raw: np.ndarray[tuple[int, ...], np.d
     return call
 
 
-def quickest(candidates: dict[str, tuple[Candidate, int]]) -> dict[str, float]:
-    """Seconds of one call: turn after turn, and of each the quickest."""
-    best = dict.fromkeys(candidates, float("inf"))
+class Times(NamedTuple):
+    """Seconds of one call."""
+
+    best: float
+    median: float
+
+
+def turns(candidates: dict[str, tuple[Candidate, int]]) -> dict[str, Times]:
+    """Turn after turn, each candidate's calls."""
+    taken: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(TURNS):
         for name, (call, calls) in candidates.items():
             began = time.perf_counter()
             call()
-            best[name] = min(best[name], (time.perf_counter() - began) / calls)
-    return best
+            taken[name].append((time.perf_counter() - began) / calls)
+    return {name: Times(min(times), median(times)) for name, times in taken.items()}
 
 
-def report(best: dict[str, float], unit: str) -> None:
-    for name, seconds in best.items():
-        print(f"{name:44} {seconds * 1e6:9.1f} µs   {seconds / best[unit]:5.2f} × {unit}")
+def report(times: dict[str, Times], unit: str) -> None:
+    for name, (best, middle) in times.items():
+        ratios = f"{best / times[unit].best:5.2f} × (median {middle / times[unit].median:.2f} ×) {unit}"
+        print(f"{name:28} best {best * 1e6:7.1f} µs, median {middle * 1e6:7.1f}   {ratios}")
 
 
 def repeated(call: Candidate, times: int) -> Candidate:
@@ -104,7 +115,7 @@ def latency(path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         for name, text in device.files(model, module, code, model.shape).items():
             (Path(folder) / name).write_text(text)
-        best = quickest(
+        times = turns(
             {
                 "C": (caller(library(Path(folder), "model"), code, raw, 10), 10),
                 "onnxruntime, packed": (repeated(lambda: sessions[0].run(None, {"input": raw}), 10), 10),
@@ -112,7 +123,7 @@ def latency(path: Path) -> None:
                 "PyTorch": (repeated(lambda: module(device.normalised(model, tensor)), 5), 5),
             }
         )
-    report(best, "C")
+    report(times, "C")
 
 
 def agreement(path: Path, name: str) -> None:
@@ -155,7 +166,7 @@ def gemv() -> None:
         (Path(folder) / "model.h").write_text(header(code, "linear3"))
         (Path(folder) / "model.c").write_text(source(code, "linear3"))
         bits = caller(library(Path(folder), "layer"), code, raw, 1)
-        report(quickest({"bits, C": (bits, 1), "floats, PyTorch's GEMV": (lambda: torch.mv(floats, vector), 1)}), "bits, C")
+        report(turns({"bits, C": (bits, 1), "floats, PyTorch's GEMV": (lambda: torch.mv(floats, vector), 1)}), "bits, C")
     whole = generate(trace(signed(femnist_cnn(62)), (1, 28, 28)), Normalisation("uint8_t", 255.0, (0.0,), (1.0,)))
     print(f"femnist_cnn: {whole.flash:,} bytes of flash, {whole.ram:,} of RAM")
 
@@ -168,59 +179,30 @@ def signed(module: nn.Module) -> nn.Module:
     return module.eval()
 
 
-def trained(signals: torch.Tensor, labels: torch.Tensor, epochs: int = 2) -> nn.Module:
-    """har_cnn with binary weights, trained with a straight-through sign."""
-    torch.manual_seed(0)
-    module = binarize(har_cnn(int(labels.max()) + 1))
-    optimiser = torch.optim.Adam(module.parameters(), 0.005)
-    for _ in range(epochs):
-        for batch in torch.randperm(len(signals)).split(64):  # type: ignore[no-untyped-call]
-            loss = nn.functional.cross_entropy(module(signals[batch]), labels[batch])
-            optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-    for layer in module.modules():
-        if isinstance(layer, (nn.Conv1d, nn.Linear)):
-            for attribute in [name for name in ("weight", "bias") if nn.utils.parametrize.is_parametrized(layer, name)]:
-                nn.utils.parametrize.remove_parametrizations(layer, attribute)
-    return module.eval()
-
-
-def har(path: Path) -> None:
+def har(path: Path, windows: Path) -> None:
     """500 test windows on qemu's mps2-an386, beside PyTorch."""
-    arrays = np.load(path)
-    test = arrays["split"] == 1
-    signals, labels = arrays["signals"].astype(np.float32), arrays["labels"]
-    mean, std = signals[~test].mean((0, 2)), signals[~test].std((0, 2))
-    scaled = torch.from_numpy((signals - mean[:, None]) / std[:, None])
-    module = trained(scaled[~test], torch.from_numpy(labels[~test]))
-    chosen = np.flatnonzero(test)[:: max(1, test.sum() // 500)][:500]
-    with torch.no_grad():
-        wanted = module(scaled[chosen])
-    how = Normalisation("float", 1.0, tuple(mean.tolist()), tuple(std.tolist()))
-    code = generate(trace(module, (9, 128)), how)
-    print(f"har_cnn: {code.flash:,} bytes of flash, {code.ram:,} of RAM")
+    model = Model.read(path, trust=True)
+    module, data = model.module().eval(), dataset.make("uci_har", {"path": str(windows)})
+    chosen = np.linspace(0, len(data.test_images) - 1, 500).astype(int)
+    raw, labels = np.ascontiguousarray(data.test_images[chosen], np.float32), np.asarray(data.test_labels)[chosen]
+    answers = device.outputs(model, module, raw).argmax(1).numpy()
+    code = device.generated(model, module, model.shape, path)
+    print(f"har_cnn: {code.flash:,} bytes of constants, {code.ram:,} of RAM")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        vectors = c_program.Vectors(signals[chosen[:3]].reshape(3, -1), wanted[:3].numpy())
-        files = {"model.h": header(code, "har_cnn"), "model.c": source(code, "har_cnn"), "board.c": c_program.BOARD}
-        files |= {
-            "main.c": c_program.main(code, vectors, "har_cnn"),
-            "board.ld": c_program.LINKER,
-            "Makefile": c_program.makefile([]),
-        }
-        for file, text in files.items():
+        for file, text in device.files(model, module, code, model.shape).items():
             (folder / file).write_text(text)
         subprocess.run(["make", "-s", "predict", "predict.elf"], cwd=folder, check=True)
-        counts = [instructions(folder, signals[chosen[:count]]) for count in (1, 2)]
-        found = np.array(emulated(folder, signals[chosen]), np.int64)
-        sections = subprocess.run(["arm-none-eabi-size", "predict.elf"], cwd=folder, capture_output=True, text=True, check=True)
-    answers = wanted.argmax(1).numpy()
-    right = [(given == labels[chosen]).mean() for given in (answers, found)]
-    print(f"accuracy on 500 windows: PyTorch {right[0]:.1%}, Cortex-M4 {right[1]:.1%}")
-    print(f"other class than PyTorch: {(found != answers).sum()} of {len(chosen)}")
+        counts = [instructions(folder, raw[:count]) for count in (1, 2)]
+        found = np.array(emulated(folder, raw), np.int64)
+        object_file = ["arm-none-eabi-gcc", *ARM_FLAGS, "-c", "model.c"]
+        subprocess.run(object_file, cwd=folder, check=True)
+        sections = subprocess.run(["arm-none-eabi-size", "model.o"], cwd=folder, capture_output=True, text=True, check=True)
+    right = [(given == labels).mean() for given in (answers, found)]
+    print(f"accuracy on {len(raw)} windows: PyTorch {right[0]:.1%}, Cortex-M4 {right[1]:.1%}")
+    print(f"other class than PyTorch: {(found != answers).sum()} of {len(raw)}")
     print(f"instructions per window: {counts[1] - counts[0]:,}")
-    print(sections.stdout)
+    print(f"model.c, code and constants:\n{sections.stdout}")
 
 
 def board(folder: Path, *more: str) -> list[str]:
@@ -250,8 +232,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["gemv"]:
             gemv()
-        case ["har", file]:
-            har(Path(file))
+        case [file, "har", windows]:
+            har(Path(file), Path(windows))
         case [file, name]:
             agreement(Path(file), name)
         case [file]:

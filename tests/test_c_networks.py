@@ -97,6 +97,32 @@ def test_c_computes_what_pytorch_does(
     np.testing.assert_allclose(found, wanted, atol=2e-5 * max(1, np.abs(wanted).max()))
 
 
+@needs("cc", "make")
+@pytest.mark.parametrize("kind", ["binary", "ternary"])
+@pytest.mark.parametrize(("width", "kernel", "dilation"), [(8, 3, 1), (37, 3, 1), (16, 5, 1), (19, 3, 2)])
+def test_rows_of_lanes_give_the_same_bits_as_single_pixels(
+    tmp_path: Path, kind: str, width: int, kernel: int, dilation: int
+) -> None:
+    torch.manual_seed(width)
+    channels, padding = (3, 1) if width % 2 else (4, 2)
+    convolution = nn.Conv2d(channels, 5, kernel, 1, padding, dilation)
+    pooled = [convolution, nn.BatchNorm2d(5), nn.MaxPool2d(2), nn.Tanh()]
+    features = nn.Sequential(*pooled, nn.Flatten()).eval()(torch.zeros(1, channels, 9, width)).shape[1]
+    module = scattered(nn.Sequential(*pooled, nn.Flatten(), nn.Linear(features, 3)))
+    if kind == "ternary":
+        convolution.weight.data[torch.rand_like(convolution.weight) < 0.3] = 0
+    inputs = np.random.default_rng(0).normal(size=(3, channels, 9, width)).astype(np.float32)
+    wanted = scores(module, inputs)
+    write(tmp_path, generate(trace(module, (channels, 9, width)), PLAIN, classifies=False), inputs, wanted)
+    assert "add_signs_to_lanes(sums" in (tmp_path / "model.c").read_text()
+    found = []
+    for wide in (0, 1):
+        make(tmp_path, "-B", f"CFLAGS={SANITIZED} -ffp-contract=off -DMODEL_WIDE={wide}", "predict")
+        found.append(predict(tmp_path, inputs))
+    assert found[0] == found[1]
+    np.testing.assert_allclose(numbers(found[1]), wanted, atol=2e-5 * max(1, np.abs(wanted).max()))
+
+
 @pytest.mark.parametrize(
     ("layer", "sentence"),
     [

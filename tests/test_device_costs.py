@@ -11,8 +11,8 @@ from tests.exports import saved
 
 def test_summary_counts_flash_memory_and_operations(here: Run) -> None:
     shown = " ".join(here("summary", "mnist_cnn").stdout.split())
-    assert "conv2 + norm2 + pool2 + tanh2 448 B 16.3 kB 454,720 3,136" in shown  # 14·14·16·144 additions, and a norm
-    assert "all 11.7 kB 17.1 kB 659,670 15,790" in shown
+    assert "conv2 + norm2 + pool2 + tanh2 448 B 16.3 kB 452,368 784" in shown  # 14·14·16·144 additions, 7·7·16 norms
+    assert "all 11.7 kB 17.1 kB 647,910 4,030" in shown
 
 
 def test_summary_takes_the_shape_of_an_input(here: Run) -> None:
@@ -23,6 +23,6 @@ def test_summary_takes_the_shape_of_an_input(here: Run) -> None:
 
 def test_inspect_counts_the_same_of_a_model(here: Run, tmp_path: Path) -> None:
     saved(tmp_path / "model", "mnist_cnn", binary)
-    assert "all 11.7 kB 17.1 kB 659,670 15,790" in " ".join(here("inspect", tmp_path / "model").stdout.split())
+    assert "all 11.7 kB 17.1 kB 647,910 4,030" in " ".join(here("inspect", tmp_path / "model").stdout.split())
     saved(tmp_path / "older", "mnist_cnn", binary, shape=())
     assert "does not say what one input looks like" in " ".join(here("inspect", tmp_path / "older").stdout.split())

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bifl.core.forward import binary
 from bifl.experiment.settings import Experiment, pairs
 from bifl.paper import values
 from bifl.report import charts
@@ -22,6 +23,7 @@ from bifl.report.summary import settings
 from bifl.runs.record import Record
 from bifl.show.plot import PALETTE
 from tests.commands import Run, refused
+from tests.exports import saved
 
 ROUNDS = 30
 
@@ -232,3 +234,18 @@ def test_an_algorithm_of_ones_own_is_shown_without_its_folder(tmp_path: Path) ->
 
 
 # ---- in a browser ----------------------------------------------------------------------------------------------------
+
+
+def test_a_trained_model_stands_with_what_it_costs_on_a_device(tmp_path: Path) -> None:
+    saved(tmp_path / "model", "mnist_cnn", binary)
+    (setting,) = settings([result()._replace(name=str(tmp_path)), result("algorithm=fedavg")])
+    page = " ".join(render([setting]).split())
+    assert "On a device" in page
+    assert '<td class="first main">11.7 </td> <td class="main">17.1 </td> <td class="first">647,910</td> <td>4,030</td>' in page
+    saved(tmp_path / "model", "mnist_cnn", binary, shape=(1, 9, 9))
+    assert "no C: it does not take inputs of shape (1, 9, 9)" in render([setting])
+    (tmp_path / "model").write_bytes(b"something else")
+    told = render([setting])
+    assert "no C: its file cannot be read" in told
+    assert str(tmp_path) not in told.partition("On a device")[2].partition("Inside a run")[0]
+    assert "On a device" not in render(settings([result()]))

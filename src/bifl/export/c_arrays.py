@@ -72,13 +72,15 @@ class Packed(NamedTuple):
 
 
 def pack(stage: Stage, name: str) -> Packed:
-    """The constants of a stage with a dot: ϑ is part of the scale, so that the weights are bits."""
+    """The constants of a stage with a dot: ϑ is part of the scale, so that the weights are bits; no scale is negative."""
     dot, scale, shift = stage.dot, stage.scale, stage.shift
     assert dot is not None
     assert scale is not None
     assert shift is not None
     outputs = len(dot.weight)
-    groups = dot.weight.reshape(dot.groups, outputs // dot.groups, -1)
+    flip = np.where(scale < 0, np.float32(-1), np.float32(1))
+    groups = (dot.weight * flip[:, None, None, None]).reshape(dot.groups, outputs // dot.groups, -1)
+    scale = np.abs(scale)
     signs = signs_of(groups)
     if signs is None:
         weights = [Array(f"{name}_weights", np.ascontiguousarray(groups.transpose(0, 2, 1)).astype(np.float32))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bifl.export.c_rows import ROWS
+
 SIGNS = """\
 /* Adds eight inputs to sums[o], each as +x or -x: bits shift to shift + 7 of bits[o] are their signs, 1 for -, as in a float.
    There is no multiplication, and both ways add in the same order, so that all processors get the same bits. */
@@ -24,6 +26,21 @@ static inline void add_eight(float *restrict sums, const uint32_t *restrict bits
     for (int o = 0; o < outputs; o++) {
         const uint32_t word = bits[o] << (24 - shift);
         sums[o] += SUM_OF_EIGHT(x);
+    }
+}
+
+/* The same for the 32 inputs of whole words: sums are read and written once for all of them. */
+static inline void add_words(float *restrict sums, const uint32_t *restrict bits, const float *restrict x, int outputs)
+{
+    for (int o = 0; o < outputs; o++) {
+        uint32_t word = bits[o] << 24;
+        float sum = sums[o] + SUM_OF_EIGHT(x);
+        word = bits[o] << 16;
+        sum += SUM_OF_EIGHT(x + 8);
+        word = bits[o] << 8;
+        sum += SUM_OF_EIGHT(x + 16);
+        word = bits[o];
+        sums[o] = sum + SUM_OF_EIGHT(x + 24);
     }
 }
 #else /* no vectors: all 16 sums of four inputs once, then two of them looked up per output */
@@ -65,35 +82,14 @@ static inline void add_rest(float *restrict sums, const uint32_t *restrict bits,
 static inline void add_signs(float *restrict sums, const uint32_t *restrict bits, const float *restrict x, int inputs, int outputs)
 {
     int i = 0;
+#if MODEL_WIDE
+    for (; i + 32 <= inputs; i += 32)
+        add_words(sums, bits + i / 32 * outputs, x + i, outputs);
+#endif
     for (; i + 8 <= inputs; i += 8)
         add_eight(sums, bits + i / 32 * outputs, i % 32, x + i, outputs);
     add_rest(sums, bits + i / 32 * outputs, i % 32, x + i, inputs - i, outputs);
 }
-"""
-
-FOUR = """\
-#if MODEL_WIDE
-/* The same for four pixels, whose inputs and sums follow each other: the weights are unpacked once for all of them. */
-static inline void add_signs_to_four(float *restrict sums, const uint32_t *restrict bits, const float *restrict x, int inputs,
-                                     int outputs)
-{
-    float *restrict second = sums + outputs, *restrict third = second + outputs, *restrict fourth = third + outputs;
-    int i = 0;
-    for (; i + 8 <= inputs; i += 8) {
-        const uint32_t *restrict words = bits + i / 32 * outputs;
-        const float *restrict eight = x + i;
-        for (int o = 0; o < outputs; o++) {
-            const uint32_t word = words[o] << (24 - i % 32);
-            sums[o] += SUM_OF_EIGHT(eight);
-            second[o] += SUM_OF_EIGHT(eight + inputs);
-            third[o] += SUM_OF_EIGHT(eight + 2 * inputs);
-            fourth[o] += SUM_OF_EIGHT(eight + 3 * inputs);
-        }
-    }
-    for (int p = 0; p < 4; p++)
-        add_rest(sums + p * outputs, bits + i / 32 * outputs, i % 32, x + p * inputs + i, inputs - i, outputs);
-}
-#endif
 """
 
 PRODUCTS = """\
@@ -230,6 +226,6 @@ static inline void divide(float *v, float by, int count)
 """
 
 IN_ORDER = {
-    "signs": SIGNS, "four": FOUR, "products": PRODUCTS, "window": WINDOW, "fill": FILL, "scale": SCALE, "max": MAX, "mean": MEAN,
+    "signs": SIGNS, "products": PRODUCTS, "window": WINDOW, "rows": ROWS, "fill": FILL, "scale": SCALE, "max": MAX, "mean": MEAN,
     "tanh": TANH, "relu": RELU, "gelu": GELU, "gelu_tanh": GELU_TANH,
 }  # fmt: skip

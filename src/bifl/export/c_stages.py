@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bifl.export.c_arrays import Array, Packed, affine_arrays, number, pack
+from bifl.export.c_rows import in_rows, of_rows
 from bifl.export.operations import Affine, Pool, Shape
 from bifl.export.stages import Pointwise, Stage, in_place
 
@@ -129,18 +130,21 @@ class _Body:
             "    float *pixel = out;",
             f"    for (int y = 0; y < {height}; y++)",
             f"        for (int x = 0; x < {width}; x++, pixel += {step}) {{",
+            *(f"        {line}" for line in inner),
+            "        }",
         ]
-        return [*lines, *(line if line.startswith("#") else f"        {line}" for line in inner), "        }", *rest]
+        if self._packed is not None and in_rows(stage, self._packed.kind):
+            self._kernels.add("rows")
+            lines = ["#if MODEL_WIDE", *of_rows(self._name, stage, self._packed), "#else", *lines, "#endif"]
+        return lines + rest
 
     def _pooled(self, pool: Pool, to: str, y: str, x: str) -> list[str]:
         """A pooled pixel: the windows' pixels one after the other, none of them stored."""
         stage, channels = self._stage, self._stage.inner.channels
         start = "-FLT_MAX" if pool.name == "max" else "0.0f"
         self._kernels |= {"fill", pool.name}
-        together, end = self._together(pool, to, y, x) if self._four_pixels(pool) else ([], [])
         lines = [
             f"    fill({to}, {start}, {channels});",
-            *together,
             f"    for (int v = 0; v < {pool.size[0]}; v++)",
             f"        for (int u = 0; u < {pool.size[1]}; u++) {{",
             f"            const int row = {_coordinate(y, 'v', pool, 0)}, column = {_coordinate(x, 'u', pool, 1)};",
@@ -151,40 +155,12 @@ class _Body:
             values = f"in + (row * {stage.inner.width} + column) * {channels}"
         else:
             values = self._sums()
-            lines += [f"        {line}" for line in self._pixel(values, "row", "column", stage.before)]
-        lines += [f"            {_POOLING[pool.name]}({to}, {values}, {channels});", "        }", *end]
+            at = (values, "row", "column")
+            pixel = self._added(*at) if stage.scaled_after else self._pixel(*at, stage.before)
+            lines += [f"        {line}" for line in pixel]
+        lines += [f"            {_POOLING[pool.name]}({to}, {values}, {channels});", "        }"]
+        lines += [self._scaled(to)] if stage.scaled_after else []
         return lines + self._mean(pool, to)
-
-    def _four_pixels(self, pool: Pool) -> bool:
-        """Whether a pooled pixel is made of four that may be computed together."""
-        dot, packed = self._stage.dot, self._packed
-        simple = dot is not None and dot.groups == 1 and not in_place(self._stage) and packed is not None and packed.kind != "real"
-        return simple and pool.size == (2, 2) and not self._checks(pool)
-
-    def _together(self, pool: Pool, to: str, y: str, x: str) -> tuple[list[str], list[str]]:
-        """The four pixels of a window at once, for processors with vectors; what stands around the other way to do it."""
-        dot, packed, channels = self._stage.dot, self._packed, self._stage.inner.channels
-        assert dot is not None
-        assert packed is not None
-        self._kernels |= {"four", "signs", "window", "scale"}
-        inputs = dot.weight[0].size
-        rows, columns = _coordinate(y, "p / 2", pool, 0), _coordinate(x, "p % 2", pool, 1)
-        lines = [
-            "#if MODEL_WIDE",
-            f"    float windows[4 * {inputs}], sums[4 * {channels}];",
-            "    (void)scratch;",
-            "    for (int p = 0; p < 4; p++)",
-            f"        take_window(windows + p * {inputs}, in, &{self._name}_window, {rows}, {columns});",
-            f"    fill(sums, 0.0f, 4 * {channels});",
-            *(f"    add_signs_to_four(sums, {array.name}, windows, {inputs}, {channels});" for array in packed.weights),
-            "    for (int p = 0; p < 4; p++) {",
-            f"        scale_and_shift(sums + p * {channels}, {self._name}_scale, {self._name}_shift, {channels});",
-            *(f"    {line}" for line in self._pointwise(self._stage.before, f"sums + p * {channels}", channels)),
-            f"        {_POOLING[pool.name]}({to}, sums + p * {channels}, {channels});",
-            "    }",
-            "#else",
-        ]
-        return lines, ["#endif"]
 
     def _checks(self, pool: Pool) -> list[str]:
         """What tells pixels outside of the map, where windows reach over its edge."""
@@ -229,11 +205,16 @@ class _Body:
             value = f"in[{at}] + other[{at}]" if stage.kind == "add" else f"in[{at}]"
             lines = [f"    for (int c = 0; c < {channels}; c++)", f"        ({to})[c] = {value};"]
             return lines + self._pointwise(before, to, channels)
-        assert self._packed is not None
-        self._kernels |= {"fill", "scale"}
-        lines = [f"    fill({to}, 0.0f, {channels});", *self._dot(to, row, column)]
-        lines.append(f"    scale_and_shift({to}, {self._name}_scale, {self._name}_shift, {channels});")
-        return lines + self._pointwise(before, to, channels)
+        return [*self._added(to, row, column), self._scaled(to), *self._pointwise(before, to, channels)]
+
+    def _added(self, to: str, row: str, column: str) -> list[str]:
+        """One pixel's sums, not yet scaled."""
+        self._kernels.add("fill")
+        return [f"    fill({to}, 0.0f, {self._stage.inner.channels});", *self._dot(to, row, column)]
+
+    def _scaled(self, to: str) -> str:
+        self._kernels.add("scale")
+        return f"    scale_and_shift({to}, {self._name}_scale, {self._name}_shift, {self._stage.inner.channels});"
 
     def _dot(self, to: str, row: str, column: str) -> list[str]:
         """The sums of one pixel, group by group."""

@@ -45,7 +45,10 @@ def trace(module: nn.Module, input_shape: tuple[int, ...]) -> list[Operation]:
         raise Unsupported(f"its code cannot be traced, it decides by what it computes ({_line(error)})") from error
     traced.graph.eliminate_dead_code()
     device = next((tensor.device for tensor in module.parameters()), torch.device("cpu"))
-    ShapeProp(traced).propagate(torch.zeros(1, *input_shape, device=device))
+    try:
+        ShapeProp(traced).propagate(torch.zeros(1, *input_shape, device=device))
+    except (RuntimeError, ValueError, IndexError) as error:  # in a file that somebody edited
+        raise Unsupported(f"it does not take inputs of shape {input_shape}") from error
     return _Reader(traced, module).read()
 
 

@@ -1,9 +1,7 @@
 """The trained model as a product: one packed file, one bit per binary weight, the reals beside it.
 
-File: magic "BIFLMODL", a JSON header (its length before it as 4 bytes, little-endian), one message of the wire with the
-weights, the network's constants as float32 if there are any (the header's "constants" says how many), and the CRC-32 of all that.
-A network from a user's own file is named `file.py:name`, without its folder; reading such a model runs that file, if the caller
-trusts it, from the folder of the model or from the current one.
+For the file's format see `bifl.codec.model_file`. A network from a user's own file is named `file.py:name`, without its folder;
+reading such a model runs that file, if the caller trusts it, from the folder of the model or from the current one.
 
 >>> import bifl
 >>> network = bifl.load("runs/first/model")  # doctest: +SKIP
@@ -11,11 +9,6 @@ trusts it, from the folder of the model or from the current one.
 
 from __future__ import annotations
 
-import json
-import struct
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -27,14 +20,16 @@ from torch import nn
 
 from bifl import codec
 from bifl.codec.header import PACKED
+from bifl.codec.model_file import MAGIC, embedded, parts, reading, whole
 from bifl.core import BINARY, FLOAT32, TERNARY, Message, Public
 from bifl.core.forward import FORWARDS, Forward, real
 from bifl.core.layout import Layout
 from bifl.core.message import Floats
 from bifl.data.inputs import BYTES, FLOATS, TOKENS, Dataset, Scale
-from bifl.errors import BiflError, DataError, Untrusted
+from bifl.errors import DataError, Untrusted
 from bifl.experiment.choices import Choice, chosen, from_mapping
-from bifl.files import parse_json, write_atomic, writing
+from bifl.experiment.objects import GIVEN, Net, model_name
+from bifl.files import write_atomic, writing
 from bifl.nn.models import model
 from bifl.nn.network import Network
 from bifl.registry import Registry, short, without_folder
@@ -42,10 +37,9 @@ from bifl.tasks import task
 from bifl.training.evaluation import evaluate_all
 from bifl.training.samples import Samples
 
-MAGIC = b"BIFLMODL"
+__all__ = ["MAGIC", "MOST_VALUES", "Model", "embedded", "load"]
 MOST_VALUES = 2**24  # of one input
 MOST_CHANNELS = 2**24
-_NUMBER = struct.Struct("<I")
 
 
 _USUAL = Choice("classification")
@@ -104,10 +98,7 @@ class Model:
         facts |= {"inputs": self.inputs} if self.inputs != BYTES else {}
         facts |= {"task": {"name": without_folder(self.task.name), **self.task.parameters}} if self.task != _USUAL else {}
         facts |= {"input": self.shape} if self.shape else {}
-        header = json.dumps(facts).encode()
-        message = codec.encode(self.message, codec.Context(self.layout(), self.message.round))
-        body = MAGIC + _NUMBER.pack(len(header)) + header + message + self.constants.astype("<f4").tobytes()
-        return body + _NUMBER.pack(zlib.crc32(body))
+        return whole(facts, codec.encode(self.message, codec.Context(self.layout(), self.message.round)), self.constants)
 
     def save(self, path: str | Path) -> int:
         """Write the file; its size in bytes."""
@@ -117,12 +108,13 @@ class Model:
         return len(data)
 
     @classmethod
-    def read(cls, path: str | Path, trust: bool = False) -> Model:
+    def read(cls, path: str | Path, trust: bool = False, network: Net | None = None) -> Model:
         """Read a model file.
 
         Args:
             path: of the file.
             trust: whether to run the Python file that it names, if it does.
+            network: its network, where that was given to `bifl.simulate` as an object.
 
         Raises:
             DataError: it is not a model file, or damaged.
@@ -132,15 +124,20 @@ class Model:
             data = Path(path).read_bytes()
         except OSError as error:
             raise DataError(f"cannot read model '{path}': {error.strerror}") from error
-        with _reading(path):
-            facts, message, constants = _parts(data)
+        with reading(path):
+            facts, message, constants = parts(data)
             choice = from_mapping(facts["model"])
             goal = from_mapping(facts["task"]) if "task" in facts else _USUAL
+        if network is not None:
+            choice = Choice(model_name(network))
+        elif choice.name.startswith(GIVEN) and choice.name not in model.names():
+            name = choice.name.removeprefix(GIVEN)
+            raise DataError(f"the network of '{path}' was given as an object, {name}: give it again, bifl.load(path, model=…)")
         if ":" in choice.name:
             choice = _vouched(choice, model, Path(path), trust)
         if ":" in goal.name:
             goal = _vouched(goal, task, Path(path), trust)
-        with _reading(path):
+        with reading(path):
             return cls._of_facts(choice, chosen("task", task, goal), facts, message, constants)
 
     @classmethod
@@ -222,7 +219,8 @@ def _blueprint(choice: Choice, classes: int, forward: Forward, header: codec.Hea
         return network.layout, network.constants.size()
     except Exception as error:
         numbers = [number for number in choice.parameters.values() if isinstance(number, (int, float))]
-        if ":" not in choice.name or max(numbers, default=0) > header.symbols + header.reals:
+        built_in = ":" not in choice.name and not choice.name.startswith(GIVEN)
+        if built_in or max(numbers, default=0) > header.symbols + header.reals:
             raise DataError(f"{choice.name} cannot be built ({type(error).__name__}: {error})") from error
     network = _make(choice, classes, forward)  # a user's network that computes while it is built
     return network.layout, network.constants.size()
@@ -263,47 +261,10 @@ def _vouched(choice: Choice, registry: Registry[Any], path: Path, trust: bool) -
     return Choice(registry.spelled(f"{found}:{short(name)}"), choice.parameters)
 
 
-@contextmanager
-def _reading(path: str | Path) -> Iterator[None]:
-    """Turn what damaged contents raise into one sentence."""
-    try:
-        yield
-    except BiflError as error:
-        raise DataError(f"'{path}' is not a model file of this program: {error}") from error
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, struct.error) as error:
-        raise DataError(f"'{path}' is not a model file of this program: its header is damaged ({error})") from error
-
-
-def _parts(data: bytes) -> tuple[dict[str, Any], bytes, Floats]:
-    """The facts of a model file's header, its message and its constants."""
-    if not data.startswith(MAGIC):
-        raise DataError(f"it does not start with {MAGIC.decode()}")
-    body = data[: -_NUMBER.size]
-    if zlib.crc32(body) != _NUMBER.unpack_from(data, len(body))[0]:
-        raise DataError("its checksum does not fit, it was damaged or cut short")
-    start, end = _header(data)
-    facts = parse_json(body[start:end])
-    size = facts.get("constants", 0)
-    if type(size) is not int or not 0 <= 4 * size <= len(body) - end:
-        raise DataError(f"it cannot hold {size} constants")
-    cut = len(body) - 4 * size
-    return facts, body[end:cut], np.frombuffer(body[cut:], "<f4").astype(np.float32)
-
-
-def _header(data: bytes) -> tuple[int, int]:
-    """Begin and end of a file's JSON header; the message follows."""
-    start = len(MAGIC) + _NUMBER.size
-    return start, start + int(_NUMBER.unpack_from(data, len(MAGIC))[0])
-
-
-def embedded(data: bytes) -> bytes:
-    """The message in a model file's bytes."""
-    return _parts(data)[1]
-
-
-def load(path: str | Path, trust: bool = False) -> nn.Module:
+def load(path: str | Path, trust: bool = False, model: Net | None = None) -> nn.Module:
     """A trained model as an ordinary nn.Module in evaluation mode, its weights what the network computes with.
 
-    `trust` allows to run the Python file of a network that somebody wrote; without it such models are refused.
+    `trust` allows to run the Python file of a network that somebody wrote; without it such models are refused. `model` is the
+    network of a run that it was given to as an object: a module, or a function classes → module.
     """
-    return Model.read(path, trust).module()
+    return Model.read(path, trust, model).module()

@@ -52,6 +52,11 @@ class Stage:
             return self.inner.height * self.inner.width
         return sum(1 for rows in self.windows(0) for columns in self.windows(1) for _ in range(len(rows) * len(columns)))
 
+    @property
+    def scaled_after(self) -> bool:
+        """Whether sums are pooled before they are scaled: as no scale is negative (`c_arrays.pack`), the largest stays so."""
+        return self.dot is not None and self.pool is not None and self.pool.name == "max" and not self.before
+
     def windows(self, axis: int) -> list[range]:
         """The rows (or columns) of the inner map that each pooled one is made of."""
         if self.pool is None:

@@ -22,6 +22,7 @@ Figure = dict[str, Any]
 Trace = dict[str, Any]
 COLOURS = 7
 DASHES = {"solid": "solid", "dash": "dashed", "dot": "dotted", "dashdot": "double"}  # plotly's names, and what CSS can do
+FEW = 12  # rounds or clients: so few that every one is written on the axis
 SNAPSHOTS = 4  # rounds of which the votes are shown
 EMPTY, FULL = "var(--heat-0)", "var(--heat-1)"
 
@@ -31,7 +32,7 @@ def key(place: int) -> str:
     return f"{DASHES[_dash(place)]} {_colour(place)}"
 
 
-def _measure(series: list[Series]) -> str:
+def measure(series: list[Series]) -> str:
     """What is shown: the first metric of the task."""
     return next((records[-1].measure for one in series for records in one.runs if records), "accuracy")
 
@@ -42,9 +43,10 @@ def accuracy_by_round(series: list[Series], places: dict[str, int]) -> Figure:
     end = max(one.rounds for one in series)
     printed = [one for one in series if one.printed]
     traces += [_printed(one, places[one.label], end * (1.02 + number / 100)) for number, one in enumerate(printed)]
-    figure = _figure(traces, "round", f"test {_measure(series)}, %")
+    figure = _figure(traces, "round", f"test {measure(series)}, %")
     figure["layout"]["yaxis"]["range"] = _accuracies(series)
     figure["layout"]["showlegend"] = True
+    _whole_rounds(figure, end)
     return figure
 
 
@@ -56,7 +58,7 @@ def accuracy_by_megabytes(series: list[Series], places: dict[str, int], way: str
         return (record.up_bytes if way == "uploaded" else record.down_bytes) / 1e6
 
     traces = [trace for one in sent for trace in _curves(one, places[one.label], megabytes)]
-    figure = _figure(traces, f"{way} by all clients together, MB", f"test {_measure(series)}, %")
+    figure = _figure(traces, f"{way} by all clients together, MB", f"test {measure(series)}, %")
     figure["layout"]["xaxis"] |= {"type": "log", "dtick": 1}
     figure["layout"]["yaxis"]["range"] = _accuracies(series)
     return figure
@@ -76,6 +78,7 @@ def flips(records: list[Record]) -> Figure:
     ]
     traces[-1]["line"]["dash"] = "dot"
     figure = _figure(traces, "round", "signs flipped, %")
+    _whole_rounds(figure, len(rounds))
     figure["layout"]["yaxis"]["rangemode"] = "tozero"
     figure["layout"]["showlegend"] = len(traces) > 1
     return figure
@@ -145,8 +148,16 @@ def partition(counts: npt.NDArray[np.int64]) -> Figure:
     }
     figure = _figure([trace], "client", "class")
     figure["layout"]["xaxis"]["showgrid"] = figure["layout"]["yaxis"]["showgrid"] = False
+    if len(counts) <= FEW:
+        figure["layout"]["xaxis"]["dtick"] = 1
     figure["layout"]["yaxis"]["dtick"] = 1 if counts.shape[1] <= 12 else 10
     return figure
+
+
+def _whole_rounds(figure: Figure, rounds: int) -> None:
+    """Keep plotly from writing rounds between 1 and 2 on the axis."""
+    if rounds <= FEW:
+        figure["layout"]["xaxis"]["dtick"] = 1
 
 
 def _curves(series: Series, place: int, advance: Callable[[Record], float]) -> list[Trace]:

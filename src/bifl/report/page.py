@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import re
 from importlib.resources import files
 from itertools import count
 from pathlib import Path
@@ -19,11 +20,17 @@ from bifl.experiment.setup import LastDataset
 from bifl.files import write_atomic, writing
 from bifl.registry import short, without_folder
 from bifl.report import charts
+from bifl.report.collect import Result
+from bifl.report.model_costs import model_costs
 from bifl.report.remarks import remarks
 from bifl.report.summary import LAST, TARGETS, Series, Setting
+from bifl.runs import kept
 from bifl.show import split_stats
+from bifl.show.output import counted
 
 ML_PU = ("biml", "biml_fit", "hybrid")  # the algorithms with a maximum-likelihood update
+_LONG = 16  # letters of a word that may be too wide for a column of a telephone
+_JOINTS = re.compile(r"(?<=[_=+/:,])|(?<=-)(?=[^\W\d])")
 MANY_CLIENTS = 300  # columns of a heat map beyond which nothing can be told apart
 
 
@@ -74,7 +81,13 @@ def render(groups: list[Setting]) -> str:
     environment = Environment(
         loader=PackageLoader("bifl.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals |= {"key": charts.key, "portable": _portable}
+    environment.globals |= {
+        "key": charts.key,
+        "portable": _portable,
+        "counted": counted,
+        "folder": _folder,
+        "breakable": _breakable,
+    }
     return environment.get_template("template.html").render(
         version=__version__,
         runs=len({result.name for group in groups for one in group.series for result in one.results}),
@@ -129,10 +142,12 @@ def _section(
         "setting": group,
         "places": places,
         "remarks": remarks(series),
+        "measure": charts.measure(series),
         "printed": any(one.printed for one in series),
         "several": any(len(one.runs) > 1 for one in series),
         "sends": any(one.sends for one in series),
         "shown": voted[0] if voted else 0,
+        "models": model_costs(series),
         "splits": [_split(f"{key}-split-{number}", one, drawn, images) for number, one in enumerate(_dealt(series))],
     }
 
@@ -173,6 +188,19 @@ def _portable(experiment: Experiment) -> str:
         files = {key: Path(str(value)).name for key, value in choice.parameters.items() if key == "path" and value}
         choices[name] = Unloaded(without_folder(choice.name), {**choice.parameters, **files})
     return config_file.to_toml(experiment.changed(choices))
+
+
+def _breakable(name: str) -> str:
+    """HTML of a name that may wrap between its words: after _, = and the like, never within a number."""
+    from markupsafe import Markup, escape
+
+    words = [_JOINTS.split(word) if len(word) > _LONG else [word] for word in name.split(" ")]
+    return Markup(" ").join(Markup("<wbr>").join(escape(part) for part in word) for word in words)
+
+
+def _folder(result: Result) -> str:
+    """What a run is called on disk, without the folders above it."""
+    return Path(result.name).name.removesuffix(kept.SUFFIX)
 
 
 def _put(drawn: dict[str, charts.Figure], key: str, counts: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from math import isfinite, nan
+from pathlib import PurePath
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
@@ -12,9 +13,10 @@ from bifl.experiment.choices import Choice, Unloaded
 from bifl.experiment.identity import NO_NUMBERS, but_for, identity
 from bifl.experiment.settings import Experiment
 from bifl.paper import values
-from bifl.registry import short
+from bifl.registry import short, without_folder
 from bifl.report.collect import Result
 from bifl.runs.record import TARGETS, Record
+from bifl.show.output import counted
 
 __all__ = ["LAST", "TARGETS", "Reach", "Series", "Setting", "Spread", "about", "described", "settings"]
 
@@ -138,9 +140,35 @@ def settings(results: Iterable[Result]) -> list[Setting]:
     groups: dict[str, list[list[Result]]] = {}
     for repetitions in _repetitions(results):
         same = identity(repetitions[0].experiment)
-        heading = repr([getattr(same, name) for name in _HEADING])
+        heading = repr([getattr(same, name) for name in _HEADING]) + _own_file(repetitions[0].experiment)
         groups.setdefault(heading, []).append(repetitions)
-    return [_setting(group) for group in groups.values()]
+    found = [_setting(group) for group in groups.values()]
+    return [one._replace(title=title) for one, title in zip(found, _told_apart(found), strict=True)]
+
+
+def _told_apart(found: list[Setting]) -> list[str]:
+    """Titles of which none is there twice: by the network, its files and what it is made of, where the data are the same."""
+    titles = [one.title for one in found]
+    ways: list[Callable[[Experiment], str]] = [lambda one: _chosen_of("model", one.model), _files]
+    for way in ways:
+        texts = [way(one.series[0].experiment) for one in found]
+        kin = [{text for other, text in zip(titles, texts, strict=True) if other == title} for title in titles]
+        titles = [
+            f"{title} · {text}" if len(same) > 1 and text else title for title, text, same in zip(titles, texts, kin, strict=True)
+        ]
+    return _numbered(titles)
+
+
+def _numbered(texts: list[str]) -> list[str]:
+    """Texts with a number after those that were there before."""
+    counts = [texts[: place + 1].count(text) for place, text in enumerate(texts)]
+    return [text if count == 1 else f"{text} ({count})" for text, count in zip(texts, counts, strict=True)]
+
+
+def _files(experiment: Experiment) -> str:
+    """The files that an experiment's choices come from, without their folders."""
+    named = [without_folder(choice.name) for choice in (experiment.dataset, experiment.partition, experiment.model)]
+    return ", ".join(name for name in named if ":" in name)
 
 
 def described(choice: Choice) -> str:
@@ -149,11 +177,24 @@ def described(choice: Choice) -> str:
     return ", ".join([short(choice.name), *parameters])
 
 
+def _chosen_of(kind: str, choice: Choice) -> str:
+    """A choice with those of its parameters that are not the usual ones."""
+    usual = {} if isinstance(choice, Unloaded) else getattr(Experiment().changed({kind: choice.name}), kind).parameters
+    changed = {key: value for key, value in choice.parameters.items() if value != usual.get(key)}
+    return described(Choice(choice.name, changed))
+
+
+def _own_file(experiment: Experiment) -> str:
+    """The name of a file of a user's own arrays. Other datasets are the same wherever they lie."""
+    own = experiment.dataset.name == "npz" or ":" in experiment.dataset.name
+    return PurePath(str(experiment.dataset.parameters.get("path", ""))).name if own else ""
+
+
 def _repetitions(results: Iterable[Result]) -> list[list[Result]]:
     """Runs that differ in the seed alone, together; of two with the same seed the longer."""
     seeds: dict[str, dict[int, Result]] = {}
     for result in results:
-        same = seeds.setdefault(but_for(result.experiment, "seed"), {})
+        same = seeds.setdefault(but_for(result.experiment, "seed") + _own_file(result.experiment), {})
         other = same.get(result.experiment.seed)
         if other is None or len(other.records) < len(result.records):
             same[result.experiment.seed] = result
@@ -163,15 +204,16 @@ def _repetitions(results: Iterable[Result]) -> list[list[Result]]:
 def _setting(group: list[list[Result]]) -> Setting:
     experiments = [repetitions[0].experiment for repetitions in group]
     first = experiments[0]
-    series = [Series(_label(runs[0].experiment, experiments), runs) for runs in group]
-    title = f"{described(first.dataset)} · {described(first.partition)}"
+    labels = _numbered([_label(runs[0].experiment, experiments) for runs in group])
+    series = [Series(label, runs) for label, runs in zip(labels, group, strict=True)]
+    title = f"{_own_file(first) or _chosen_of('dataset', first.dataset)} · {described(first.partition)}"
     return Setting(title, about(experiments), sorted(series, key=_place))
 
 
 def about(experiments: list[Experiment]) -> str:
     """What experiments have in common, beside dataset and split."""
     first, varying = experiments[0], _varying(experiments)
-    clients = [] if "clients" in varying else [f"{first.clients} clients"]
+    clients = [] if "clients" in varying else [counted(first.clients, "client")]
     names = [item.name for item in fields(Experiment) if item.name not in {*_UNLABELLED, *varying, "clients"}]
     return ", ".join(
         [*clients, short(first.model.name), *(f"{name}={_text(first, name)}" for name in names if _chosen(first, name))]
@@ -203,7 +245,9 @@ def _label(experiment: Experiment, others: list[Experiment]) -> str:
         if value != usual.get(key) or any(one.get(key) != value for one in kin)
     ]
     settings = [f"{name}={_text(experiment, name)}" for name in _varying(others) if name == "clients" or _chosen(experiment, name)]
-    return " ".join([short(algorithm.name), *parameters, *settings])
+    namesakes = {one.algorithm.name for one in others if short(one.algorithm.name) == short(algorithm.name)}
+    name = short(algorithm.name) if len(namesakes) == 1 else without_folder(algorithm.name)
+    return " ".join([name, *parameters, *settings])
 
 
 def _chosen(experiment: Experiment, name: str) -> bool:
@@ -212,6 +256,8 @@ def _chosen(experiment: Experiment, name: str) -> bool:
 
 def _text(experiment: Experiment, name: str) -> str:
     value: Any = getattr(experiment, name)
+    if isinstance(value, Choice):
+        return _chosen_of(name, value)
     return ",".join(map(_number, value)) if isinstance(value, tuple) else _number(value)
 
 

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from rich import box
-from rich.table import Table
 from torch import nn
 
 from bifl.core.forward import Forward
@@ -18,7 +16,8 @@ from bifl.export.c_stages import Normalisation
 from bifl.export.graph import Unsupported, trace
 from bifl.export.stages import Stage
 from bifl.nn.network import Network
-from bifl.show.terminal import size
+from bifl.show.output import size
+from bifl.show.sheet import NAME, Column, Sheet
 
 COMMON = ((1, 28, 28), (3, 84, 84), (9, 128), (3, 32, 32))  # shapes of inputs to try where nobody says one
 PIXELS = Normalisation("uint8_t", 255.0, (0.0,), (1.0,))
@@ -47,28 +46,26 @@ def costs(code: Code) -> list[Cost]:
 
 
 def _counted(stage: Stage) -> tuple[int, int]:
-    """Additions and multiplications: a binary weight takes one of the former, a norm both for each value."""
+    """Additions and multiplications: a binary weight takes one of the former, a norm both for each value that it scales."""
     if stage.dot is None or stage.scale is None:
         return (stage.shape.size, 0) if stage.kind == "add" else (0, 0)
     products, values = stage.dot.weight.size * stage.pixels, stage.pixels * len(stage.scale)
+    values = stage.shape.size if stage.scaled_after else values
     kind = pack(stage, "").kind
     planes = 2 if kind == "ternary" else 1
     return planes * products + values, (products if kind == "real" else 0) + values
 
 
-def table(code: Code) -> Table:
+def table(code: Code) -> Sheet:
     """What a person sees."""
     rows = costs(code)
-    shown = Table(box=box.SIMPLE_HEAD, title="as C on a device", title_justify="left", title_style="bold", show_footer=True)
-    footers = {
-        "layers": "all", "flash": size(code.flash), "RAM": size(code.ram), "additions": f"{sum(row.additions for row in rows):,}",
-        "multiplications": f"{sum(row.multiplications for row in rows):,}",
-    }  # fmt: skip
-    for heading, footer in footers.items():
-        shown.add_column(heading, footer, justify="left" if heading == "layers" else "right")
-    for row in rows:
-        shown.add_row(row.layers, size(row.flash), size(row.ram), f"{row.additions:,}", f"{row.multiplications:,}")
-    return shown
+    columns = [
+        Column("layers", NAME, "all"), Column("flash", footer=size(code.flash)), Column("RAM", footer=size(code.ram)),
+        Column("additions", footer=f"{sum(row.additions for row in rows):,}"),
+        Column("multiplications", footer=f"{sum(row.multiplications for row in rows):,}"),
+    ]  # fmt: skip
+    texts = [[row.layers, size(row.flash), size(row.ram), f"{row.additions:,}", f"{row.multiplications:,}"] for row in rows]
+    return Sheet(columns, texts, "as C on a device")
 
 
 def untrained(network: Network, forward: Forward, shape: tuple[int, ...] | None) -> Code | str:
