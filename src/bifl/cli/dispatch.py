@@ -18,13 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if any("\0" in word for word in arguments):
         print("bifl: an argument holds a NUL character, which no path and no value can have", file=sys.stderr)
         return 2
-    commands = parser()
-    options, more = commands.parse_known_args(arguments)
-    if more and hasattr(options, "settings") and not any(word.startswith("-") for word in more):
-        options.settings += more  # key=value may stand after --out too
-    elif more:
-        commands.error(f"unrecognized arguments: {' '.join(more)}")
     try:
+        options = parsed(arguments)
         code = function(options.command)(options)
         sys.stdout.flush()
         return code
@@ -41,6 +36,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("bifl: interrupted", file=sys.stderr)
         return 130
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """What was typed.
+
+    Raises:
+        ConfigError: some of it is no option of the command; argparse itself exits for everything else that is wrong.
+    """
+    options, more = parser().parse_known_args(arguments)
+    unknown = [word for word in more if word.startswith("-")]
+    if unknown or (more and not hasattr(options, "settings")):
+        from bifl.cli.mistyped import mistyped  # only those who need it wait for it
+
+        raise ConfigError(mistyped(arguments, unknown or more))
+    if more:
+        options.settings += more  # key=value may stand after --out too
+    return options
 
 
 def function(place: str) -> Callable[[argparse.Namespace], int]:

@@ -6,8 +6,9 @@ examples:
   bifl run algorithm=up_down algorithm.beta=1  another algorithm, another parameter
   bifl run mnist-iid --out runs/table1         the paper's setting on full MNIST
   bifl run --resume runs/table1                continue what was stopped or killed
-  bifl compare seeds=0,1,2 rounds=30           fedavg, full, biml, up_down: table and picture
-  bifl eval runs/table1/model mnist            a trained model on a test set
+  bifl compare seeds=0,1,2 rounds=30           five algorithms: table and picture
+  bifl eval runs/table1                        a trained model on its run's test set …
+  bifl eval runs/table1/model mine.npz         … or on any other
   bifl export runs/table1/model --onnx m.onnx  … as ONNX; --c DIR: as C for a microcontroller
   bifl run --keep-messages --out runs/look     keep every message …
   bifl inspect runs/look/messages/round-00002/upload-00001    … and see what its bytes are
@@ -16,7 +17,7 @@ examples:
   bifl data mnist-nc3                          who holds what: table and picture
   bifl summary mnist_cnn                       a network layer by layer: what is binary, what it weighs
   bifl run har dataset.path=windows.npz        windows of sensors: docs/sensors.md
-  bifl list                                    algorithms, datasets, partitions, models, tasks, presets
+  bifl list                                    algorithms, datasets, models, tasks, robust sums, presets, …
   bifl federation up --clients 3 rounds=5      server and clients as processes of their own, over TLS
   bifl server --listen 0.0.0.0:8000 …          on real machines: docs/deploy.md
 
@@ -26,14 +27,24 @@ Bad input ends with one sentence and exit code 2, Ctrl-C with 130.
 _KEYS = """\
   dataset (mnist5k), partition (iid), model (mnist_cnn), task (classification)
                         names from `bifl list`, or my.py:mine; parameters as for algorithms
+  robust (none)         the server's sum, which liars cannot steer: credibility, median, …;
+                        docs/robust.md
+  attack (none)         what lying clients do in a simulation: flip, collude, …; attack.share (0.2)
   rounds (15), clients (10)
   participation (1.0)   share of clients that upload in a round
   idle (train)          what the others do: train (as in the paper) or sleep
-  optimizer (adam)      adam or sgd, fresh every round
+  optimizer (adam)      adam, adamw, sgd or my.py:mine, fresh every round; optimizer.momentum=0.9
   lr (0.005,0.002,0.001), lr_steps (30,60)
                         learning rates, and the rounds after which the next one applies;
                         a single lr is used throughout
+  schedule (steps)      cosine: from the first lr to 0 in schedule.over=100 rounds; both take
+                        schedule.warmup=5
   batch (64), local_epochs (1)
+  local_steps (0)       so many steps a round instead of epochs
+  proximal (0.0)        µ of FedProx
+  clip (0.0)            largest norm of a gradient; 0: any
+  augment (none)        shift_flip, noise or my.py:mine: inputs that vary
+  start ()              a model file to begin with: docs/training.md
   batchnorm (recalibrate)
                         statistics that clients measure of the broadcast network, in an exchange
                         of its own; average: those of their own training
@@ -42,6 +53,8 @@ _KEYS = """\
   wire (context)        context codes messages in what both ends know, packed spells every bit out;
                         results do not depend on it
   reals (short)         batch-norm in 6 binary digits up and 10 down, or float32
+  secure_sum (False)    the server learns sums only, and nothing of one client: docs/security.md
+  colluders (0)         clients that may be in league with the server before it learns more
   device (auto)         a GPU if there is one; cpu, cuda
   workers (0)           processes, 0 = one per core; results do not depend on it
 """
@@ -59,9 +72,15 @@ studies:
   all                   everything above: the paper's studies
   murmur                a tenth of a bit: murmur beside FedAvg and the paper's, few voters, not IID
   field                 every one-bit method in this field's setting (dataset=fashion_mnist)
+  sensors               UCI HAR by person: centralised, FedAvg, murmur and the paper's
+  characters            FEMNIST's column of Table I on UNIPEN's characters, 25 rounds
+  pictures              FedAvg on CIFAR-10, a network of 1.2 million parameters
 keys (default):
-  dataset (mnist)       mnist, mnist5k, fashion_mnist, mnist_writers, femnist, celeba; several with
-                        commas: those that are not on this machine are named and left out
+  dataset (mnist; of the last three their own)
+                        mnist, mnist5k, fashion_mnist, mnist_writers, femnist, celeba, uci_har, unipen,
+                        cifar10; several with commas: those that are not on this machine are named and
+                        left out
+  dataset.path          where that dataset is, if not in BIFL_DATA
   seeds (0)             which to run; tables show all that are kept, as mean ± standard deviation
   rounds                instead of each study's own, 60 or 100
 
@@ -88,13 +107,19 @@ keys (default) and their meaning:
   seeds (0)             several give mean ± standard deviation
 {_KEYS}"""
 
+ABOUT_EVAL = "Metrics and size of a trained model, on its run's own dataset or on another."
+EVAL_DATA = (
+    "a file (mine.npz), or a dataset from `bifl list` and its parameters (npz path=mine.npz); its test samples are used, or all"
+)
 ABOUT_EXPORT = "Write a trained model as ONNX that runs anywhere, as C99 that runs on a microcontroller, or both: docs/devices.md."
+ABOUT_PERSONALISE = "Train a run's network once more on one client's own images, and keep it as a model file: docs/training.md."
 ABOUT_KEYS = "Make an authority, the server's certificate and a key pair per client. What is there already stays as it is."
 ABOUT_SERVER = (
     "Serve one run: certificates, Flower's SuperLink, the clients' keys, the rounds as they come, and a run folder in the end."
 )
 ABOUT_CLIENT = "Take part with local data: one of Flower's SuperNodes, started again whenever it ends, until Ctrl-C."
 CLIENT_DATA = "FILE.npz, a folder of LEAF's, or a dataset's name, of which this client gets its part (default: the run's dataset)"
+CLIENT_PEERS = "all clients' public keys (clients.pub): with it only runs with secure_sum=true are taken part in"
 CLIENT_ALLOW = "a file that the run may name, as in algorithm=FILE.py:mine or dataset.path=FILE: yours is used; may be repeated"
 ABOUT_FEDERATION = (
     "A server and its clients on this machine, each a process of its own, over TLS and with keys, as between machines."

@@ -1,4 +1,5 @@
-"""What can be typed: run, compare, eval, export, inspect, data, summary, reproduce, report, list; keys, server, client, federation.
+"""What can be typed: run, compare, eval, export, personalise, inspect, data, summary, reproduce, report, list; keys, server,
+client, federation.
 
 Commands are known by where their functions stand, and imported when they are called: `--help` does not wait for torch.
 """
@@ -10,15 +11,14 @@ from pathlib import Path
 
 from bifl import __version__
 from bifl.cli import help_texts
-
-_AS_TYPED = argparse.RawDescriptionHelpFormatter
+from bifl.cli.help_format import AsTyped
 
 
 def parser() -> argparse.ArgumentParser:
     """All commands; `command` of what it parses is the module and the name of the function that does the work."""
     whole = argparse.ArgumentParser(
         "bifl",
-        formatter_class=_AS_TYPED,
+        formatter_class=AsTyped,
         epilog=help_texts.EXAMPLES,
         description="Federated learning in which every client uploads a fraction of a bit per weight.",
     )
@@ -27,11 +27,12 @@ def parser() -> argparse.ArgumentParser:
     _add_training(verbs)
     _add_looking(verbs)
     _add_export(verbs)
+    _add_personalise(verbs)
     _add_deployment(verbs)
     _add_reproduce(verbs)
     _add_report(verbs)
     listing = verbs.add_parser("list", help="show what there is to choose from", description="Everything a key can be set to.")
-    listing.set_defaults(command="bifl.cli.show_commands:show_choices")
+    listing.set_defaults(command="bifl.cli.list_command:show_choices")
     return whole
 
 
@@ -43,13 +44,13 @@ def _add_training(verbs: Verbs[argparse.ArgumentParser]) -> None:
     run = verbs.add_parser(
         "run",
         help="train one model",
-        formatter_class=_AS_TYPED,
+        formatter_class=AsTyped,
         epilog=help_texts.RUN_KEYS + help_texts.TRACK,
         description="Train one model federatedly.",
     )
     run.set_defaults(command="bifl.cli.training_commands:run")
     compare = verbs.add_parser(
-        "compare", help="train with several algorithms on the same split", formatter_class=_AS_TYPED,
+        "compare", help="train with several algorithms on the same split", formatter_class=AsTyped,
         epilog=help_texts.COMPARE_KEYS + help_texts.TRACK,
         description="Train with several algorithms on the same split: a table, and a picture of accuracy against bytes.",
     )  # fmt: skip
@@ -76,15 +77,14 @@ def _add_looking(verbs: Verbs[argparse.ArgumentParser]) -> None:
     _add_trust(inspect, "run the Python file that the model, or its run's configuration, names")
     inspect.add_argument("file", type=Path, metavar="FILE", help="runs/<name>/model, or a message: see bifl run --keep-messages")
 
-    evaluate = verbs.add_parser("eval", help="test a trained model", description="Accuracy and size of a trained model.")
-    evaluate.set_defaults(command="bifl.cli.show_commands:evaluate")
-    _add_trust(evaluate, "run the Python file that the model names")
-    evaluate.add_argument("model", type=Path, metavar="MODEL", help="a model file: runs/<name>/model")
-    evaluate.add_argument("data", metavar="DATA", help="a dataset from `bifl list`: its test images are used")
-    evaluate.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="parameters of the dataset: path=mine.npz")
+    evaluate = verbs.add_parser("eval", help="test a trained model", formatter_class=AsTyped, description=help_texts.ABOUT_EVAL)
+    evaluate.set_defaults(command="bifl.cli.eval_command:evaluate")
+    _add_trust(evaluate, "run the Python file that the model, or its run's configuration, names")
+    evaluate.add_argument("model", type=Path, metavar="MODEL", help="a run's folder, or a model file: runs/<name>/model")
+    evaluate.add_argument("settings", nargs="*", metavar="DATA | KEY=VALUE", help=help_texts.EVAL_DATA)
 
     split = verbs.add_parser(
-        "data", help="show who holds which images", formatter_class=_AS_TYPED, epilog=help_texts.RUN_KEYS,
+        "data", help="show who holds which images", formatter_class=AsTyped, epilog=help_texts.RUN_KEYS,
         description="How many images of each class every client gets: a table, and a picture.",
     )  # fmt: skip
     split.set_defaults(command="bifl.cli.show_commands:data")
@@ -115,6 +115,16 @@ def _add_export(verbs: Verbs[argparse.ArgumentParser]) -> None:
     export.add_argument("--input", metavar="SIZES", help="of one input, as 1x28x28, for model files that do not say it")
 
 
+def _add_personalise(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    """Personalise: a client's own network."""
+    own = verbs.add_parser("personalise", help="a client's own network, as a model file", description=help_texts.ABOUT_PERSONALISE)
+    own.set_defaults(command="bifl.cli.personalise_command:personalise")
+    _add_trust(own, "run the Python files that the run's configuration names")
+    own.add_argument("run", type=Path, metavar="RUN", help="a run's folder: runs/<name>")
+    own.add_argument("client", type=int, metavar="CLIENT", help="its number, from 0")
+    own.add_argument("-o", "--out", type=Path, metavar="FILE", help="the model file (default: RUN/client-N.model)")
+
+
 def _add_deployment(verbs: Verbs[argparse.ArgumentParser]) -> None:
     """The commands for real machines: keys, server, client, federation."""
     _add_keys(verbs)
@@ -134,7 +144,7 @@ def _add_keys(verbs: Verbs[argparse.ArgumentParser]) -> None:
 def _add_server(verbs: Verbs[argparse.ArgumentParser]) -> None:
     about = "serve a run to clients on other machines"
     server = verbs.add_parser(
-        "server", help=about, formatter_class=_AS_TYPED, epilog=help_texts.RUN_KEYS, description=help_texts.ABOUT_SERVER
+        "server", help=about, formatter_class=AsTyped, epilog=help_texts.RUN_KEYS, description=help_texts.ABOUT_SERVER
     )
     server.set_defaults(command="bifl.deploy.server_commands:server")
     server.add_argument("--listen", metavar="HOST:PORT", help="default: 127.0.0.1:8000")
@@ -149,6 +159,8 @@ def _add_client(verbs: Verbs[argparse.ArgumentParser]) -> None:
     client.add_argument("--server", required=True, metavar="HOST:PORT", help="where bifl server listens")
     client.add_argument("--ca", type=Path, required=True, metavar="FILE", help="the authority's certificate: ca.crt")
     client.add_argument("--key", type=Path, required=True, metavar="FILE", help="this client's private key: client-N")
+    client.add_argument("--peers", type=Path, metavar="FILE", help=help_texts.CLIENT_PEERS)
+    client.add_argument("--least", type=int, default=2, metavar="K", help="with --peers: clients that a sum must be of (2)")
     client.add_argument("--number", type=int, metavar="N", help="which client this is (default: the N of client-N)")
     client.add_argument("--data", default="", metavar="DATA", help=help_texts.CLIENT_DATA)
     client.add_argument("--allow", type=Path, action="append", default=[], metavar="FILE", help=help_texts.CLIENT_ALLOW)
@@ -161,7 +173,7 @@ def _add_federation(verbs: Verbs[argparse.ArgumentParser]) -> None:
         "federation", help="server and clients on this machine, to try it", description=help_texts.ABOUT_FEDERATION
     )
     inner = federation.add_subparsers(required=True, metavar="up")
-    up = inner.add_parser("up", formatter_class=_AS_TYPED, epilog=help_texts.RUN_KEYS, description=help_texts.ABOUT_FEDERATION)
+    up = inner.add_parser("up", formatter_class=AsTyped, epilog=help_texts.RUN_KEYS, description=help_texts.ABOUT_FEDERATION)
     up.set_defaults(command="bifl.deploy.server_commands:federation_up")
     up.add_argument("--clients", type=_count, metavar="N", help="how many (default: 5)")
     _add_rules(up)
@@ -191,7 +203,7 @@ def _count(text: str) -> int:
 
 def _add_reproduce(verbs: Verbs[argparse.ArgumentParser]) -> None:
     command = verbs.add_parser(
-        "reproduce", help="run the paper's tables and figures", formatter_class=_AS_TYPED,
+        "reproduce", help="run the paper's tables and figures", formatter_class=AsTyped,
         epilog=help_texts.STUDIES,
         description="Run the paper's studies, several runs at a time, and show them beside the paper's numbers.",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The commands that only look: `bifl eval`, `inspect`, `data`, `summary`, `report`, `list`."""
+"""The commands that only look: `bifl inspect`, `data`, `summary`, `report`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from bifl.data.datasets import dataset
 from bifl.errors import ConfigError, printable
-from bifl.experiment.presets import PRESETS
-from bifl.experiment.settings import REGISTRIES, Experiment, pairs, preset_of
+from bifl.experiment.settings import Experiment, pairs, preset_of
 from bifl.experiment.setup import load, make_network
 from bifl.export import device
 from bifl.export.model import MAGIC, Model
-from bifl.registry import without_folder
 from bifl.report import page
 from bifl.report.collect import read
 from bifl.report.summary import settings as by_setting
@@ -21,28 +18,7 @@ from bifl.runs.folder import setting_name
 from bifl.show import device_costs, layers, split_stats
 from bifl.show.inspect import read_file
 from bifl.show.plot import title
-from bifl.show.terminal import choices_table, console, contents_tables, size
-
-
-def evaluate(options: argparse.Namespace) -> int:
-    """Accuracy and size of a trained model."""
-    model = Model.read(options.model, options.trust)
-    choice = Experiment(dataset={"name": options.data, **pairs(options.settings)}).dataset
-    metrics, loss = model.metrics(dataset.make(choice.name, choice.parameters))
-    weights, reals = len(model.message.symbols), len(model.message.real)
-    out = console()
-    out.print(
-        f"{options.model}: {without_folder(model.network.name)}, {model.forward.name} weights, "
-        f"trained for {model.message.round} rounds",
-        soft_wrap=True,
-    )
-    first, *others = metrics.items()
-    said = [f"{first[0]} {first[1]:.2%}", *(f"{name} {value:.4g}" for name, value in others), f"loss {loss:.4f}"]
-    out.print(f"{', '.join(said)} on {options.data}'s test images")
-    out.print(
-        f"size {size(options.model.stat().st_size)}: {weights:,} {model.message.alphabet.name} weights and {reals:,} real numbers"
-    )
-    return 0
+from bifl.show.terminal import console, contents_tables, size
 
 
 def inspect(options: argparse.Namespace) -> int:
@@ -97,14 +73,4 @@ def report(options: argparse.Namespace) -> int:
         print(f"bifl: left out: {printable(problem)}", file=sys.stderr)
     page.write(by_setting(found.results), options.out)
     console().print(f"report: {options.out} ({size(options.out.stat().st_size)})", soft_wrap=True)
-    return 0
-
-
-def show_choices(options: argparse.Namespace) -> int:
-    """Everything a key can be set to."""
-    out = console()
-    for key, registry in REGISTRIES.items():
-        rows = {name: (registry.parameters(name), registry.summary(name)) for name in registry.names()}
-        out.print(choices_table(f"{key}=", rows))
-    out.print(choices_table("presets", {name: ({}, preset.about) for name, preset in PRESETS.items()}))
     return 0

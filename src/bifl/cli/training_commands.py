@@ -10,7 +10,7 @@ from pathlib import Path
 from bifl.engine import running
 from bifl.errors import ConfigError
 from bifl.experiment.settings import Experiment, pairs, preset_of
-from bifl.experiment.setup import LastDataset, World, build
+from bifl.experiment.setup import LastDataset, World, build, refuse_rule
 from bifl.nn.sent import remark
 from bifl.registry import short
 from bifl.runs.comparison import ALGORITHMS, Comparison, summarise
@@ -56,9 +56,10 @@ def compare(options: argparse.Namespace) -> int:
                 raise ConfigError(f"a comparison takes {several}=…, separated by commas, instead of {single}=")
         algorithms, seeds = settings.pop("algorithms", ALGORITHMS), settings.pop("seeds", "0")
         base = Experiment.of(preset).changed(settings)
-        remark(build(base, data=images.of(base)).network)
+        usual = build(base.changed({"robust": "none"}), data=images.of(base))  # the rule is for the algorithms that are compared
+        remark(usual.network)
         path = options.out or claim(Path("runs"), f"compare-{preset or base.dataset.name}")
-        comparison = Comparison.start(path, base, algorithms, seeds)
+        comparison = Comparison.start(path, base, algorithms, seeds, lambda one: refuse_rule(one, usual.public))
     out = console()
     with Meter(out, sum(one.run.experiment.rounds for one in comparison.runs)).running() as meter:
         for one in comparison.runs:

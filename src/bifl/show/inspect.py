@@ -151,5 +151,6 @@ def _replayed(run: Path, header: codec.Header, trust: bool) -> codec.Context:
             context = exchange.context(public)
             if context.round >= header.round and bytes.fromhex(context.layout.fingerprint) == header.model:
                 return context
-            news = mailbox.broadcast(context.round, exchange.name).read_bytes()
-            public = exchange.advance(public, codec.decode(news, context))
+            if exchange.tells:
+                news = mailbox.broadcast(context.round, exchange.name).read_bytes()
+                public = exchange.advance(public, codec.decode(news, context))

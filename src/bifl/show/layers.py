@@ -14,14 +14,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rich import box
-from rich.table import Table
-
 from bifl.codec.packed import bits_per_symbol
 from bifl.core.forward import Forward
 from bifl.core.message import TERNARY, Alphabet
 from bifl.nn.network import Network
-from bifl.show.terminal import size
+from bifl.show.output import size
+from bifl.show.sheet import NAME, TEXT, Column, Sheet
 
 
 class Layer(NamedTuple):
@@ -60,20 +58,14 @@ def summarise(network: Network, forward: Forward) -> list[Layer]:
     return rows
 
 
-def table(title: str, layers: list[Layer]) -> Table:
+def table(title: str, layers: list[Layer]) -> Sheet:
     """What a person sees."""
-    shown = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", show_footer=True)
-    footers = {
-        "layer": "all",
-        "parameters": f"{sum(layer.parameters for layer in layers):,}",
-        "memory": size(sum(layer.bytes for layer in layers)),
-    }
-    for heading in ("layer", "kind", "shape", "weights", "parameters", "bits", "memory"):
-        right = heading in ("parameters", "bits", "memory")
-        shown.add_column(heading, footers.get(heading, ""), justify="right" if right else "left", no_wrap=True)
-    for layer in layers:
-        shown.add_row(*layer[:4], f"{layer.parameters:,}", layer.bits, size(layer.bytes))
-    return shown
+    columns = [
+        Column("layer", NAME, "all"), Column("kind", NAME), Column("shape", TEXT), Column("weights", TEXT),
+        Column("parameters", footer=f"{sum(layer.parameters for layer in layers):,}"), Column("bits"),
+        Column("memory", footer=size(sum(layer.bytes for layer in layers))),
+    ]  # fmt: skip
+    return Sheet(columns, [[*layer[:4], f"{layer.parameters:,}", layer.bits, size(layer.bytes)] for layer in layers], title)
 
 
 def verdict(layers: list[Layer]) -> str:

@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from bifl.experiment.settings import Experiment
 from bifl.files import write_atomic, writing
+from bifl.registry import short
 from bifl.runs.record import Record
+from bifl.show.output import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,11 +28,14 @@ Curves = dict[str, list[list[Record]]]  # by label, of one or more seeds
 
 def draw(splits: dict[str, Curves], path: Path, title: str) -> None:
     """Write a PNG, a row of three charts per split; several seeds become a line of means in a band of one deviation."""
+    from matplotlib.ticker import MaxNLocator
+
     labels, figure, lines = _laid_out(splits, 3)
     for line, curves in zip(lines, splits.values(), strict=True):
         for label, seeds in curves.items():
-            _curves(line, seeds, _look(labels.index(label)) | {"label": label})
+            _curves(line, seeds, _look(labels.index(label)) | {"label": short(label)})
         _label(line[0], "round")
+        line[0].xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         for axes, way in zip(line[1:], ("uploaded", "downloaded"), strict=True):
             _label(axes, f"{way} by all clients together, MB (log scale)")
     _legend(figure, inside=len(labels) <= 4 and len(splits) == 1)  # more would hide the curves
@@ -121,7 +126,7 @@ def _curves(line: npt.NDArray[Any], seeds: list[list[Record]], look: dict[str, A
 
 def _curve(axes: Axes, x: Values, accuracy: Values, look: dict[str, Any]) -> None:
     middle = accuracy.mean(0)
-    axes.plot(x, middle, linewidth=1.8, **look)
+    axes.plot(x, middle, linewidth=1.8, marker="o" if len(x) == 1 else None, **look)  # one round alone would be no line
     if len(accuracy) > 1:
         spread = accuracy.std(0, ddof=1)
         axes.fill_between(x, middle - spread, middle + spread, color=look["color"], alpha=0.15, linewidth=0)
@@ -130,4 +135,5 @@ def _curve(axes: Axes, x: Values, accuracy: Values, look: dict[str, Any]) -> Non
 def title(experiment: Experiment) -> str:
     """What stands above an experiment's picture: the data and how it is split."""
     parameters = "".join(f", {key}={value}" for key, value in experiment.partition.parameters.items())
-    return f"{experiment.dataset.name}, {experiment.partition.name}{parameters}, {experiment.clients} clients"
+    names = f"{short(experiment.dataset.name)}, {short(experiment.partition.name)}"
+    return f"{names}{parameters}, {counted(experiment.clients, 'client')}"

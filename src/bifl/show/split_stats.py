@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from rich import box
-from rich.table import Table
 
 from bifl.data.arrays import Dataset, groups_of, shape_text
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import deal, outputs_word
 from bifl.files import write_atomic, writing
+from bifl.show.output import counted
+from bifl.show.sheet import NAME, Column, Sheet
 
 BARS = "#8fb8c9"
 FEW_CLIENTS, FEW_CLASSES = 20, 12  # as many rows and columns as a terminal shows well
@@ -53,49 +53,48 @@ def facts(split: SplitStats) -> str:
     return (
         f"{len(data.labels):,} training and {len(data.test_labels):,} test images, "
         f"{shape_text(data)}, {data.classes} {outputs_word(data)}{people}; "
-        f"{split.counts.sum():,} dealt to {len(split.counts):,} clients{held}"
+        f"{split.counts.sum():,} dealt to {counted(len(split.counts), 'client')}{held}"
     )
 
 
-def table(split: SplitStats) -> Table:
+def table(split: SplitStats) -> Sheet:
     """A row per client, or, where these are many, what they are like."""
     return _every_client(split) if len(split.counts) <= FEW_CLIENTS else _summary(split)
 
 
-def _every_client(split: SplitStats) -> Table:
+def _every_client(split: SplitStats) -> Sheet:
     few = split.counts.shape[1] <= FEW_CLASSES
-    shown = Table(box=box.SIMPLE_HEAD, show_footer=True)
-    shown.add_column("client", footer="all", justify="right")
-    shown.add_column("images", footer=f"{split.counts.sum():,}", justify="right")
-    if split.users is not None:
-        shown.add_column("users", footer=f"{sum(split.users):,}", justify="right")
     totals = split.counts.sum(0)
-    for number in range(split.counts.shape[1] if few else 0):
-        shown.add_column(str(number) if number else "class 0", footer=f"{totals[number]:,}", justify="right")
-    if not few:
-        shown.add_column("classes", footer=str(int((totals > 0).sum())), justify="right")
-        shown.add_column("most of one class", footer=f"{totals.max():,}", justify="right")
+    columns = [Column("client", footer="all"), Column("images", footer=f"{split.counts.sum():,}")]
+    columns += [] if split.users is None else [Column("users", footer=f"{sum(split.users):,}")]
+    if few:
+        columns += [Column(f"{number}" if number else "class 0", footer=f"{total:,}") for number, total in enumerate(totals)]
+    else:
+        columns += [
+            Column("classes", footer=str(int((totals > 0).sum()))),
+            Column("most of\none class", footer=f"{totals.max():,}"),
+        ]
+    rows = []
     for client, row in enumerate(split.counts):
         people = [] if split.users is None else [f"{split.users[client]:,}"]
         held = [f"{n:,}" if n else "·" for n in row] if few else [str(int((row > 0).sum())), f"{row.max():,}"]
-        shown.add_row(str(client), f"{row.sum():,}", *people, *held)
-    return shown
+        rows.append([str(client), f"{row.sum():,}", *people, *held])
+    return Sheet(columns, rows)
 
 
-def _summary(split: SplitStats) -> Table:
-    shown = Table(box=box.SIMPLE_HEAD)
-    for heading in ("per client", "fewest", "lower\nquarter", "median", "upper\nquarter", "most", "mean"):
-        shown.add_column(heading, justify="left" if heading == "per client" else "right")
+def _summary(split: SplitStats) -> Sheet:
+    headings = ("fewest", "lower\nquarter", "median", "upper\nquarter", "most", "mean")
     counts = split.counts
     rows = {"images": counts.sum(1), "classes": (counts > 0).sum(1)}
     if split.users is not None:
         rows["users"] = np.array(split.users)
     if counts.shape[1] <= FEW_CLASSES:
         rows |= {f"images of class {number}": counts[:, number] for number in range(counts.shape[1])}
+    texts = []
     for name, values in rows.items():
         points = np.percentile(values, [0, 25, 50, 75, 100], method="nearest")
-        shown.add_row(name, *(f"{point:,}" for point in points), f"{values.mean():,.1f}")
-    return shown
+        texts.append([name, *(f"{point:,}" for point in points), f"{values.mean():,.1f}"])
+    return Sheet([Column("per client", NAME), *map(Column, headings)], texts)
 
 
 def draw(split: SplitStats, path: Path, title: str) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -20,28 +17,10 @@ from bifl.registry import short
 from bifl.runs.comparison import Summary, price
 from bifl.runs.record import TARGETS, Record
 from bifl.show.inspect import FileContents
+from bifl.show.output import console, counted, size
+from bifl.show.sheet import NAME, SPREAD, Column, Sheet
 
-PLAIN_WIDTH = 100  # where there is no terminal to ask
-
-
-def console() -> Console:
-    """Standard output; wide enough for the tables where it is a file or a pipe."""
-    return _Output(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-
-
-class _Output(Console):
-    def on_broken_pipe(self) -> None:
-        """The reader (head, less) has seen enough: go on in silence, a training is not thrown away for that."""
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def size(count: float) -> str:
-    """Bytes for people, in powers of ten as links are sold."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            break
-        count /= 1000
-    return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}" if count < 1000 else f"{count:.0f} {unit}"
+__all__ = ["Meter", "bar", "comparison_table", "console", "contents_tables", "price_table", "run_table", "size"]
 
 
 def bar(out: Console, *columns: TextColumn) -> Progress:
@@ -60,6 +39,9 @@ def bar(out: Console, *columns: TextColumn) -> Progress:
     )
 
 
+_BAR = 36  # letters of a progress bar beside its label and its numbers: the bar itself, rounds, time left
+
+
 class Meter:
     """Live progress over the rounds of one or more runs; on something that is no terminal, a line now and then."""
 
@@ -67,6 +49,7 @@ class Meter:
         self._out, self._done, self._up, self._down = out, 0, 0, 0
         self._bar = bar(out, TextColumn("{task.fields[numbers]}", markup=False))
         self._task = self._bar.add_task("starting", total=total, numbers="")
+        self._label = ""
 
     @contextmanager
     def running(self) -> Iterator[Meter]:
@@ -87,12 +70,15 @@ class Meter:
     def show(self, record: Record, rounds: int) -> None:
         """A round is done."""
         self._up, self._down = self._up + record.up_bytes, self._down + record.down_bytes
-        sent = f"↑ {size(self._up)}  ↓ {size(self._down)}"
-        numbers = f"{_named(record)}{record.score:6.2%}  loss {record.loss:.3f}  {sent}{_people(record)}"
+        score, sent = f"{_named(record)}{record.score:6.2%}", f"↑ {size(self._up)}  ↓ {size(self._down)}"
+        numbers = f"{score}  loss {record.loss:.3f}  {sent}{_people(record)}"
         self._done += 1
-        self._bar.update(self._task, completed=self._done, numbers=numbers)
+        room = self._out.width - _BAR - len(self._label)
+        shown = next((text for text in (numbers, f"{score}  {sent}") if len(text) <= room), score)
+        self._bar.update(self._task, completed=self._done, numbers=shown)
         if not self._out.is_terminal and (record.round == rounds or record.round % max(1, rounds // 10) == 0):
-            self._out.print(f"{self._label}  round {record.round}/{rounds}  {numbers}  {record.seconds:.1f} s")
+            line = f"{self._label}  round {record.round}/{rounds}  {numbers}  {record.seconds:.1f} s"
+            self._out.print(line, soft_wrap=True)
 
     def note(self, text: str) -> None:
         """Something happened between two rounds."""
@@ -115,6 +101,8 @@ def run_table(records: list[Record], model: Path) -> Table:
     """What a run achieved and cost."""
     last, best = records[-1], max(records, key=lambda record: record.score)
     table = Table(box=box.SIMPLE, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     table.add_row(last.measure, f"{last.score:.2%} after round {last.round} (best {best.score:.2%}, round {best.round})")
     others = {name: value for name, value in (last.metrics or {}).items() if name != last.measure}
     if others:
@@ -125,10 +113,10 @@ def run_table(records: list[Record], model: Path) -> Table:
     table.add_row("loss", f"{last.loss:.4f} test, {last.train_loss:.4f} train")
     table.add_row("uploaded", _traffic([(r.up_bytes, r.up_bpp, r.up_ideal_bpp) for r in records]))
     table.add_row("downloaded", _traffic([(r.down_bytes, r.down_bpp, r.down_ideal_bpp) for r in records]))
-    table.add_row("time", f"{sum(r.seconds for r in records):.1f} s in {len(records)} rounds")
+    table.add_row("time", f"{sum(r.seconds for r in records):.1f} s in {counted(len(records), 'round')}")
     refused, missing, catch_up = (sum(getattr(r, name) for r in records) for name in ("refused", "missing", "catch_up_bytes"))
     if refused or missing or catch_up:
-        table.add_row("left out", f"{refused} uploads refused, {missing} missing; {size(catch_up)} sent to catch up")
+        table.add_row("left out", f"{counted(refused, 'upload')} refused, {missing} missing; {size(catch_up)} sent to catch up")
     table.add_row("model", f"{model} ({size(model.stat().st_size)})")
     return table
 
@@ -139,48 +127,43 @@ def _traffic(rounds: list[tuple[int, float, float | None]]) -> str:
     return f"{size(sum(sizes))} by all clients; per round and parameter {mean(bits):.3f} bit{beside}"
 
 
-def comparison_table(summaries: list[Summary], rounds: int, seeds: int) -> Table:
+def comparison_table(summaries: list[Summary], rounds: int, seeds: int) -> Sheet:
     """One row per algorithm."""
     over = f", mean ± std of {seeds} seeds" if seeds > 1 else ""
-    table = Table(box=box.SIMPLE_HEAD, title=f"after {rounds} rounds{over}", title_justify="left", title_style="bold")
     measure = summaries[0].measure if summaries else "accuracy"
-    headings = (
-        "algorithm", f"{measure}\n%", "best\n%", "bytes\nup", "bytes\ndown", "bit/param\nup", "bit/param\ndown", "time\ns",
-    )  # fmt: skip
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "algorithm" else "right", no_wrap=True)
-    for row in summaries:
-        deviation = "" if row.deviation is None else f" ± {100 * row.deviation:.2f}"
-        table.add_row(
+    columns = [Column("algorithm", NAME), Column(f"{measure}\n%", SPREAD)]
+    columns += map(Column, ("best\n%", "bytes\nup", "bytes\ndown", "bit/param\nup", "bit/param\ndown", "time\ns"))
+    rows = [
+        [
             short(row.label),
-            f"{100 * row.accuracy:.2f}{deviation}",
+            f"{100 * row.accuracy:.2f}" + ("" if row.deviation is None else f" ± {100 * row.deviation:.2f}"),
             f"{100 * row.best:.2f}",
             size(row.up_bytes),
             size(row.down_bytes),
             f"{row.up_bpp:.3f}",
             f"{row.down_bpp:.3f}",
             f"{row.seconds:.1f}",
-        )
-    return table
+        ]
+        for row in summaries
+    ]
+    return Sheet(columns, rows, f"after {counted(rounds, 'round')}{over}")
 
 
-def price_table(results: Mapping[str, list[list[Record]]]) -> Table | None:
+def price_table(results: Mapping[str, list[list[Record]]]) -> Sheet | None:
     """What accuracies cost: one row per algorithm. None if nobody reached any."""
     prices = {label: [price(seeds, target) for target in TARGETS] for label, seeds in results.items()}
     told = [place for place in range(len(TARGETS)) if any(row[place] for row in prices.values())]
     if not told:
         return None
-    table = Table(box=box.SIMPLE_HEAD, title="bits per parameter to reach an accuracy", title_justify="left", title_style="bold")
-    table.add_column("algorithm", no_wrap=True)
+    columns = [Column("algorithm", NAME)]
     for place in told:
-        table.add_column(f"{TARGETS[place]} %\nup", justify="right", no_wrap=True)
-        table.add_column("\nup + down", justify="right", no_wrap=True)
+        columns += [Column(f"{TARGETS[place]} %\nup"), Column(f"{TARGETS[place]} %\nup + down")]
+    rows = []
     for label, row in prices.items():
         found = [row[place] for place in told]
-        table.add_row(
-            short(label), *(text for one in found for text in (("–", "–") if one is None else (_bits(one.up), _bits(one.both))))
-        )
-    return table
+        numbers = [text for one in found for text in (("–", "–") if one is None else (_bits(one.up), _bits(one.both)))]
+        rows.append([short(label), *numbers])
+    return Sheet(columns, rows, "bits per parameter to reach an accuracy")
 
 
 def _bits(bits: float) -> str:
@@ -188,37 +171,32 @@ def _bits(bits: float) -> str:
     return f"{bits:.{max(0, 2 - math.floor(math.log10(bits)))}f}" if bits > 0 else "0"
 
 
-def contents_tables(contents: FileContents, name: str) -> Iterator[Table]:
+def contents_tables(contents: FileContents, name: str) -> Iterator[Table | Sheet]:
     """What a message or a model file says: facts, sections, layers."""
     facts = Table(box=box.SIMPLE, show_header=False, title=name, title_justify="left", title_style="bold")
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
     for key, value in contents.facts.items():
         facts.add_row(key, value)
     yield facts
-    sections = Table("section", box=box.SIMPLE_HEAD)
-    for heading in ("bytes", "share", *(["bit/param"] if contents.parameters else [])):
-        sections.add_column(heading, justify="right")
     whole = sum(contents.sections.values())
+    rows = []
     for key, count in (contents.sections | {"whole file": whole}).items():
         bits = [f"{8 * count / contents.parameters:.4f}"] if contents.parameters else []
-        sections.add_row(key, f"{count:,}", f"{count / whole:.1%}", *bits)
-    yield sections
+        rows.append([key, f"{count:,}", f"{count / whole:.1%}", *bits])
+    headings = ("bytes", "share", *(["bit/param"] if contents.parameters else []))
+    yield Sheet([Column("section", NAME), *map(Column, headings)], rows)
     if not contents.layers:
         return
-    layers = Table("weights of", box=box.SIMPLE_HEAD)
-    for heading in ("shape", "weights", "bytes", "bit/weight"):
-        layers.add_column(heading, justify="right")
-    for layer in contents.layers:
-        shape = "×".join(map(str, layer.shape))
-        layers.add_row(layer.name, shape, f"{layer.weights:,}", f"{layer.bits / 8:,.0f}", f"{layer.bits / layer.weights:.4f}")
-    yield layers
-
-
-def choices_table(kind: str, rows: Mapping[str, tuple[Mapping[str, Any], str]]) -> Table:
-    """Everything a key can be set to: name, parameters with their defaults, what it is."""
-    table = Table(box=box.SIMPLE, show_header=False, title=kind, title_style="bold", padding=(0, 1), expand=True)
-    table.title_justify = "left"
-    for heading in ("name", "parameters", "about"):
-        table.add_column(heading, no_wrap=heading == "name", overflow="fold", ratio={"about": 3, "parameters": 2}.get(heading))
-    for name, (parameters, about) in rows.items():
-        table.add_row(name, " ".join(f"{key}={value}" for key, value in parameters.items()), about)
-    return table
+    headings = ("shape", "weights", "bytes", "bit/weight")
+    texts = [
+        [
+            layer.name,
+            "×".join(map(str, layer.shape)),
+            f"{layer.weights:,}",
+            f"{layer.bits / 8:,.0f}",
+            f"{layer.bits / layer.weights:.4f}",
+        ]
+        for layer in contents.layers
+    ]
+    yield Sheet([Column("weights of", NAME), *map(Column, headings)], texts)

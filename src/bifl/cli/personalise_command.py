@@ -1,0 +1,34 @@
+"""`bifl personalise`: a client's own network."""
+
+from __future__ import annotations
+
+import argparse
+
+from bifl.engine.simulator import Simulation
+from bifl.errors import RunError
+from bifl.experiment.setup import build
+from bifl.runs.folder import RunFolder, locked
+from bifl.show.terminal import console, size
+
+
+def personalise(options: argparse.Namespace) -> int:
+    """Write the network of one client, and say how it does beside the global one."""
+    run = RunFolder.resume(options.run, trust=options.trust)
+    with locked(run.path):
+        simulation = Simulation(build(run.experiment), run.checkpoint)
+        if simulation.last is None:
+            raise RunError(f"'{run.path}' has no complete round yet")
+        own = simulation.client_model(options.client)
+    path = options.out or run.path / f"client-{options.client}.model"
+    written = own.save(path)
+    out, world, shared = console(), simulation.world, simulation.model()
+    shard = world.shards[options.client]
+    held = world.data._replace(test_images=world.data.images[shard], test_labels=world.data.labels[shard])
+    for what, data in {f"what client {options.client} holds out": held, "the test set": world.data}.items():
+        if len(data.test_labels):
+            mine, theirs = own.metrics(data)[0], shared.metrics(data)[0]
+            name = next(iter(mine))  # the one that tables show, in %
+            said = f"{name} {mine[name]:.2%}, of the global network {theirs[name]:.2%}"
+            out.print(f"{said}, on {what}, {len(data.test_labels):,} samples", soft_wrap=True)
+    out.print(f"{path}: {size(written)}", soft_wrap=True)
+    return 0

@@ -1,0 +1,44 @@
+"""Standard output, and how amounts are written there."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from rich.console import Console
+
+from bifl.show import PLAIN_WIDTH
+
+
+def console() -> Console:
+    """Standard output; wide enough for the tables where it is a file or a pipe, unless COLUMNS says otherwise."""
+    asked = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    return _Output(highlight=False, markup=False, emoji=False, width=None if asked else PLAIN_WIDTH)
+
+
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        """The reader (head, less) has seen enough: go on in silence, a training is not thrown away for that."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def size(count: float) -> str:
+    """Bytes for people, in three digits, in powers of ten as links are sold.
+
+    >>> size(999), size(12_684), size(999_700), size(23_000_000)
+    ('999 B', '12.7 kB', '1000 kB', '23.0 MB')
+    """
+    if count < 1000:
+        return f"{count:.0f} B"
+    power = next((power for power in (1, 2) if count < 1000 ** (power + 1)), 3)
+    value = count / 1000**power
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {('kB', 'MB', 'GB')[power - 1]}"
+
+
+def counted(number: int, thing: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "round"), counted(1000, "round"), counted(2, "class")
+    ('1 round', '1,000 rounds', '2 classes')
+    """
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}{'es' if thing.endswith('s') else 's'}"

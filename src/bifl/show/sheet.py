@@ -1,0 +1,105 @@
+"""Tables that never cut a number off: where columns do not fit side by side, words wrap, then the columns go on below.
+
+>>> from rich.console import Console
+>>> sheet = Sheet([Column("algorithm", NAME), Column("up"), Column("down")], [["a long name", "49.3 MB", "12.3 MB"]])
+>>> with (screen := Console(width=24)).capture() as shown:
+...     screen.print(sheet)
+>>> [line.strip() for line in shown.get().splitlines() if "MB" in line]
+['a long name  49.3 MB', 'a long name  12.3 MB']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+NAME, TEXT, NUMBER, SPREAD = "name", "text", "number", "spread"
+"""A name folds anywhere, a text between words, a number not at all, a spread such as 97.75 ±0.08 before its deviation."""
+_LEAST_NAME = 10  # letters of a name in a line, where there is no room for more
+
+
+class Column(NamedTuple):
+    """A column: what stands above it, how its cells may wrap, what stands below it."""
+
+    heading: str
+    kind: str = NUMBER
+    footer: str = ""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table for the terminal. The first column is repeated wherever the others go on below."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    caption: str = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
+        """What rich prints."""
+        if self.title:
+            yield Text(self.title, style="bold")
+        every = list(range(len(self.columns)))
+        if sum(map(self._natural, every)) + 3 * len(every) + 1 <= options.max_width:
+            yield self._table({place: self._natural(place) for place in every})
+        else:
+            near = replace(self, rows=[[cell.replace("± ", "±") for cell in row] for row in self.rows])
+            yield from (near._close(group, options.max_width) for group in near._groups(options.max_width))
+        if self.caption:
+            yield Text(self.caption, style="dim")
+
+    def _cells(self, place: int) -> list[str]:
+        column = self.columns[place]
+        return [column.heading, column.footer, *(row[place] for row in self.rows)]
+
+    def _natural(self, place: int) -> int:
+        return max(cell_len(line) for cell in self._cells(place) for line in cell.split("\n"))
+
+    def _least(self, place: int) -> int:
+        """The width below which a column would be cut."""
+        kind = self.columns[place].kind
+        if kind == NUMBER:
+            return self._natural(place)
+        word = max(cell_len(word) for cell in self._cells(place) for word in (cell.split() or [""]))
+        return min(word, _LEAST_NAME) if kind == NAME else word
+
+    def _groups(self, width: int) -> list[list[int]]:
+        """Columns that stand side by side."""
+        groups = [[0]]
+        for place in range(1, len(self.columns)):
+            if len(groups[-1]) > 1 and _wide(self._least(each) for each in (*groups[-1], place)) > width:
+                groups.append([0])
+            groups[-1].append(place)
+        return groups
+
+    def _close(self, group: list[int], width: int) -> Table:
+        """Some columns, as near to each other as can be, the widest first made narrower until all fit."""
+        widths = {place: self._natural(place) for place in group}
+        while _wide(widths.values()) > width and (flexible := [place for place in group if widths[place] > self._least(place)]):
+            widths[max(flexible, key=widths.__getitem__)] -= 1
+        table = self._table(widths)
+        table.collapse_padding, table.pad_edge = True, False
+        return table
+
+    def _table(self, widths: dict[int, int]) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, show_footer=any(column.footer for column in self.columns))
+        for place, width in widths.items():
+            heading, kind, footer = self.columns[place]
+            side: JustifyMethod = "left" if kind in (NAME, TEXT) else "right"
+            table.add_column(Text(heading), Text(footer), justify=side, width=width, overflow="fold")
+        for row in self.rows:
+            table.add_row(*(Text(row[place]) for place in widths))
+        return table
+
+
+def _wide(widths: Iterable[int]) -> int:
+    """The width of a table of such columns: a letter at either edge, two between columns."""
+    every = list(widths)
+    return sum(every) + 2 * len(every)

@@ -1,0 +1,278 @@
+"""What screens show: whole numbers on any screen, pictures of single rounds, help for those who mistype."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from bifl.cli.dispatch import main
+from bifl.cli.help_format import wrapped
+from bifl.cli.help_texts import EXAMPLES, RUN_KEYS
+from bifl.errors import RunError
+from bifl.experiment.catalogue import catalogue, keys
+from bifl.experiment.settings import REGISTRIES, Experiment
+from bifl.experiment.setup import load
+from bifl.paper.reproduce import _refuse_nothing_kept
+from bifl.report import page
+from bifl.report.collect import Result
+from bifl.report.summary import settings
+from bifl.runs.comparison import Summary
+from bifl.runs.record import Record
+from bifl.show import split_stats
+from bifl.show.plot import draw
+from bifl.show.sheet import NAME, SPREAD, Column, Sheet
+from bifl.show.terminal import Meter, comparison_table, run_table
+from tests.commands import Run, refused
+
+WIDTHS = (40, 60, 80, 100)
+
+
+def shown(thing: object, width: int) -> str:
+    screen = Console(width=width, file=StringIO())
+    screen.print(thing)
+    assert isinstance(screen.file, StringIO)
+    text = screen.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    return text
+
+
+def record(number: int = 1, score: float = 0.5) -> Record:
+    return Record(number, score, 1.23456, 1.5, 2, 123_456, 654_321, 4000, 0.125, 31.987, 0.1, 2.5)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_number_is_cut(width: int) -> None:
+    rows = [
+        ["a_name_of_many_letters+alpha=1.25", "97.75 ± 0.08", *(f"{n}2,345.678" for n in range(6))],
+        ["b", "1.00 ± 0.10", *"123456"],
+    ]
+    columns = [Column("algorithm", NAME), Column("accuracy\n%", SPREAD), *(Column(f"bit/param\n{n}") for n in range(6))]
+    words = shown(Sheet(columns, rows, "a title", "a caption"), width).split()
+    for cell in (text for row in rows for text in row[2:]):
+        assert cell in words
+    for number in ("97.75", "1.00", "a", "title", "caption"):
+        assert number in words
+    assert "0.08" in words or "±0.08" in words
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_comparison_on_any_screen(width: int) -> None:
+    row = Summary("up_down+beta=0.123456789", 0.8468, 0.0193, 0.854, 1.234e6, 5.678e6, 31.937, 0.123, 7654.3)
+    words = shown(comparison_table([row, row._replace(label="b")], 1, 3), width).split()
+    for number in ("84.68", "85.40", "1.23", "5.68", "31.937", "0.123", "7654.3"):
+        assert words.count(number) == 2
+    assert " ".join(words).startswith("after 1 round, mean")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_split_on_any_screen(width: int) -> None:
+    experiment = Experiment(partition="by_class")
+    split = split_stats.count(experiment, load(experiment))
+    words = shown(split_stats.table(split), width).split()
+    for number in ("3,990", *(f"{total:,}" for total in split.counts.sum(0))):
+        assert number in words
+
+
+def test_one_round_is_one_round(tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(bytes(12_684))
+    text = shown(run_table([record()], tmp_path / "model"), 200)
+    assert "2.5 s in 1 round\n" in re.sub(r" +\n", "\n", text)
+    assert "12.7 kB" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_the_progress_bar_is_whole(width: int) -> None:
+    screen = Console(width=width, file=StringIO(), force_terminal=True, color_system=None)
+    meter = Meter(screen, 15)
+    with meter.running():
+        meter.begin("up_down+beta=1-s0", [])
+        meter.show(record(score=0.9876), 15)
+        meter._bar.refresh()
+    assert isinstance(screen.file, StringIO)
+    text = screen.file.getvalue()
+    assert "98.76%" in text
+    assert "…" not in text
+    assert ("↑ 123 kB" in text) == (width >= 80)
+
+
+def test_a_picture_of_one_round_shows_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    drawn: list[Figure] = []
+    save = Figure.savefig
+
+    def note(figure: Figure, *arguments: Any, **options: Any) -> None:
+        drawn.append(figure)
+        save(figure, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", note)
+    draw({"": {"biml": [[record()]]}}, tmp_path / "one.png", "one")
+    draw({"": {"biml": [[record(n) for n in (1, 2, 3)]]}}, tmp_path / "three.png", "three")
+    assert all(line.get_marker() == "o" for axes in drawn[0].axes for line in axes.lines)
+    assert all(line.get_marker() in ("None", None) for axes in drawn[1].axes for line in axes.lines)
+    for figure in drawn:
+        ticks = figure.axes[0].get_xticks()
+        assert len(ticks)
+        assert (ticks == np.round(ticks)).all()
+
+
+@pytest.mark.parametrize("width", [58, 78])
+def test_help_fits_the_screen(width: int) -> None:
+    for text in (EXAMPLES, RUN_KEYS):
+        narrow = wrapped(text, width)
+        assert max(map(len, narrow.splitlines())) <= width
+        assert narrow.split() == text.split()
+    assert wrapped(RUN_KEYS, 120) == RUN_KEYS
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["run", "--rounds", "3"], "write rounds=3"),
+        (["run", "--rounds=3"], "write rounds=3"),
+        (["run", "mnist5k-iid", "--local-epochs", "2", "--out", "x"], "write local_epochs=2"),
+        (["run", "--algorithm.alpha", "1.5"], "write algorithm.alpha=1.5"),
+        (["run", "--rounds"], "write rounds=…"),
+        (["compare", "--seeds", "0,1"], "write seeds=0,1"),
+        (["reproduce", "table1", "--seeds", "1"], "write seeds=1"),
+        (["run", "--oot", "x"], "did you mean '--out'?"),
+        (["run", "--algorithm.nothing", "1"], "there is no option '--algorithm.nothing' (known: --help"),
+        (["list", "more"], "'more' is one word too many: see bifl list --help"),
+        (
+            ["client", "--server", "a", "--ca", "b", "--key", "c", "--rounds", "3"],
+            "there is no option '--rounds' (known: --help, --server",
+        ),
+    ],
+)
+def test_a_mistyped_option_says_what_would_be_right(words: list[str], sentence: str, here: Run) -> None:
+    assert sentence in refused(here(*words))
+
+
+def test_the_catalogue_is_what_is_registered() -> None:
+    found = catalogue()
+    assert list(found) == list(REGISTRIES)
+    for key, registry in REGISTRIES.items():
+        usual = {name: (registry.parameters(name), registry.summary(name)) for name in registry.names() if ":" not in name}
+        ours = {entry.name: (entry.parameters, entry.about) for entry in found[key]}
+        assert ours == {name: usual[name] for name in ours}
+        strangers = [name for name in usual if name not in ours]
+        assert all(not registry.factory(name).__module__.startswith("bifl.") for name in strangers), strangers
+    assert keys() == list(Experiment.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("width", WIDTHS[1:])
+def test_the_list_on_any_screen(width: int, here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = here("list").stdout
+    assert max(map(len, text.splitlines())) <= width
+    for word in ("classes_per_client=3", "alpha=1.25", "validation=0.02", "mnist-unbalanced"):
+        assert word in text.split()
+
+
+def test_kept_runs_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=f"'{re.escape(str(tmp_path))}' has no kept runs"):
+        _refuse_nothing_kept(tmp_path, [])
+    (tmp_path / "x.jsonl.gz").touch()
+    with pytest.raises(RunError, match="1 kept run, none of these studies"):
+        _refuse_nothing_kept(tmp_path, [])
+    _refuse_nothing_kept(tmp_path, [1])
+
+
+def test_reproduce_says_where_it_looked(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert f"'{tmp_path / 'results' / 'cells'}'" in refused(here("reproduce", "table1", "--kept"))
+
+
+def titles(*experiments: Experiment) -> list[str]:
+    results = [Result(f"runs/{n}", experiment, [record()]) for n, experiment in enumerate(experiments)]
+    return [one.title for one in settings(results)]
+
+
+def test_the_navigation_tells_settings_apart() -> None:
+    files = [{"name": "npz", "path": f"somewhere/{name}.npz"} for name in ("one", "two")]
+    nets = [{"name": "mlp", "hidden": hidden} for hidden in (64, 128)]
+    found = titles(*(Experiment(dataset=file, model=net) for file in files for net in nets), Experiment())
+    assert found == [
+        "one.npz · iid · mlp, hidden=64",
+        "one.npz · iid · mlp",
+        "two.npz · iid · mlp, hidden=64",
+        "two.npz · iid · mlp",
+        "mnist5k · iid",
+    ]
+
+
+def test_the_same_data_elsewhere_are_the_same() -> None:
+    assert titles(Experiment(dataset="uci_har"), Experiment(dataset={"name": "uci_har", "path": "a/b"}, seed=1)) == [
+        "uci_har · iid"
+    ]
+
+
+def test_a_task_is_told_in_words() -> None:
+    (one,) = settings([Result("x", Experiment(task="multilabel"), [record()])])
+    assert "task=multilabel" in one.about
+    assert "Choice" not in one.about
+
+
+def test_names_wrap_between_their_words() -> None:
+    assert str(page._breakable("up_down beta=0.123")) == "up_down beta=0.123"
+    assert str(page._breakable("a<b learning_rate=0.00123456")) == "a&lt;b learning_<wbr>rate=<wbr>0.00123456"
+    assert str(page._breakable("threshold=1e-05_and-more")) == "threshold=<wbr>1e-05_<wbr>and-<wbr>more"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of a run of regression and of one of several labels, with their files."""
+    folder = tmp_path_factory.mktemp("tasks")
+    inputs = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    split = np.array([0] * 40 + [1] * 20)
+    labels = {"regression": inputs.sum(1, keepdims=True), "multilabel": (inputs[:, :2] > 0).astype(np.uint8)}
+    for task, own in labels.items():
+        np.savez(folder / f"{task}.npz", inputs=inputs, labels=own, split=split)
+        np.savez(folder / f"{task}-all.npz", inputs=inputs, labels=own)
+        words = [
+            f"task={task}",
+            "dataset=npz",
+            f"dataset.path={folder / f'{task}.npz'}",
+            "model=mlp",
+            "model.inputs=4",
+            "model.hidden=8",
+        ]
+        assert main(["run", *words, "algorithm=fedavg", "clients=2", "rounds=1", "workers=1", "--out", str(folder / task)]) == 0
+    return folder
+
+
+@pytest.mark.parametrize(("task", "measure"), [("regression", "r2"), ("multilabel", "f1")])
+def test_eval_takes_a_run_a_model_and_a_file(task: str, measure: str, trained: Path, here: Run) -> None:
+    line = (trained / task / "rounds.jsonl").read_text().splitlines()[-1]
+    score = Record.from_json(line).score
+    for words in (
+        [task],
+        [f"{task}/model"],
+        [f"{task}/model", str(trained / f"{task}.npz")],
+        [task, "npz", f"path={trained / task}.npz"],
+    ):
+        done = here("eval", trained / words[0], *words[1:])
+        assert done.returncode == 0, done.stderr
+        assert f"{measure} {score:.2%}" in done.stdout
+        assert "20 test samples" in done.stdout
+        assert "trained for 1 round\n" in done.stdout
+    whole = here("eval", trained / task, trained / f"{task}-all.npz")
+    assert f"on all 60 samples of {task}-all.npz" in whole.stdout
+
+
+def test_eval_says_what_is_missing(trained: Path, here: Run, tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes((trained / "regression" / "model").read_bytes())
+    assert "say what to test" in refused(here("eval", tmp_path / "model"))
+    (tmp_path / "model").unlink()
+    assert "holds no run" in refused(here("eval", tmp_path))
+    (tmp_path / "config.toml").write_text("")
+    assert f"has no model yet: finish the run with bifl run --resume {tmp_path}" in refused(here("eval", tmp_path))
+    (tmp_path / "compare.toml").write_text("")
+    assert "is a comparison: give one of its runs" in refused(here("eval", tmp_path))
+    assert "only one dataset" in refused(here("eval", trained / "regression", "mnist5k", "mnist"))
