@@ -56,7 +56,7 @@ def test_another_algorithm_does_not_inherit_parameters() -> None:
         ("participation=0", "participation must be greater than 0 and at most 1, not 0.0"),
         ("participation=1.1", "participation must be greater than 0 and at most 1"),
         ("idle=nap", "idle must be one of train, sleep, not 'nap'"),
-        ("optimizer=lion", "optimizer must be one of adam, sgd, not 'lion'"),
+        ("optimizer=lion", "unknown optimizer 'lion' (known: adam, sgd, adamw)"),
         ("batchnorm=x", "batchnorm must be one of recalibrate, average, not 'x'"),
         ("lr=0", "lr must be one or more positive numbers, not 0"),
         ("lr=", "lr must be one or more positive numbers"),

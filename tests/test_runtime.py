@@ -16,7 +16,7 @@ import bifl
 from bifl.core import BINARY, Message, Votes
 from bifl.engine.loop import loop
 from bifl.engine.simulator import Simulation
-from bifl.errors import ConfigError, Diverged, RunError
+from bifl.errors import ConfigError, Diverged
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build, sampled
 from bifl.export.model import Model
@@ -174,13 +174,6 @@ def test_a_saved_model_computes_what_the_trained_one_did(tmp_path: Path) -> None
 def test_a_diverging_run_says_so() -> None:
     with pytest.raises(Diverged, match="lower lr"):
         list(bifl.simulate(Experiment(algorithm="fedavg", clients=2, rounds=3, workers=1, optimizer="sgd", lr=1e30)))
-
-
-def test_a_loop_that_was_left_cannot_be_entered_again() -> None:
-    simulation = bifl.simulate(Experiment(clients=2, rounds=3, workers=1))
-    assert next(iter(simulation)).round == 1
-    with pytest.raises(RunError, match="only once"):
-        next(iter(simulation))
 
 
 def test_a_loop_with_a_folder_goes_on_where_it_was_left(tmp_path: Path) -> None:

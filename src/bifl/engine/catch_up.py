@@ -18,7 +18,7 @@ import numpy as np
 
 from bifl import codec
 from bifl.codec.context import NO_DIGEST
-from bifl.core.exchange import Exchange, ballot_of
+from bifl.core.exchange import Exchange, completing
 from bifl.core.message import FLOAT32, Message
 from bifl.core.state import Public
 
@@ -88,11 +88,12 @@ class Journal:
         self, exchanges: Sequence[Exchange], fresh: Public, public: Public, steps: tuple[Step, ...], in_context: bool,
         sleepers: bool, name: Callable[[Public, str], str],
     ) -> None:  # fmt: skip
-        self._exchanges, self._fresh, self._in_context, self._named = exchanges, fresh, in_context, name
+        self._exchanges, self._telling = exchanges, sum(exchange.tells for exchange in exchanges)
+        self._fresh, self._in_context, self._named = fresh, in_context, name
         self.steps = steps
         self._sleepers, self._largest = sleepers, 4 * (public.layout.count + public.layout.reals)
         self._sent = {step.exchange: step.data for step in steps}  # the last broadcast of every exchange
-        self._at(public, exchanges[-1].name)
+        self._at(public, self._exchanges[-1].name)
 
     def _at(self, public: Public, exchange: str) -> None:
         self.public, self.name = public, self._named(public, exchange)
@@ -106,7 +107,7 @@ class Journal:
 
     def _worth_keeping(self, steps: list[Step]) -> tuple[Step, ...]:
         """The last steps: those of two rounds, and of more where clients sleep, as long as the model itself is not shorter."""
-        least, size = _ROUNDS * len(self._exchanges), sum(len(step.data) for step in steps)
+        least, size = _ROUNDS * self._telling, sum(len(step.data) for step in steps)
         while len(steps) > least and (not self._sleepers or size > self._largest or len(steps) > MOST_STEPS):
             size -= len(steps.pop(0).data)
         return tuple(steps)
@@ -139,7 +140,7 @@ def whole(
 
     A broadcast as it was `sent` will do, if that was without context.
     """
-    ballot = ballot_of(exchanges)
+    ballot = completing(exchanges)
     if public.news is None:
         return _model(public)
     said: dict[str, bytes] = {}
@@ -186,7 +187,7 @@ def restored(said: Mapping[str, bytes], exchanges: Sequence[Exchange], fresh: Pu
     """
     public = fresh
     if BEFORE in said:
-        public = public._replace(news=_read(said[BEFORE], ballot_of(exchanges), fresh))
+        public = public._replace(news=_read(said[BEFORE], completing(exchanges), fresh))
     for exchange in exchanges:
         if exchange.name in said:
             public = exchange.advance(public, _read(said[exchange.name], exchange, fresh))

@@ -18,7 +18,7 @@ import numpy as np
 
 from bifl import codec, npz
 from bifl.core.exchange import Exchange
-from bifl.core.message import Floats, Message
+from bifl.core.message import NOTHING, Floats, Message
 from bifl.core.state import Client, Public, Server
 from bifl.engine.catch_up import Step
 from bifl.errors import RunError
@@ -48,6 +48,7 @@ def save_server(folder: Path, state: State, ballot: Exchange) -> None:
         "counted": np.array(sorted(state.counted)),
         "memory": state.server.memory,
     }
+    arrays |= {"trust": state.server.trust} if state.server.trust.size else {}
     arrays |= {f"step_{place}": np.frombuffer(step.data, np.uint8) for place, step in enumerate(state.steps)}
     facts = {"record": state.record.to_json(), "steps": [[step.start, step.exchange, step.round] for step in state.steps]}
     save_public(folder / _SERVER, state.public, ballot, facts, arrays)
@@ -77,10 +78,11 @@ def load_server(folder: Path, fresh: Public, ballot: Exchange) -> State | None:
         if counted.ndim != 1 or (len(counted) and counted.dtype.kind != "i"):
             raise ValueError(f"counted is {counted.shape} of {counted.dtype}")
         memory = _floats(arrays, "memory", arrays["memory"].shape)
+        trust = _floats(arrays, "trust", arrays["trust"].shape) if "trust" in arrays else NOTHING
         steps = tuple(_step(place, fact, arrays) for place, fact in enumerate(facts["steps"]))
         if record.round != public.round:
             raise ValueError(f"the record is of round {record.round}, the state of round {public.round}")
-    return State(public, record, dict(trained.tolist()), frozenset(map(int, counted)), Server(memory), steps)
+    return State(public, record, dict(trained.tolist()), frozenset(map(int, counted)), Server(memory, trust=trust), steps)
 
 
 def _step(place: int, fact: Any, arrays: dict[str, Any]) -> Step:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from bifl.core.exchange import Exchange
+from bifl.core.exchange import Exchange, completing
 from bifl.core.state import Public
 from bifl.engine.catch_up import Journal, Step
 from bifl.experiment.setup import World
@@ -28,13 +28,12 @@ class Ledger:
         self._journal = Journal(
             exchanges, fresh, world.public, steps, world.experiment.in_context(), world.experiment.clients_sleep(), _named
         )
-        beginning = _named(fresh, exchanges[-1].name)
-        self._known = dict.fromkeys(range(len(world.parts)), beginning)
-        for number, round in trained.items():
-            self._known[number] = _last_heard(exchanges, round)
+        # what all know that are not listed; whoever does not have the model that the run starts with is sent it
+        self._others = "" if world.experiment.start else _named(fresh, exchanges[-1].name)
+        self._known = {number: _last_heard(exchanges, round) for number, round in trained.items()}
         if world.public.round and (not world.experiment.clients_sleep() or any(map(len, world.shards))):
-            self._known = dict.fromkeys(self._known, self._journal.name)  # everyone was asked something since
-        self._told: frozenset[int] = frozenset(self._known)
+            self._known, self._others = {}, self._journal.name  # everyone was asked something since
+        self._told: Collection[int] = range(len(world.parts))
         self._bytes = 0
 
     @property
@@ -45,8 +44,9 @@ class Ledger:
     def ask(self, clients: Iterable[int]) -> None:
         """Clients are asked something: each is brought up to date first."""
         for number in clients:
-            if self._known[number] != self._journal.name:
-                self._bytes += self._journal.extra(self._journal.update(self._known[number]), number in self._told)
+            known = self._known.get(number, self._others)
+            if known != self._journal.name:
+                self._bytes += self._journal.extra(self._journal.update(known), number in self._told)
                 self._known[number] = self._journal.name
 
     def add(self, exchange: str, news: bytes, after: Public, told: Collection[int]) -> None:
@@ -62,9 +62,9 @@ class Ledger:
 
 def _last_heard(exchanges: Sequence[Exchange], round: int) -> str:
     """The state that a client knows that last took part in this round: the one before the round's last exchange."""
-    before = [exchange.name for exchange in exchanges][-2:]
-    complete = any(exchange.trains for exchange in exchanges[:-1])
-    return f"{round if complete else round - 1} {before[0]}"
+    telling = [exchange for exchange in exchanges if exchange.tells]
+    complete = completing(exchanges) is not telling[-1]
+    return f"{round if complete else round - 1} {telling[-2:][0].name}"
 
 
 def _named(public: Public, exchange: str) -> str:

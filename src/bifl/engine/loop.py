@@ -15,8 +15,8 @@ import torch
 from bifl import codec
 from bifl.core.message import Message
 from bifl.core.state import Client, Public, Server
-from bifl.engine.seat import Seat, Workplace
-from bifl.exchanges import exchanges_of
+from bifl.engine.seat import Desk, Seat, Workplace, arrived
+from bifl.exchanges import exchanges_of, simulated_identity
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build, judge, sampled
 from bifl.nn.network import Network
@@ -31,22 +31,31 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
     place = Workplace(experiment, world.algorithm, world.network, samples, world.task.loss)
     exchanges = exchanges_of(experiment, world.algorithm, world.network, world.data.form)
     clients = [Client(public.weights, public.weights, public.real, len(part), number) for number, part in enumerate(world.parts)]
+    notes: list[dict[str, bytes]] = [{} for _ in clients]
+    identity = simulated_identity(experiment)
     voters: list[int] = []
     for round in range(1, experiment.rounds + 1):
         counted, voters = voters, sampled(experiment, len(clients), round)
         server = server._replace(judge=judge(world, round))
-        heard = []
+        heard: list[Message] = []
+        uploading, letters = voters, dict[int, bytes]()
         for exchange in exchanges:
             total, known = exchange.total(public), exchange.context(public)
-            for number in sorted({*voters, *exchange.listeners(voters, range(len(clients)))}):
-                part = torch.from_numpy(world.parts[number])
-                seat = Seat(place, part, public, clients[number]._replace(voted=number in counted))
-                spoken = exchange.say(seat, public, uploads=number in voters)
+            spelled = exchange.uploads_in(known)
+            for number in sorted({*uploading, *exchange.listeners(uploading, range(len(clients)))}):
+                part, desk = torch.from_numpy(world.parts[number]), Desk(letters.get(number, b""), notes[number], identity)
+                client = arrived(experiment, clients[number], world.public.weights, public)
+                seat = Seat(place, part, public, client._replace(voted=number in counted), desk)
+                spoken = exchange.say(seat, public, uploads=number in uploading)
                 clients[number] = spoken.client
                 if spoken.message is not None:
-                    upload = codec.decode(codec.encode(spoken.message, known), known)
+                    upload = codec.decode(codec.encode(spoken.message, spelled), spelled)
                     total.add(exchange.opened(upload, public))
             server, news = exchange.answer(total, public, server)
+            if not isinstance(news, Message):
+                letters = dict(news)
+                uploading = [number for number in uploading if number in letters]
+                continue
             heard.append(codec.decode(codec.encode(news, known), known))
-            public = exchange.advance(public, heard[-1])
+            public, letters = exchange.advance(public, heard[-1]), {}  # a letter answers one exchange
         yield heard[0], public

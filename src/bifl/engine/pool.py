@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from bifl.core.exchange import Accumulator, Exchange
-from bifl.core.state import Public
+from bifl.core.state import Client, Public
 from bifl.data.datasets import save
+from bifl.data.shared import Drawn
 from bifl.engine.catch_up import Step
 from bifl.engine.ledger import Ledger
 from bifl.engine.turns import Answer, Evaluation, Score, Task, Troubles
 from bifl.engine.worker import Job, Worker
 from bifl.errors import BiflError, RunError
+from bifl.exchanges import simulated_identity
 from bifl.experiment.setup import World
 from bifl.experiment.transfer import Built, dumps
 from bifl.files import writing
@@ -51,6 +53,7 @@ class Pool(AbstractContextManager["Pool"]):
         self._local: Worker | None = None
         self._workers: list[Connection] = []
         self._ledger = Ledger(world, exchanges, fresh, steps, trained)
+        self._holders = [number for number, shard in enumerate(world.shards) if len(shard)]
 
     def __enter__(self) -> Pool:
         try:
@@ -84,7 +87,7 @@ class Pool(AbstractContextManager["Pool"]):
             return total
         waiting: list[Any] = []
         for rank, worker in enumerate(self._workers):
-            own = [task for task in tasks if task.number % self._count == rank]
+            own = [task for task in tasks if self._rank(task.number) == rank]
             if own:
                 self._send(worker, ("collect", (exchange.name, own)))
                 waiting.append(worker)
@@ -106,7 +109,7 @@ class Pool(AbstractContextManager["Pool"]):
 
     def score(self) -> Evaluation:
         """Let the workers evaluate the global model."""
-        self._ledger.ask(number for number, shard in enumerate(self._world.shards) if len(shard))
+        self._ledger.ask(self._holders)
         scores = [score for scores in self._ask("score", [()] * self._count) for score in scores]
         return Evaluation.of(scores, self._world.task)
 
@@ -118,6 +121,15 @@ class Pool(AbstractContextManager["Pool"]):
         """Nothing but bytes for those who had slept: a worker that fails ends the run."""
         return Troubles(catch_up_bytes=self._ledger.settle())
 
+    def trained(self, number: int, voted: bool) -> Client:
+        """A client as it would be after training once more."""
+        if self._local is not None:
+            return self._local.trained(number, voted)
+        owner = self._workers[number % self._count]
+        self._send(owner, ("trained", (number, voted)))
+        found: Client = self._receive(owner)
+        return found
+
     def _ask(self, name: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
         """Let every worker do something at the same time; their answers."""
         if self._local is not None:
@@ -128,14 +140,20 @@ class Pool(AbstractContextManager["Pool"]):
 
     def _job(self, rank: int) -> Job:
         world = self._world
-        parts = {number: part for number, part in enumerate(world.parts) if number % self._count == rank}
-        shards = {number: world.shards[number] for number in parts}
+        parts: Any = world.parts  # what is drawn when it is needed need not be sorted out
+        if not isinstance(parts, Drawn):
+            parts = {number: part for number, part in enumerate(parts) if self._rank(number) == rank}
+        shards = {number: world.shards[number] for number in self._holders if self._rank(number) == rank}
         own = list(chunks(len(world.data.test_labels)))[rank :: self._count]
-        trained = {number: round for number, round in self._trained.items() if number in parts}
+        trained = {number: round for number, round in self._trained.items() if self._rank(number) == rank}
         return Job(
             world.experiment, world.algorithm, world.network, parts, shards, own, world.public, self._checkpoint, trained,
-            self._keep_messages,
+            self._keep_messages, simulated_identity(world.experiment),
         )  # fmt: skip
+
+    def _rank(self, number: int) -> int:
+        """Which worker owns a client."""
+        return number % self._count
 
     def _start(self, jobs: list[Job]) -> list[Connection]:
         paths = os.pathsep.join(path for path in sys.path if path)  # what this process can import, and not the current folder (-P)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from bifl import codec
-from bifl.core.exchange import Accumulator, Exchange, ballot_of
-from bifl.core.message import Message
+from bifl.core.exchange import Abandoned, Accumulator, Exchange, Letters, ballot_of, completing
+from bifl.core.message import Floats, Message
 from bifl.core.state import Public, Server
 from bifl.core.sums import ExactSum
 from bifl.engine import checkpoint
@@ -24,6 +24,8 @@ from bifl.experiment.setup import World, judge, sampled
 from bifl.export.model import Model
 from bifl.runs.mailbox import Mailbox
 from bifl.runs.record import Record, Traffic, flips, layer_flips, spread, sureness
+
+_ATTEMPTS = 5  # times in a row that a round is held and abandoned before the run ends
 
 
 class Clients(Protocol):
@@ -99,6 +101,7 @@ class Outcome(NamedTuple):
     data: bytes = b""  # the same as bytes
     ideal: float | None = None  # their number, if the coder were ideal
     receivers: Collection[int] = ()  # who hears it
+    letters: Letters | None = None  # what each is told instead
 
 
 class Rounds:
@@ -119,7 +122,7 @@ class Rounds:
     def __init__(self, experiment: Experiment, world: World, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
         self.experiment, self.world = experiment, world
         self.exchanges = exchanges_of(experiment, world.algorithm, world.network, world.data.form)
-        self._ballot = ballot_of(self.exchanges)
+        self._ballot, self._completing = ballot_of(self.exchanges), completing(self.exchanges)
         self.public: Public = world.public
         self.last: Record | None = None
         self.note_clients: Callable[[int, list[dict[str, Any]]], None] = lambda round, clients: None
@@ -128,8 +131,8 @@ class Rounds:
         self._trained: dict[int, int] = {}  # client → the last round in which it trained
         self._counted: frozenset[int] = frozenset()  # the clients whose ballots are in the last broadcast
         self._steps: tuple[Step, ...] = ()  # the last broadcasts
-        self._begun = False
-        if folder is not None and (state := checkpoint.load_server(folder, self.public, self._ballot)):
+        self._working: Clients | None = None  # those who train, while they are there
+        if folder is not None and (state := checkpoint.load_server(folder, self.public, self._completing)):
             self.public, self.last, self._trained, self._counted, self._server, self._steps = state
 
     def model(self) -> Model:
@@ -139,18 +142,47 @@ class Rounds:
         return Model.of(choice.model, world.network, world.data, self.public, forward, choice.task)
 
     def __iter__(self) -> Iterator[Record]:
-        if self.public.round >= self.experiment.rounds:
-            return  # without starting anyone
-        if self._begun and self._folder is None:
-            raise RunError("a simulation without a folder can be iterated only once: its clients are gone when the loop is left")
-        self._begun = True
-        with self._clients() as clients:
-            while self.public.round < self.experiment.rounds:
-                try:
-                    self.last = self._round(clients)
-                except NobodyVotes:
-                    continue
-                yield self.last
+        """The rounds that are left. A loop that was left goes on where it was: the clients wait until `close`."""
+        abandoned = 0
+        while self.public.round < self.experiment.rounds:
+            try:
+                self.last = self._round(self._at_work())
+            except NobodyVotes:
+                continue
+            except Abandoned as error:
+                abandoned += 1
+                if abandoned == _ATTEMPTS:
+                    self._end(error)
+                    raise
+                continue
+            except BaseException as error:
+                self._end(error)
+                raise
+            abandoned = 0
+            yield self.last
+        self.close()
+
+    def _at_work(self) -> Clients:
+        """Those who train: they come when the first round needs them, and stay."""
+        if self._working is None:
+            if self.public.round and self._folder is None:
+                raise RunError("the clients of this run are gone and it has no folder: begin again, or give simulate a folder")
+            self._context = self._clients()
+            self._working = self._context.__enter__()
+        return self._working
+
+    def close(self) -> None:
+        """End the clients. Without a folder what they remember is gone; with one the run can go on."""
+        self._end(None)
+
+    def _end(self, error: BaseException | None) -> None:
+        working, self._working = self._working, None
+        if working is not None:
+            self._context.__exit__(None if error is None else type(error), error, None)
+
+    def __del__(self) -> None:
+        if getattr(self, "_working", None) is not None:  # a loop that was left, and nobody will enter again
+            self._end(GeneratorExit())
 
     def _clients(self) -> AbstractContextManager[Clients]:
         """Those who train from now on."""
@@ -163,18 +195,20 @@ class Rounds:
         taking_part: Collection[int] = sampled(self.experiment, len(self.world.parts), round, barred)
         hearers = self._hearers(round + 1, barred)  # the others are told when they wake up
         outcomes = []
-        public = before
+        public, letters = before, None
         for exchange in self.exchanges:
-            outcome = self._hold(exchange, clients, self._tasks(exchange, taking_part, barred), public, server, hearers)
-            public, server, taking_part = outcome.public, outcome.server, outcome.collector.counted
+            tasks = self._tasks(exchange, taking_part, barred, letters)
+            outcome = self._hold(exchange, clients, tasks, public, server, hearers)
+            public, server, taking_part, letters = outcome.public, outcome.server, outcome.collector.counted, outcome.letters
             outcomes.append(outcome)
         main = outcomes[self.exchanges.index(self._ballot)]
         evaluation = clients.score()
         record = self._record(before, main, outcomes, evaluation, clients.troubles())
         record = record._replace(seconds=float(f"{time.perf_counter() - began:.3f}"))
-        self.note_clients(round, _client_rows(main.collector.answers, evaluation))
+        self.note_clients(round, _client_rows(main.collector.answers, evaluation, server.trust))
         trained = self._trained | dict.fromkeys(main.collector.trained, round)
-        self._complete(checkpoint.State(public, record, trained, main.collector.counted, Server(server.memory), clients.steps()))
+        server = server._replace(judge=None, talk=None)
+        self._complete(checkpoint.State(public, record, trained, main.collector.counted, server, clients.steps()))
         return record
 
     def _hearers(self, round: int, barred: Collection[int]) -> list[int]:
@@ -182,12 +216,16 @@ class Rounds:
         voters = sampled(self.experiment, len(self.world.parts), round, barred)
         return [task.number for task in self._tasks(self._ballot, voters, barred)]
 
-    def _tasks(self, exchange: Exchange, uploading: Collection[int], barred: Collection[int]) -> list[Task]:
-        """What an exchange asks of whom: of those who upload, and of those who listen."""
-        present = set(range(len(self.world.parts))).difference(barred)
-        uploaders = set(uploading)
+    def _tasks(
+        self, exchange: Exchange, uploading: Collection[int], barred: Collection[int], letters: Letters | None = None
+    ) -> list[Task]:
+        """What an exchange asks of whom: of those who upload, if there were letters those who got one, and of those who listen."""
+        everyone = range(len(self.world.parts))
+        present: Collection[int] = set(everyone).difference(barred) if barred else everyone
+        uploaders = set(uploading) if letters is None else set(uploading).intersection(letters)
         asked = sorted(uploaders.union(exchange.listeners(uploaders, present)))
-        return [Task(number, number in self._counted, number in uploaders) for number in asked]
+        told = letters or {}
+        return [Task(number, number in self._counted, number in uploaders, told.get(number, b"")) for number in asked]
 
     def _hold(
         self, exchange: Exchange, clients: Clients, tasks: list[Task], public: Public, server: Server, hearers: Collection[int]
@@ -199,6 +237,8 @@ class Rounds:
         if not total.clients and not exchange.trains:
             return Outcome(public, server, collector)  # everyone went away: what was public must do
         server, news = exchange.answer(total, public, server)
+        if not isinstance(news, Message):
+            return Outcome(public, server, collector, letters=news)
         data = codec.encode(news, context)
         self._keep(exchange.name, None, data)
         heard = codec.decode(data, context)  # what the clients will read
@@ -209,11 +249,14 @@ class Rounds:
     def _record(self, before: Public, main: Outcome, outcomes: list[Outcome], evaluation: Evaluation, troubles: Troubles) -> Record:
         """What the round achieved; `main` is the outcome of its ballot."""
         after, round = outcomes[-1].public, before.round + 1
-        uploads, receivers = len(main.collector.counted), len(main.receivers)
-        traffic = Traffic(uploads, main.collector.bytes, receivers, len(main.data), main.collector.ideal, main.ideal)
-        for other in (outcome for outcome in outcomes if outcome is not main):
-            traffic = traffic.plus(other.collector.bytes, len(other.data))
-        traffic = traffic._replace(catch_up=troubles.catch_up_bytes)
+        told = outcomes[self.exchanges.index(self._completing)]
+        uploads, receivers = len(main.collector.counted), len(told.receivers)
+        traffic = Traffic(uploads, main.collector.bytes, receivers, len(told.data), main.collector.ideal, told.ideal)
+        for other in outcomes:
+            up, down = 0 if other is main else other.collector.bytes, 0 if other is told else len(other.data)
+            traffic = traffic.plus(up, down)
+        letters = sum(len(letter) for outcome in outcomes for letter in (outcome.letters or {}).values())
+        traffic = traffic._replace(catch_up=troubles.catch_up_bytes, letters=letters)
         if self.world.algorithm.at(round).central:  # nothing leaves the one machine
             traffic = Traffic(uploads, 0, receivers, 0)
         return Record(
@@ -223,7 +266,7 @@ class Rounds:
             train_loss=float(main.collector.losses.mean()),
             flips=flips(before, after),
             layer_flips=layer_flips(before, after),
-            sureness=None if main.news is None else sureness(main.news),
+            sureness=None if told.news is None else sureness(told.news),
             seconds=0.0,
             **traffic.fields(before.layout.parameters),
             **spread([held[next(iter(evaluation.metrics))] for held in evaluation.clients.values()]),
@@ -234,7 +277,7 @@ class Rounds:
 
     def _complete(self, state: checkpoint.State) -> None:
         if self._folder is not None:
-            checkpoint.save_server(self._folder, state, self._ballot)
+            checkpoint.save_server(self._folder, state, self._completing)
         self.public, _, self._trained, self._counted, self._server, self._steps = state
 
     def _keep(self, exchange: str, sender: str | None, data: bytes) -> None:
@@ -242,13 +285,15 @@ class Rounds:
             self._mailbox.keep(codec.read_header(data).round, exchange, sender, data)
 
 
-def _client_rows(answers: dict[int, Answer], evaluation: Evaluation) -> list[dict[str, Any]]:
-    """A round client by client: what it trained on, uploaded, and how the global model does on what it holds out."""
+def _client_rows(answers: dict[int, Answer], evaluation: Evaluation, trust: Floats) -> list[dict[str, Any]]:
+    """A round client by client: what it trained on, uploaded, how the model does on what it holds out, and its credit."""
     rows = []
     for number in sorted({*answers, *evaluation.clients}):
         row: dict[str, Any] = {"client": number}
         if number in answers:
             answer = answers[number]
             row |= {"images": answer.images, "train_loss": answer.loss, "up_bytes": answer.size}
+        if trust.ndim == 1 and number < len(trust):
+            row["trust"] = round(float(trust[number]), 4)
         rows.append(row | evaluation.clients.get(number, {}))
     return rows

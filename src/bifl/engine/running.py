@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 from bifl.engine.round import Rounds
@@ -23,8 +24,7 @@ def run(folder: RunFolder, world: World, begin: Begin = Simulation) -> Iterator[
         world: what the folder's experiment stands for.
         begin: what runs the rounds, from `world`, the folder for checkpoints and the mailbox.
     """
-    with locked(folder.path):
-        rounds = begin(world, folder.checkpoint, folder.mailbox())
+    with locked(folder.path), closing(begin(world, folder.checkpoint, folder.mailbox())) as rounds:
         folder.prepare(rounds.last)
         rounds.note_clients = folder.append_clients
         for record in rounds:

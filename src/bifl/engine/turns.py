@@ -20,6 +20,7 @@ class Task(NamedTuple):
     number: int
     voted: bool  # its last ballot is in the news
     uploads: bool  # what it says will be counted
+    letter: bytes = b""  # what the last exchange answered this client alone
 
 
 class Turn(NamedTuple):

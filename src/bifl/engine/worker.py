@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,14 +18,14 @@ import numpy as np
 import torch
 
 from bifl import codec
-from bifl.core.algorithm import Algorithms
-from bifl.core.exchange import Accumulator, ballot_of
+from bifl.core.algorithm import Algorithms, train_turn
+from bifl.core.exchange import Accumulator, Identity, completing
 from bifl.core.message import NOTHING
 from bifl.core.state import Client, Public, remembered
 from bifl.data.datasets import Dataset, mapped
 from bifl.engine import checkpoint
 from bifl.engine.client_store import LIMIT, Shelf
-from bifl.engine.seat import Seat, Workplace
+from bifl.engine.seat import Desk, Seat, Workplace, arrived
 from bifl.engine.turns import Answer, Score, Task, Turn
 from bifl.errors import BiflError, Diverged, RunError
 from bifl.exchanges import exchanges_of
@@ -42,13 +43,14 @@ class Job(NamedTuple):
     experiment: Experiment
     algorithm: Algorithms
     network: Network
-    parts: dict[int, np.ndarray[Any, Any]]  # images of the clients that this worker owns
-    shards: dict[int, np.ndarray[Any, Any]]  # images that they hold out
+    parts: dict[int, np.ndarray[Any, Any]] | Sequence[np.ndarray[Any, Any]]  # images of the clients that this worker owns
+    shards: dict[int, np.ndarray[Any, Any]]  # images that they hold out, of those that do
     chunks: list[int]  # parts of the test set that this worker evaluates
     public: Public
     checkpoint: Path | None  # where clients' state is kept
     trained: dict[int, int]  # those of its clients whose state is there already, and of which round
     keep_messages: bool = False  # whether the server wants to see the uploads
+    identity: Identity | None = None  # what its clients sign with
 
 
 class Worker:
@@ -60,7 +62,7 @@ class Worker:
         self.algorithm, self.network, self.chunks = job.algorithm, job.network, job.chunks
         listed = exchanges_of(job.experiment, job.algorithm, job.network, data.form)
         self.exchanges = {exchange.name: exchange for exchange in listed}
-        self.ballot = ballot_of(listed)
+        self.completing = completing(listed)
         device = device_of(job.experiment)
         self.network.move(device)
         self.samples = Samples.of(data.images, data.labels, data).on(device)
@@ -68,16 +70,20 @@ class Worker:
         self.public, self.task = job.public, task_of(job.experiment)
         self._known: tuple[str, Public, codec.Context] | None = None  # the exchange, the public state and their context
         self.fresh, _ = self.network.initial()
-        self.clients = self._room()
-        # update, unlike an assignment, leaves these in memory: they are all the same
-        self.clients.update({number: self._fresh_client(number) for number in job.parts})
+        self.identity = job.identity
+        self.notes: MutableMapping[int, MutableMapping[str, bytes]] = defaultdict(dict)  # clients' own, for the round under way
+        self.clients = self._room()  # those that have something to remember
         for number, round in job.trained.items():
             if job.checkpoint is not None:
                 keeps = self.algorithm.at(round).keeps
-                self.clients[number] = checkpoint.load_client(job.checkpoint, number, round, self.clients[number], keeps)
+                self.clients[number] = checkpoint.load_client(job.checkpoint, number, round, self._fresh_client(number), keeps)
 
     def _fresh_client(self, number: int) -> Client:
         return Client(self.fresh, self.fresh, NOTHING, len(self.parts[number]), number)
+
+    def _client(self, number: int) -> Client:
+        """A client as it is remembered, or as it was before the first round."""
+        return self.clients.get(number) or self._fresh_client(number)
 
     def _room(self) -> dict[int, Client]:
         """Memory, or a file if what clients have to remember might not fit."""
@@ -90,27 +96,39 @@ class Worker:
         exchange = self.exchanges[name]
         place = Workplace(self.experiment, self.algorithm, self.network, self.samples, self.task.loss)
         part = torch.from_numpy(self.parts[task.number])
-        seat = Seat(place, part, self.public, self.clients[task.number]._replace(voted=task.voted))
+        client = arrived(self.experiment, self._client(task.number), self.fresh, self.public)
+        desk = Desk(task.letter, self.notes[task.number], self.identity)
+        seat = Seat(place, part, self.public, client._replace(voted=task.voted), desk)
         spoken = exchange.say(seat, self.public, uploads=task.uploads)
         context, loss = self._context(name), spoken.loss
         if loss is not None and not np.isfinite(loss):
             raise Diverged(f"round {context.round}: the loss of client {task.number} is {loss}: the training diverged; lower lr")
         if spoken.client is not seat.client:
             self._remember(spoken.client, context.round)
-        said = None if spoken.message is None else codec.encode(spoken.message, context)
+        said = None if spoken.message is None else codec.encode(spoken.message, exchange.uploads_in(context))
         return Turn(task.number, said, loss, len(self.parts[task.number]))
+
+    def trained(self, number: int, voted: bool) -> Client:
+        """A client as it would be after training once more; it is not remembered."""
+        place = Workplace(self.experiment, self.algorithm, self.network, self.samples, self.task.loss)
+        client = arrived(self.experiment, self._client(number), self.fresh, self.public)._replace(voted=voted)
+        seat = Seat(place, torch.from_numpy(self.parts[number]), self.public, client, Desk(b"", {}, None))
+        return train_turn(self.algorithm, client, self.public, seat.train)[0]
 
     def _remember(self, client: Client, round: int) -> None:
         """Keep what a client must know of a round."""
         keeps = self.algorithm.at(round).keeps
-        self.clients[client.number] = remembered(client, keeps, self._fresh_client(client.number))
+        if keeps:
+            self.clients[client.number] = remembered(client, keeps, self._fresh_client(client.number))
+        else:
+            self.clients.pop(client.number, None)  # what another algorithm of a schedule kept
         if self.checkpoint is not None:
             checkpoint.save_client(self.checkpoint, client.number, round, client, keeps)
 
     def collect(self, name: str, tasks: list[Task]) -> Iterator[Answer | Accumulator]:
         """Clients' parts in an exchange, one after the other, and at last the sum of what they said."""
         exchange = self.exchanges[name]
-        total, context = exchange.total(self.public), self._context(name)
+        total, context = exchange.total(self.public), exchange.uploads_in(self._context(name))
         for task in tasks:
             turn, size, ideal = self.turn(name, task), None, None
             if turn.upload is not None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import fields
 
 from bifl.experiment.settings import Experiment
+from bifl.experiment.starting import digest_alone
 
 NO_NUMBERS = {"rounds": 1, "workers": 0, "device": "auto"}  # of the rounds that are there, these change nothing
 
 
 def identity(experiment: Experiment) -> Experiment:
     """The same for all experiments whose first rounds are the same, wherever their files lie."""
-    same = experiment.changed(NO_NUMBERS)
+    same = experiment.changed(NO_NUMBERS | {"start": digest_alone(experiment.start)})
     return same.changed({"dataset.path": ""}) if "path" in same.dataset.parameters else same
 
 

@@ -25,6 +25,11 @@ _HAR = {
     "dataset": "uci_har", "model": "har_cnn", "partition": "by_user", "clients": 21, "rounds": 30, "local_epochs": 2,
     "lr": (0.002, 0.001, 0.0005), "lr_steps": (15, 22),
 }  # fmt: skip
+_UNIPEN = {key: value for key, value in _FEMNIST.items() if key != "dataset.share"} | {"dataset": "unipen"}
+_CIFAR10 = {
+    "dataset": "cifar10", "model": "cifar_cnn", "clients": 100, "participation": 0.1, "idle": "sleep", "rounds": 100,
+    "local_epochs": 2, "optimizer": "sgd", "lr": (0.1,),
+}  # fmt: skip
 _BY_USER = {"partition": "by_user", "partition.at_least": 500}
 
 PRESETS: dict[str, Preset] = {
@@ -52,6 +57,15 @@ PRESETS: dict[str, Preset] = {
         "a tenth of FEMNIST's writers, 18, 35 and 36 clients of 4, 2 and 1 shards", {**_FEMNIST, "partition": "unbalanced"}
     ),
     "har": Preset("UCI HAR: windows of phone sensors, 21 persons are the clients, UCI's other 9 the test set", _HAR),
+    "unipen-iid": Preset(
+        "UNIPEN's characters with the paper's rates for FEMNIST: 89 clients of 500 images, 5,500 to test, classes even",
+        {**_UNIPEN, "dataset.images": 50_000, "partition": "iid"},
+    ),
+    "unipen-writers": Preset(
+        "UNIPEN's characters with the paper's rates for FEMNIST: 89 clients, whole writers merged to more than 500 images",
+        {**_UNIPEN, **_BY_USER},
+    ),
+    "cifar10-iid": Preset("CIFAR-10: 100 clients of 500 pictures, 10 of them a round", {**_CIFAR10, "partition": "iid"}),
     "celeba-iid": Preset("Table I: half of CelebA's celebrities, 100 clients, classes even", {**_CELEBA, "partition": "iid"}),
     "celeba-noniid": Preset(
         "Table II: half of CelebA's celebrities, 100 clients, whole celebrities merged to more than 500 images",

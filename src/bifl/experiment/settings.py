@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import bifl.algorithms  # noqa: F401  (registers the algorithms)
+from bifl.attacks import attack, attacked, liars
 from bifl.codec.reals import EXACT, SHORT
 from bifl.core.algorithm import Algorithms, register
 from bifl.data.datasets import dataset
@@ -20,22 +22,28 @@ from bifl.data.partitions import partition
 from bifl.errors import ConfigError
 from bifl.experiment.choices import Choice, Unloaded, chosen, typed
 from bifl.experiment.presets import PRESETS
+from bifl.experiment.starting import marked
 from bifl.experiment.words import pairs, preset_of
 from bifl.nn.models import model
-from bifl.nn.optimizers import OPTIMIZERS
+from bifl.nn.optimizers import checked, optimizer
 from bifl.processes import cores
 from bifl.registry import Registry, nearest, short
+from bifl.robust import protected, robust
 from bifl.tasks import task
+from bifl.training.augmenting import SIGNATURE, augment
+from bifl.training.rates import rate_of, schedule
 
 __all__ = ["Choice", "Experiment", "Given", "of_words", "pairs", "preset_of"]
 
 Given = Choice | str | Mapping[str, Any]
 REGISTRIES: dict[str, Registry[Any]] = {
     "algorithm": register, "dataset": dataset, "partition": partition, "model": model, "task": task,
+    "optimizer": optimizer, "schedule": schedule, "augment": augment,
+    "robust": robust, "attack": attack,
 }  # fmt: skip
 RANGES = {  # the upper ends keep a config from asking for any amount of memory
     "rounds": (1, 10**9), "clients": (1, 10**6), "seed": (0, 2**63 - 1),
-    "batch": (2, 10**9), "local_epochs": (1, 10**9), "workers": (0, 4096),
+    "batch": (2, 10**9), "local_epochs": (1, 10**9), "local_steps": (0, 10**9), "workers": (0, 4096), "colluders": (0, 10**6),
 }  # fmt: skip
 IDLE = ("train", "sleep")
 BATCHNORM = ("recalibrate", "average")
@@ -54,22 +62,32 @@ class Experiment:
         partition: which client holds which of them.
         model: which network.
         task: what it learns: `classification`, `regression`, `multilabel`, or one of a user's own.
+        robust: the server's sum, so that a minority of clients that lie cannot steer it: `none`, `credibility`, `median`, …
+        attack: what lying clients do, in a simulation: `none`, `flip`, `collude`, …
         rounds: training → upload → broadcast, this many times.
         clients: M.
         participation: λ, the share of clients that upload in a round.
         idle: what the others do: `train` (the paper) or `sleep` (the cross-device standard).
         seed: fixes everything else.
-        optimizer: `adam` or `sgd`, fresh every round.
+        optimizer: `adam`, `sgd`, `adamw`, or one of a user's own; fresh every round.
         lr: learning rates; one more than `lr_steps`, or one for all rounds.
         lr_steps: rounds after which the next rate applies.
+        schedule: what is made of them: `steps`, `cosine`, or one of a user's own.
         batch: images per step.
         local_epochs: passes over the own images per round.
+        local_steps: steps per round instead; 0 means epochs.
+        proximal: µ of FedProx, whose local loss has µ/2·‖w − w at the start of the round‖² in it.
+        clip: the largest norm of a step's gradient; 0 means any.
+        augment: what becomes of inputs before a step: `none`, `shift_flip`, `noise`, or one of a user's own.
+        start: a model file to begin with, `path`, or `path@digest` as it is kept; empty means the network's own initialisation.
         batchnorm: how running statistics become global ones: `recalibrate` pools exactly what clients measure of the broadcast
             network, in an exchange of its own, `average` what they saw in their own training.
         holdout: share of its images that every client holds out for federated evaluation; 0 means none, or, where the dataset has
             no test images, a fifth.
         wire: `context` codes messages in what both ends know, `packed` spells every symbol out. Results do not depend on it.
         reals: real parameters on the wire: `short` (6 binary digits up, 10 down, see docs/wire-format.md) or `float32`.
+        secure_sum: whether the server learns sums only, and nothing of one client's upload (docs/security.md).
+        colluders: how many clients may be in league with the server before a secure sum tells it more.
         device: `cpu`, `cuda`, or `auto`: a GPU if there is one.
         workers: processes; 0 means one per core. Results do not depend on it.
     """
@@ -79,20 +97,30 @@ class Experiment:
     partition: Choice = Choice("iid")
     model: Choice = Choice("mnist_cnn")
     task: Choice = Choice("classification")
+    robust: Choice = Choice("none")
+    attack: Choice = Choice("none")
     rounds: int = 15
     clients: int = 10
     participation: float = 1.0
     idle: str = "train"
     seed: int = 0
-    optimizer: str = "adam"
+    optimizer: Choice = Choice("adam")
     lr: tuple[float, ...] = (0.005, 0.002, 0.001)
     lr_steps: tuple[int, ...] = (30, 60)
+    schedule: Choice = Choice("steps")
     batch: int = 64
     local_epochs: int = 1
+    local_steps: int = 0
+    proximal: float = 0.0
+    clip: float = 0.0
+    augment: Choice = Choice("none")
+    start: str = ""
     batchnorm: str = "recalibrate"
     holdout: float = 0.0
     wire: str = "context"
     reals: str = "short"
+    secure_sum: bool = False
+    colluders: int = 0
     device: str = "auto"
     workers: int = 0
 
@@ -100,10 +128,12 @@ class Experiment:
 
         def __init__(
             self, *, algorithm: Given = ..., dataset: Given = ..., partition: Given = ..., model: Given = ..., task: Given = ...,
+            robust: Given = ..., attack: Given = ...,
             rounds: int = ..., clients: int = ..., participation: float = ..., idle: str = ..., seed: int = ...,
-            optimizer: str = ..., lr: float | Sequence[float] = ..., lr_steps: int | Sequence[int] = ..., batch: int = ...,
-            local_epochs: int = ..., batchnorm: str = ..., holdout: float = ..., wire: str = ..., reals: str = ...,
-            device: str = ..., workers: int = ...,
+            optimizer: Given = ..., lr: float | Sequence[float] = ..., lr_steps: int | Sequence[int] = ..., schedule: Given = ...,
+            batch: int = ..., local_epochs: int = ..., local_steps: int = ..., proximal: float = ..., clip: float = ...,
+            augment: Given = ..., start: str = ..., batchnorm: str = ..., holdout: float = ..., wire: str = ..., reals: str = ...,
+            secure_sum: bool = ..., colluders: int = ..., device: str = ..., workers: int = ...,
         ) -> None: ...  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -112,7 +142,10 @@ class Experiment:
         for item in fields(self):
             if item.name not in REGISTRIES:
                 object.__setattr__(self, item.name, typed(item.name, getattr(self, item.name), item.default))
+        object.__setattr__(self, "start", marked(self.start))
         self._check()
+        self._check_training()
+        self._check_secure_sum()
 
     def _check(self) -> None:
         for name, (least, most) in RANGES.items():
@@ -124,17 +157,16 @@ class Experiment:
             raise ConfigError(f"participation must be greater than 0 and at most 1, not {self.participation}")
         if not 0 <= self.holdout < 1:
             raise ConfigError(f"holdout must be a share of each client's images, at least 0 and below 1, not {self.holdout}")
-        choices = {
-            "idle": IDLE,
-            "optimizer": OPTIMIZERS,
-            "batchnorm": BATCHNORM,
-            "wire": WIRES,
-            "reals": PRECISIONS,
-            "device": DEVICES,
-        }
+        choices = {"idle": IDLE, "batchnorm": BATCHNORM, "wire": WIRES, "reals": PRECISIONS, "device": DEVICES}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not '{getattr(self, name)}'")
+        if not any(isinstance(choice, Unloaded) for choice in (self.algorithm, self.robust, self.attack)):
+            self.build()  # an algorithm refuses its parameters here, before anything was loaded
+        if not isinstance(self.task, Unloaded):
+            task.make(self.task.name, self.task.parameters)
+
+    def _check_training(self) -> None:
         if not self.lr or not all(0 < rate < math.inf for rate in self.lr):
             raise ConfigError(f"lr must be one or more positive numbers, not {_text(self.lr)}")
         if len(self.lr) not in (1, len(self.lr_steps) + 1):
@@ -143,10 +175,36 @@ class Experiment:
             )
         if list(self.lr_steps) != sorted(set(self.lr_steps)) or min(self.lr_steps, default=1) < 1:
             raise ConfigError(f"lr_steps must be rising round numbers, not {_text(self.lr_steps)}")
-        if not isinstance(self.algorithm, Unloaded):
-            self.build()  # an algorithm refuses its parameters here, before anything was loaded
-        if not isinstance(self.task, Unloaded):
-            task.make(self.task.name, self.task.parameters)
+        if self.local_steps and self.local_epochs != 1:
+            raise ConfigError(f"local_steps={self.local_steps} and local_epochs={self.local_epochs} are both given: one is enough")
+        for name, value in {"proximal": self.proximal, "clip": self.clip}.items():
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"{name} must be 0 or more, not {value}")
+        how = {kind: getattr(self, kind) for kind in ("optimizer", "schedule", "augment")}
+        made = {kind: REGISTRIES[kind].make(*_parts(own)) for kind, own in how.items() if not isinstance(own, Unloaded)}
+        if "optimizer" in made:
+            checked(self.optimizer.name, made["optimizer"])
+        if "schedule" in made:
+            rate_of(self.schedule.name, made["schedule"], 1, self.lr, self.lr_steps)
+        if "augment" in made and not callable(made["augment"]):
+            raise ConfigError(f"augment '{self.augment.name}' must return {SIGNATURE}, not a {type(made['augment']).__name__}")
+
+    def _check_secure_sum(self) -> None:
+        if not self.secure_sum:
+            return
+        if self.attack.name != "none":
+            raise ConfigError(
+                "secure_sum=true does not go with attack=: clients bound their own uploads here, as no real liar would"
+            )
+        for module in ("cryptography", "Crypto"):
+            if find_spec(module) is None:
+                raise ConfigError("secure_sum=true needs cryptography and pycryptodome: pip install 'bifl[secure]'")
+        voters = math.ceil(self.participation * self.clients - 1e-9)
+        if voters < 2 + self.colluders:
+            raise ConfigError(
+                f"secure_sum=true with colluders={self.colluders} needs {2 + self.colluders} clients a round or more, so that each "
+                f"has somebody to hide among: clients={self.clients} with participation={self.participation:g} gives {voters}"
+            )
 
     @classmethod
     def of(cls, preset: str | None = None, overrides: Iterable[str] = (), **settings: Any) -> Experiment:
@@ -186,8 +244,12 @@ class Experiment:
         return replace(self, **plain)
 
     def build(self) -> Algorithms:
-        """The algorithm itself."""
-        return register.make(self.algorithm.name, self.algorithm.parameters).named(short(self.algorithm.name))
+        """The algorithm itself, with the robust sum and the liars that were asked for."""
+        algorithm = register.make(self.algorithm.name, self.algorithm.parameters).named(short(self.algorithm.name))
+        rule = robust.make(self.robust.name, self.robust.parameters)
+        lies = attack.make(self.attack.name, self.attack.parameters)
+        algorithm = algorithm if rule is None else protected(algorithm, rule)
+        return algorithm if lies is None else attacked(algorithm, lies, liars(self.seed, self.clients, lies.share))
 
     def clients_sleep(self) -> bool:
         """Whether clients that do not upload have nothing to do, and miss what the others hear; or remember nothing."""
@@ -223,6 +285,10 @@ def of_words(words: Iterable[str]) -> Experiment:
     """An experiment from the words of a command line: perhaps a preset, and `key=value` texts."""
     preset, overrides = preset_of(words)
     return Experiment.of(preset, overrides)
+
+
+def _parts(choice: Choice) -> tuple[str, Mapping[str, Any]]:
+    return choice.name, choice.parameters
 
 
 def _text(values: Iterable[object]) -> str:

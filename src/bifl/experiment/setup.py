@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from bifl.attacks import attack
 from bifl.core.algorithm import Algorithms
+from bifl.core.forward import Forward
 from bifl.core.message import Floats
 from bifl.core.randomness import stream
 from bifl.core.state import Judge, Public
-from bifl.data.arrays import Dataset, groups_of, input_array, shape_text, target_array
+from bifl.data.arrays import Dataset, groups_of, shape_text
 from bifl.data.datasets import dataset
 from bifl.data.inputs import TOKENS
-from bifl.data.partitions import Index, partition, split
+from bifl.data.own_data import own_dataset
+from bifl.data.partitions import Index, dealer, split
+from bifl.data.shared import Drawn
 from bifl.errors import ConfigError, DataError
 from bifl.experiment.choices import Choice
 from bifl.experiment.settings import Experiment
+from bifl.experiment.starting import warmed
 from bifl.nn.models import model
 from bifl.nn.network import Network
 from bifl.nn.sent import real_layers
 from bifl.registry import short
+from bifl.robust import refuse_misfits, robust
+from bifl.secure import threshold
 from bifl.tasks import Task, task
+from bifl.training.augmenting import augment
 from bifl.training.evaluation import evaluate_all
-from bifl.training.plan import Plan, learning_rate
+from bifl.training.plan import Plan
+from bifl.training.rates import rate_of, schedule
 from bifl.training.samples import Samples
 
 HOLDOUT = 0.2  # where there are no test images to evaluate on
@@ -40,8 +50,8 @@ class World(NamedTuple):
     task: Task
     data: Dataset
     network: Network
-    parts: list[Index]  # images that each client trains on
-    shards: list[Index]  # images that each client holds out, for federated evaluation
+    parts: Sequence[Index]  # images that each client trains on
+    shards: Sequence[Index]  # images that each client holds out, for federated evaluation
     held: Index  # training images that the server holds out for its judge; usually none
     public: Public  # before the first round: the common initialisation
 
@@ -58,27 +68,54 @@ def build(experiment: Experiment, kind: type[Network] = Network, data: Dataset |
     data = load(experiment) if data is None else fitting(experiment, data)
     hands, held = deal(experiment, data)
     share = held_share(experiment, data)
-    parts, shards = zip(*(cut(hand, share, experiment.seed, number) for number, hand in enumerate(hands)), strict=True)
+    parts, shards = cut_all(hands, share, experiment.seed)
     network = fitting_network(experiment, data, kind)
-    public = first_public(experiment, network, len(parts))
-    return World(experiment, experiment.build(), task_of(experiment), data, network, list(parts), list(shards), held, public)
+    public = _started(experiment, data, first_public(experiment, network, len(parts)))
+    refuse_rule(experiment, public)
+    return World(experiment, experiment.build(), task_of(experiment), data, network, parts, shards, held, public)
 
 
 def serve(experiment: Experiment) -> World:
     """The same for a server whose clients hold the images: nothing is dealt out."""
+    refuse_attack(experiment)
     algorithm, data = experiment.build(), load(experiment)
     if algorithm.at(1).central:
         raise ConfigError(f"algorithm '{short(experiment.algorithm.name)}' is centralised, it has no clients: use bifl run")
     held, _ = hold_out(len(data.labels), algorithm.validation, experiment.seed)
     network = fitting_network(experiment, data)
-    public = first_public(experiment, network, experiment.clients)
+    public = _started(experiment, data, first_public(experiment, network, experiment.clients))
+    refuse_rule(experiment, public)
     nobody = [np.zeros(0, np.int64)] * experiment.clients
     return World(experiment, algorithm, task_of(experiment), data, network, nobody, nobody, held, public)
+
+
+def refuse_rule(experiment: Experiment, public: Public) -> None:
+    """Refuse a robust rule that makes no sense for what the algorithm uploads."""
+    rule = robust.make(experiment.robust.name, experiment.robust.parameters)
+    if rule is not None:
+        refuse_misfits(short(experiment.robust.name), rule, experiment.build(), public)
+
+
+def refuse_attack(experiment: Experiment) -> None:
+    """Refuse to deploy clients that lie."""
+    if attack.make(experiment.attack.name, experiment.attack.parameters) is not None:
+        raise ConfigError(
+            f"attack={short(experiment.attack.name)} makes clients of a simulation lie: use bifl run, or leave it out"
+        )
 
 
 def first_public(experiment: Experiment, network: Network, clients: int) -> Public:
     """The public state before the first round: the common initialisation."""
     return Public(experiment.seed, 0, network.layout, *network.initial(), voters=voters(experiment, clients))
+
+
+def _started(experiment: Experiment, data: Dataset, public: Public) -> Public:
+    """The public state before the first round, with the weights of the model that the experiment starts with, if any."""
+    if not experiment.start:
+        return public
+    return warmed(
+        experiment.start, public, experiment.build().at(1).forward, lambda forward: _network(experiment, data.classes, forward)
+    )
 
 
 def held_share(experiment: Experiment, data: Dataset) -> float:
@@ -104,17 +141,28 @@ def fitting_network(experiment: Experiment, data: Dataset, kind: type[Network] =
     return network
 
 
-def deal(experiment: Experiment, data: Dataset) -> tuple[list[Index], Index]:
+def deal(experiment: Experiment, data: Dataset) -> tuple[Sequence[Index], Index]:
     """The images of each client, and those that the server holds out."""
     algorithm = experiment.build()
-    by = partition.make(experiment.partition.name, experiment.partition.parameters)
+    by = dealer(experiment.partition.name, experiment.partition.parameters)
     if not len(data.labels):
         raise ConfigError(f"dataset '{short(experiment.dataset.name)}' has no images here: it is for bifl server, whose clients do")
     held, dealt = hold_out(len(data.labels), algorithm.validation, experiment.seed)
     if algorithm.at(1).central:
         return [dealt], held
     users = None if data.users is None else data.users[dealt]
-    return [dealt[part] for part in split(by, groups_of(data.labels)[dealt], experiment.clients, experiment.seed, users)], held
+    parts = split(by, groups_of(data.labels)[dealt], experiment.clients, experiment.seed, users)
+    return parts.among(dealt) if isinstance(parts, Drawn) else [dealt[part] for part in parts], held
+
+
+def cut_all(hands: Sequence[Index], share: float, seed: int) -> tuple[Sequence[Index], Sequence[Index]]:
+    """What each client trains on, and what it holds out."""
+    if isinstance(hands, Drawn) and not share:
+        return hands, [np.zeros(0, np.int64)] * len(hands)  # one array for all
+    if isinstance(hands, Drawn):
+        raise ConfigError("partition=shared has no images that only one client sees, to hold out: take a dataset with a test set")
+    parts, shards = zip(*(cut(hand, share, seed, number) for number, hand in enumerate(hands)), strict=True)
+    return parts, shards
 
 
 def cut(hand: Index, share: float, seed: int, number: int) -> tuple[Index, Index]:
@@ -153,25 +201,12 @@ def task_of(experiment: Experiment) -> Task:
 
 def load(experiment: Experiment) -> Dataset:
     """The experiment's data, with labels as its task takes them."""
-    found = dataset.make(experiment.dataset.name, experiment.dataset.parameters)
-    return fitting(experiment, _own(found, experiment.dataset.name) if ":" in experiment.dataset.name else found)
-
-
-def _own(data: object, name: str) -> Dataset:
-    """What a user's own dataset function returned.
-
-    Raises:
-        DataError: it is something else, or its arrays do not fit together.
-    """
-    if not isinstance(data, Dataset):
-        wanted = f"Dataset({', '.join(Dataset._fields)})"
-        raise DataError(f"dataset '{short(name)}' must return a bifl.data.datasets.{wanted}, not a {type(data).__name__}")
-    inputs = [input_array(np.asarray(part), f"dataset '{short(name)}': inputs") for part in (data.images, data.test_images)]
-    labels = [
-        target_array(np.asarray(part), len(own), data.classes, f"dataset '{short(name)}': labels")
-        for part, own in zip((data.labels, data.test_labels), inputs, strict=True)
-    ]
-    return data._replace(images=inputs[0], test_images=inputs[1], labels=labels[0], test_labels=labels[1])
+    name, parameters = experiment.dataset.name, experiment.dataset.parameters
+    own = ":" in name  # in a file of the user's
+    return fitting(
+        experiment,
+        own_dataset(short(name), lambda: dataset.make(name, parameters)) if own else dataset.make(name, parameters),
+    )
 
 
 def fitting(experiment: Experiment, data: Dataset) -> Dataset:
@@ -210,10 +245,14 @@ class LastDataset:
 
 def make_network(experiment: Experiment, classes: int, kind: type[Network] = Network) -> Network:
     """The experiment's network with the initialisation that its seed gives."""
+    return _network(experiment, classes, experiment.build().at(1).forward, kind)
+
+
+def _network(experiment: Experiment, classes: int, forward: Forward, kind: type[Network] = Network) -> Network:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
         module = model.make(experiment.model.name, experiment.model.parameters, classes)
-        return kind(module, experiment.build().at(1).forward)
+        return kind(module, forward)
 
 
 def device_of(experiment: Experiment) -> torch.device:
@@ -228,8 +267,11 @@ def device_of(experiment: Experiment) -> torch.device:
 def sampled(experiment: Experiment, clients: int, round: int, barred: Collection[int] = ()) -> list[int]:
     """The clients that upload in a round: a random ⌈λM⌉ of them, as far as there are so many that are not barred."""
     generator = stream(experiment.seed, round, None, "voters")
-    drawn = [number for number in generator.permutation(clients).tolist() if number not in barred]
-    return sorted(drawn[: voters(experiment, clients)])
+    order = generator.permutation(clients)
+    allowed = (
+        (number for number in order.tolist() if number not in barred) if barred else order[: voters(experiment, clients)].tolist()
+    )
+    return sorted(islice(allowed, voters(experiment, clients)))
 
 
 def voters(experiment: Experiment, clients: int) -> int:
@@ -237,7 +279,17 @@ def voters(experiment: Experiment, clients: int) -> int:
     return max(1, math.ceil(experiment.participation * clients - 1e-9))  # 0.07·100 is 7, not 7.000000000000001
 
 
+def secure_threshold(experiment: Experiment) -> int:
+    """k: of how many clients a secure sum is at least."""
+    return threshold(voters(experiment, experiment.clients), experiment.colluders)
+
+
 def plan(experiment: Experiment, round: int) -> Plan:
     """How clients train in a round."""
-    lr = learning_rate(round, experiment.lr, experiment.lr_steps)
-    return Plan(experiment.optimizer, lr, experiment.batch, experiment.local_epochs, experiment.seed, round)
+    chosen, rates = experiment.optimizer, experiment.schedule
+    lr = rate_of(rates.name, schedule.make(rates.name, rates.parameters), round, experiment.lr, experiment.lr_steps)
+    change = augment.make(experiment.augment.name, experiment.augment.parameters)
+    return Plan(
+        chosen.name, lr, experiment.batch, experiment.local_epochs, experiment.seed, round, chosen.parameters,
+        experiment.local_steps, experiment.proximal, experiment.clip, change,
+    )  # fmt: skip

@@ -30,7 +30,8 @@ from bifl.experiment.setup import make_network
 from bifl.nn.network import Network
 from bifl.registry import run_file, source_of
 
-_KINDS = ("algorithm", "model", "task")  # what the other process must build; it is sent the images and who holds which
+# what the other process must build; it is sent the images and who holds which
+_KINDS = ("algorithm", "model", "task", "optimizer", "schedule", "augment", "robust", "attack")
 
 
 class Built(NamedTuple):

@@ -1,0 +1,83 @@
+"""A client's own network: the one it would have in its hands after training once more, before anything is sent.
+
+It reacts to the last broadcast as in every round and trains on its own images, with the random streams of the next round. Where
+clients keep private weights it begins with those, otherwise with the global ones: then it is the global network, fine-tuned.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bifl.core.forward import Forward, Latent
+from bifl.core.layout import Layout
+from bifl.core.message import TERNARY, Floats
+from bifl.core.state import Client, Public
+from bifl.engine.worker import Job, Worker
+from bifl.errors import RunError
+from bifl.experiment.setup import World
+from bifl.export.model import Model
+from bifl.training.measuring import image_moments
+from bifl.training.samples import Samples
+
+_MOST = 1024  # images to measure batch-norm on
+
+
+def from_checkpoint(world: World, number: int, voted: bool, folder: Path | None, trained: dict[int, int]) -> Client:
+    """A client after training once more, from what is remembered of it.
+
+    Args:
+        world: what is run, with the public state as it stands.
+        number: of the client.
+        voted: whether its ballot is in the last broadcast.
+        folder: with clients' state; None where there is none.
+        trained: client → the last round in which it trained.
+
+    Raises:
+        RunError: what it remembered is gone.
+    """
+    past = {number: trained[number]} if number in trained else {}
+    if past and folder is None and world.algorithm.at(past[number]).keeps:
+        raise RunError(
+            f"what client {number} remembers is gone with the loop: ask for its model inside the loop, or give simulate a folder"
+        )
+    parts, shards = {number: world.parts[number]}, {number: world.shards[number]}
+    job = Job(world.experiment, world.algorithm, world.network, parts, shards, [], world.public, folder, past)
+    return Worker(job, world.data).trained(number, voted)
+
+
+def own_model(world: World, public: Public, client: Client) -> Model:
+    """The model that a client has after training, with batch-norm's statistics measured in it on the client's own images.
+
+    The running ones of a few steps are half those of the global network, which its own is far from by then.
+
+    Args:
+        world: what is run.
+        public: the state that it began the round with.
+        client: after training.
+
+    Raises:
+        RunError: clients train something else than weights.
+    """
+    algorithm = world.algorithm.at(public.round + 1)
+    forward = algorithm.forward
+    if forward.of_scores:
+        raise RunError(f"clients of algorithm '{algorithm.name}' train scores of constant weights: they have no own network")
+    weights = _trits(client, forward, public.layout) if forward.alphabet == TERNARY else client.aux
+    own = public._replace(weights=weights, real=client.real)
+    if public.layout.moments:
+        samples = Samples.of(world.data.images, world.data.labels, world.data)
+        part = torch.from_numpy(world.parts[client.number])
+        moments = image_moments(world.network, own, forward, samples, part, client.number, _MOST)
+        own = own._replace(real=np.concatenate([client.real[: public.layout.trained], moments]))
+    return Model.of(world.experiment.model, world.network, world.data, own, forward, world.experiment.task)
+
+
+@torch.no_grad()
+def _trits(client: Client, forward: Forward, layout: Layout) -> Floats:
+    """What a ternary network makes of its auxiliary weights while it trains."""
+    aux, scales = torch.from_numpy(client.aux), torch.from_numpy(client.real[: len(layout.layers)].copy())
+    flat = forward.weights(Latent(aux, aux, scales=scales, sizes=layout.sizes, fan_in=layout.fan_in, training=True))
+    return np.sign(flat.numpy() * layout.per_weight(np.sign(scales.numpy()))).astype(np.float32)

@@ -1,0 +1,84 @@
+"""Objects instead of names, for notebooks: a network and arrays as `bifl.simulate(experiment, model=…, data=…)` takes them.
+
+A network is registered under a name of its own: `given_`, what its class or function is called, and a number from the second on,
+so that a cell can be edited and run again while older simulations keep theirs. Workers are sent it as code.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from bifl.data.arrays import Array, Dataset, from_arrays
+from bifl.data.datasets import dataset
+from bifl.errors import ConfigError, DataError
+from bifl.nn.models import model
+
+Net = nn.Module | Callable[[int], nn.Module]
+Data = Dataset | Mapping[str, Any] | Sequence[Any]
+GIVEN = "given_"
+_ARRAYS = ("inputs", "labels", "users", "split")
+
+
+def model_name(given: Net) -> str:
+    """Register a network; its name.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if isinstance(given, nn.Module):
+        kept = copy.deepcopy(given)  # as it is now, whatever becomes of the caller's
+
+        def factory(classes: int) -> nn.Module:
+            return copy.deepcopy(kept)
+
+        name = type(given).__name__
+    elif callable(given):
+
+        def factory(classes: int) -> nn.Module:
+            made = given(classes)
+            if not isinstance(made, nn.Module):
+                raise ConfigError(f"model must give an nn.Module for a number of classes, not a {type(made).__name__}")
+            return made
+
+        name = getattr(given, "__name__", "function").strip("<>")
+    else:
+        raise ConfigError(f"model must be an nn.Module or a function classes → nn.Module, not {given!r:.60}")
+    names = (GIVEN + name + (f"_{number}" if number > 1 else "") for number in count(1))
+    factory.__name__ = next(free for free in names if free not in model.names())
+    factory.__doc__ = f"{name}, given as an object."
+    model(factory)
+    return factory.__name__
+
+
+def dataset_of(given: Data) -> Dataset:
+    """A dataset from arrays: (inputs, labels), perhaps users and split after them; or by the names that an .npz file has.
+
+    Raises:
+        DataError: they do not fit together.
+    """
+    if "given_data" not in dataset.names():
+        dataset(given_data)
+    if isinstance(given, Dataset):
+        return given
+    if not isinstance(given, Mapping):
+        if not isinstance(given, tuple | list) or not 2 <= len(given) <= len(_ARRAYS):
+            raise DataError(f"data must be arrays ({', '.join(_ARRAYS)}), the last two if wanted, or by name, or a Dataset")
+        given = dict(zip(_ARRAYS, given, strict=False))
+    return from_arrays({str(name): _array(found) for name, found in given.items() if found is not None}, Path("data"))
+
+
+def _array(found: Any) -> Array:
+    array = np.asarray(found)
+    return array.astype(np.float32) if array.dtype == np.float64 else array
+
+
+def given_data() -> Dataset:
+    """What was given as data=."""
+    raise DataError("this run's data was given as arrays: give it again, as bifl.simulate(…, data=…)")
