@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,3 +170,54 @@ def test_a_killed_client_comes_back_and_garbage_is_refused(town: Town) -> None:
     assert back["catch_up_bytes"] > 0
     assert "client 2 refused: bad message at byte" in town.said("server")
     assert "continue with: bifl server --resume" in town.said("server")
+
+
+READER = """
+from torch import nn
+from bifl.nn.models import model
+
+class Reader(nn.Module):
+    def __init__(self, classes, words):
+        super().__init__()
+        self.words, self.norm, self.scores = nn.Embedding(words, 16), nn.BatchNorm1d(16), nn.Linear(16, classes)
+
+    def forward(self, tokens):
+        return self.scores(self.norm(self.words(tokens).amax(1)))
+
+@model
+def reader(classes, words: int = 12):
+    return Reader(classes, words)
+"""
+
+
+@pytest.mark.parametrize("kind", ["windows", "sentences"])
+def test_clients_bring_data_of_any_kind(kind: str, tmp_path: Path) -> None:
+    """The server has no data: a regression of sensor windows, and sentences of tokens."""
+    dice = np.random.default_rng(0)
+    level = dice.normal(size=(2, 60, 1, 1))
+    windows = (level + 0.1 * dice.normal(size=(2, 60, 3, 32))).astype(np.float32)
+    tokens, classes = dice.integers(3, 12, size=(2, 60, 6)), np.arange(60) % 3
+    tokens[:, np.arange(60), dice.integers(6, size=60)] = classes
+    (tmp_path / "reader.py").write_text(READER)
+    (tmp_path / "town").mkdir()
+    remote = ["dataset=remote", "clients=2", "rounds=2", "workers=1", "algorithm=murmur", "lr=0.02", "batch=16"]
+    said = {
+        "windows": ["dataset.kind=floats", "dataset.shape=3,32", "dataset.classes=1", "dataset.means=0,0,0", "dataset.stds=1,1,1",
+                    "task=regression", "model=har_cnn", "model.channels=3"],
+        "sentences": ["dataset.kind=tokens", "dataset.shape=6", "dataset.classes=3", f"model={tmp_path}/reader.py:reader"],
+    }  # fmt: skip
+    inputs: dict[str, Any] = {"windows": (windows, level[..., 0, 0]), "sentences": (tokens, [classes, classes])}
+    town = Town(tmp_path / "town")
+    try:
+        server = town.server(*remote, *said[kind], "--out", "run")
+        for number in range(2):
+            np.savez(tmp_path / f"{number}.npz", inputs=inputs[kind][0][number], labels=inputs[kind][1][number])
+            town.client(number, "--data", tmp_path / f"{number}.npz", "--allow", tmp_path / "reader.py")
+        town.finish(server)
+        last: dict[str, Any] = rounds(town.run)[-1]
+        assert (last["round"], last["clients"]) == (2, 2)
+        assert np.isfinite((last["metrics"] or last)["r2" if kind == "windows" else "accuracy"])
+        # headers and batch-norm are 6.8 bit a parameter of the reader's 277; its embedding as floats would be 22 more
+        assert last["up_bpp"] < 16, "the weights of all layers, the embedding's too, are coded"
+    finally:
+        town.close()

@@ -3,13 +3,13 @@
 ca.crt ca.key            the authority; clients get ca.crt, and ca.key stays here
 server.pem server.key    what the server shows, valid for the given host names
 client-0 client-0.pub    a client's private key, for that client alone, and what the server knows it by
+clients.pub              all clients' public keys with their numbers, for every client: whom they trust in secure sums
 """
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,14 +18,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from bifl.errors import ConfigError
-from bifl.files import write_atomic, writing
+from bifl.files import write_atomic, write_secret, writing
 
 AUTHORITY, CERTIFICATE = "ca", "server"
 YEARS = 2
 
 
 def make_keys(folder: Path, hosts: Iterable[str], clients: int) -> list[Path]:
-    """Make what is not there yet; never replaces a file. The new files.
+    """Make what is not there yet; replaces no file but the list of all public keys. The new files.
 
     Raises:
         ConfigError: a server's certificate is wanted where the authority's key is not.
@@ -41,6 +41,7 @@ def make_keys(folder: Path, hosts: Iterable[str], clients: int) -> list[Path]:
         for number in range(clients):
             if not client_key(folder, number).exists():
                 made += _make_client(folder, number)
+        made += _list_clients(folder)
     return made
 
 
@@ -57,6 +58,19 @@ def client_key(folder: Path, number: int) -> Path:
 def public_keys(folder: Path) -> list[Path]:
     """The public keys of all clients that may take part."""
     return sorted(folder.glob("client-*.pub"))
+
+
+def peers(folder: Path) -> Path:
+    """All clients' public keys."""
+    return folder / "clients.pub"
+
+
+def _list_clients(folder: Path) -> list[Path]:
+    """The list of all clients' public keys, if it is new or has changed."""
+    keys = {number: path.read_text().strip() for path in public_keys(folder) if (number := client_number(path)) is not None}
+    text = "".join(f"{number} {key}\n" for number, key in sorted(keys.items()))
+    path = peers(folder)
+    return [] if path.exists() and path.read_text() == text else [_public(path, text.encode())]
 
 
 def client_number(public: Path) -> int | None:
@@ -78,7 +92,7 @@ def _make_authority(folder: Path) -> list[Path]:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return [_secret(folder / f"{AUTHORITY}.key", _private(key)), _public(authority(folder), _shown(certificate))]
+    return [write_secret(folder / f"{AUTHORITY}.key", _private(key)), _public(authority(folder), _shown(certificate))]
 
 
 def _make_certificate(folder: Path, hosts: list[str]) -> list[Path]:
@@ -96,7 +110,7 @@ def _make_certificate(folder: Path, hosts: list[str]) -> list[Path]:
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
         .sign(signer, hashes.SHA256())
     )
-    return [_secret(folder / f"{CERTIFICATE}.key", _private(key)), _public(folder / f"{CERTIFICATE}.pem", _shown(certificate))]
+    return [write_secret(folder / f"{CERTIFICATE}.key", _private(key)), _public(folder / f"{CERTIFICATE}.pem", _shown(certificate))]
 
 
 def _make_client(folder: Path, number: int) -> list[Path]:
@@ -107,7 +121,7 @@ def _make_client(folder: Path, number: int) -> list[Path]:
     path = client_key(folder, number)
     # the secret last: it is what tells that a pair is complete
     shown = _public(path.with_suffix(".pub"), public + b"\n")
-    return [_secret(path, private), shown]
+    return [write_secret(path, private), shown]
 
 
 def _dated(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:
@@ -134,14 +148,4 @@ def _shown(certificate: x509.Certificate) -> bytes:
 
 def _public(path: Path, data: bytes) -> Path:
     write_atomic(path, data)
-    return path
-
-
-def _secret(path: Path, data: bytes) -> Path:
-    """Write a file that is readable by its owner only from the moment it exists."""
-    mask = os.umask(0o177)
-    try:
-        write_atomic(path, data)
-    finally:
-        os.umask(mask)
     return path

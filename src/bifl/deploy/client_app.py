@@ -103,7 +103,7 @@ def _turn(worker: Worker, home: Home, request: Request, told: Path | None) -> Fi
     """The client's part in an exchange; its operator hears of training, not of what follows it."""
     if request.exchange not in worker.exchanges:
         raise Refusal(f"the server asks for the exchange '{request.exchange}', which this run does not have")
-    turn = worker.turn(request.exchange, Task(home.number, request.voted, request.uploads))
+    turn = worker.turn(request.exchange, Task(home.number, request.voted, request.uploads, request.letter))
     if turn.loss is None:
         return {} if turn.upload is None else {"upload": turn.upload}
     home.tidy(request.round + 1)
@@ -129,7 +129,16 @@ def operator_of(context: Context, source: Source | None) -> Operator:
         raise Refusal(text, "it was started without a client's number")
     names = itertools.takewhile(lambda name: name in config, (f"allow-{number}" for number in itertools.count()))
     allowed = tuple(Path(str(config[name])) for name in names)
-    return Operator(int(config[_PARTITION]), str(config.get("data", "")), allowed, source)
+    least = config.get("least", 0)
+    return Operator(
+        number=int(config[_PARTITION]),
+        data=str(config.get("data", "")),
+        allowed=allowed,
+        source=source,
+        key=str(config.get("key", "")),
+        peers=str(config.get("peers", "")),
+        least=least if isinstance(least, int) else 0,
+    )
 
 
 @contextmanager

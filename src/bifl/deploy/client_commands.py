@@ -27,7 +27,8 @@ def make_keys(options: argparse.Namespace) -> int:
     made = certificates.make_keys(options.out, [*options.host, *LOCAL], options.clients)
     for path in made:
         print(f"made {path}")
-    print(f"client N gets {certificates.authority(options.out)} and {options.out}/client-N, and nothing else")
+    shared = f"{certificates.authority(options.out)}, {certificates.peers(options.out)}"
+    print(f"client N gets {shared} and {options.out}/client-N, and nothing else")
     return 0
 
 
@@ -52,9 +53,15 @@ def client(options: argparse.Namespace) -> int:
     with writing(state):
         state.mkdir(parents=True, exist_ok=True)
     config: dict[str, str | int] = {"partition-id": number, "state-dir": str(state), "data": data}
+    if options.least < 2:
+        raise ConfigError(f"--least must be 2 or more, not {options.least}: a sum of one client hides nobody")
+    if options.peers is not None:
+        if not options.peers.is_file():
+            raise ConfigError(f"--peers: '{options.peers}' does not exist: bifl keys makes it, as clients.pub")
+        config |= {"key": str(options.key.resolve()), "peers": str(options.peers.resolve()), "least": options.least}
     config |= {f"allow-{place}": str(path) for place, path in enumerate(files)}
     if any('"' in str(value) for value in config.values()):
-        raise ConfigError("Flower takes no paths with quotation marks: choose another --state, --data or --allow")
+        raise ConfigError("Flower takes no paths with quotation marks: choose another --state, --data, --key, --peers or --allow")
     with ended_by_signals():
         try:
             SuperNode(options.server, options.ca.resolve(), options.key.resolve(), config, state).stay(options.patience)

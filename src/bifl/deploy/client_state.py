@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,19 +30,47 @@ from bifl.engine.catch_up import BEFORE, MODEL, Update, digest, restored
 from bifl.engine.worker import Job, Worker
 from bifl.errors import ConfigError, RunError
 from bifl.experiment.setup import first_public, fitting_network
-from bifl.files import write_atomic, writing
+from bifl.files import write_atomic, write_secret, writing
 
 __all__ = ["Damaged", "Home", "Images"]
 
 TERMS, PUBLIC, TRAIN, HELD = "terms.json", "public.npz", "train", "held"
 DAMAGED = ".damaged-"
-FILES = re.compile(rf"{re.escape(TERMS)}|{re.escape(PUBLIC)}|client-\d{{5,9}}\.round-\d{{5,10}}\.npz|({TRAIN}|{HELD})/[a-z_]+\.npy")
+NOTE = "note-"
+_STATES = r"client-\d{5,9}\.round-\d{5,10}\.npz"
+FILES = re.compile(rf"{re.escape(TERMS)}|{re.escape(PUBLIC)}|{NOTE}[a-z_]+|{_STATES}|({TRAIN}|{HELD})/[a-z_]+\.npy")
 MOST_RUNS = 100  # that a state directory holds: a server that keeps inventing runs must not fill the disk
 _RUN = re.compile(r"[0-9a-f]{16}")
 
 
 class Damaged(RunError):
     """Files in a client's state directory that cannot be read."""
+
+
+class FileNotes(MutableMapping[str, bytes]):
+    """What a client keeps for the next exchanges of a round: a file each, which only its owner can read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __getitem__(self, name: str) -> bytes:
+        try:
+            return (self._folder / f"{NOTE}{name}").read_bytes()
+        except FileNotFoundError as error:
+            raise KeyError(name) from error
+
+    def __setitem__(self, name: str, data: bytes) -> None:
+        with writing(self._folder):
+            write_secret(self._folder / f"{NOTE}{name}", data)
+
+    def __delitem__(self, name: str) -> None:
+        (self._folder / f"{NOTE}{name}").unlink()
+
+    def __iter__(self) -> Iterator[str]:
+        return (path.name.removeprefix(NOTE) for path in self._folder.glob(f"{NOTE}*"))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
 
 
 class Home:
@@ -147,9 +175,12 @@ class Home:
         with _reading(self.folder):
             past = [known for known in checkpoint.rounds_of(self.folder, self.number) if known <= round]
             trained = {self.number: past[-1]} if past else {}
-            worker = Worker(Job(experiment, experiment.build(), network, parts, shards, [], fresh, self.folder, trained), data)
+            identity = self.operator.identity() if experiment.secure_sum else None
+            job = Job(experiment, experiment.build(), network, parts, shards, [], fresh, self.folder, trained, False, identity)
+            worker = Worker(job, data)
+            worker.notes = {self.number: FileNotes(self.folder)}
             if (self.folder / PUBLIC).is_file():
-                worker.public = checkpoint.load_public(self.folder / PUBLIC, fresh, worker.ballot)[0]
+                worker.public = checkpoint.load_public(self.folder / PUBLIC, fresh, worker.completing)[0]
             return worker, fresh
 
     def _move_aside(self, error: Damaged) -> None:
@@ -178,7 +209,7 @@ class Home:
                     worker.hear(step.exchange, step.data)
         if digest(worker.public, in_context) != update.target:
             return False
-        checkpoint.save_public(self.folder / PUBLIC, worker.public, worker.ballot, {}, {})
+        checkpoint.save_public(self.folder / PUBLIC, worker.public, worker.completing, {}, {})
         return True
 
     def tidy(self, round: int) -> None:

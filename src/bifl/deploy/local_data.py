@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bifl.core.exchange import Identity
 from bifl.data.arrays import Array, Dataset, Index, from_npz, input_array, is_arrays, target_array
 from bifl.data.datasets import dataset
 from bifl.data.inputs import kind_of
@@ -15,7 +16,7 @@ from bifl.deploy import permits
 from bifl.deploy.protocol import Refusal, Terms
 from bifl.errors import DataError
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import cut, deal, load, task_of
+from bifl.experiment.setup import cut, deal, load, secure_threshold, task_of
 
 
 class Images(NamedTuple):
@@ -37,10 +38,26 @@ class Operator(NamedTuple):
     data: str = ""  # what --data names
     allowed: tuple[Path, ...] = ()  # files that the server may name
     source: Source | None = None  # in an app of one's own: where the images come from
+    key: str = ""  # the file of its private key
+    peers: str = ""  # the file of all clients' public keys: with it this client says nothing but under masks
+    least: int = 0  # clients whose sum the server may learn; fewer are refused
 
     def experiment(self, text: str) -> Experiment:
         """What the server's words stand for."""
-        return permits.permitted(text, self.allowed, own_data=bool(self.data or self.source))
+        found = permits.permitted(text, self.allowed, own_data=bool(self.data or self.source))
+        if self.peers and not found.secure_sum:
+            raise Refusal("this client was started with --peers: it takes part in runs with secure_sum=true only")
+        if self.peers and (left := secure_threshold(found)) < self.least:
+            raise Refusal(f"the sums of this run may be of {left} clients, and this client wants {self.least} or more")
+        return found
+
+    def identity(self) -> Identity | None:
+        """What the client signs with in secure sums; None where it has no list of the others' keys."""
+        if not self.key or not self.peers:
+            return None
+        from bifl.secure.identities import NodeKeys
+
+        return NodeKeys(Path(self.key), Path(self.peers), self.least)
 
     def images(self, terms: Terms, experiment: Experiment) -> Images:
         """The client's own."""

@@ -92,10 +92,15 @@ class Nodes(AbstractContextManager["Nodes"]):
     def collect(self, exchange: Exchange, tasks: list[Task], note: Callable[[Answer], None]) -> Accumulator:
         """Ask clients and add up what they say, each as soon as it is there; what cannot be counted is refused."""
         requests: dict[int, Fields] = {task.number: {"voted": task.voted, "uploads": task.uploads} for task in tasks}
-        # a round needs enough ballots; what follows goes on with those who are there
+        for task in tasks:
+            if task.letter:
+                requests[task.number]["letter"] = task.letter
+        # a round needs enough ballots; what follows goes on with those who are there, unless the exchange needs more
         least = min(self._rules.least, sum(task.uploads for task in tasks)) if exchange.trains else 0
+        least = max(least, exchange.quorum)
         public, total, form = self._journal.public, exchange.total(self._journal.public), exchange.form(self._journal.public)
         context = exchange.context(public)
+        known = exchange.uploads_in(context)
         for number, said in self._requests.ask_all(exchange.name, requests, least, context.round):
             images, uploads = self._members[number].images, requests[number]["uploads"]
             if problem := checks.turn(said, uploads, exchange.trains):
@@ -107,7 +112,7 @@ class Nodes(AbstractContextManager["Nodes"]):
                 if message is None:
                     continue
                 total.add(message[1])
-                answer = answer._replace(size=len(upload), ideal=codec.ideal_size(upload, message[0], context), upload=upload)
+                answer = answer._replace(size=len(upload), ideal=codec.ideal_size(upload, message[0], known), upload=upload)
             note(answer)
         return total
 
@@ -116,7 +121,7 @@ class Nodes(AbstractContextManager["Nodes"]):
     ) -> tuple[Message, Message] | None:
         """What a client said, and what that counts as; None, and a note, if it cannot be counted."""
         try:
-            message = codec.decode(upload, context)
+            message = codec.decode(upload, exchange.uploads_in(context))
             checks.fits(message, number, self._members[number].images, form)
             return message, checks.trial(message, exchange, self._journal.public)
         except Exception as error:  # whatever it is, this upload caused it, and the others need not suffer

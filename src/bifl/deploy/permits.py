@@ -12,10 +12,12 @@ from pathlib import Path, PurePath
 from bifl.deploy.protocol import MOST_ROUNDS, Refusal
 from bifl.errors import BiflError
 from bifl.experiment.settings import REGISTRIES, Experiment, pairs
+from bifl.experiment.setup import refuse_attack
+from bifl.experiment.starting import digest_alone
 from bifl.runs.folder import EXTENDABLE
 
 # What a server may ask of a client's time and memory.
-_MOST = {"clients": 2**20, "rounds": MOST_ROUNDS, "batch": 2**16, "local_epochs": 1000, "seed": 2**63 - 1}
+_MOST = {"clients": 2**20, "rounds": MOST_ROUNDS, "batch": 2**16, "local_epochs": 1000, "local_steps": 10**6, "seed": 2**63 - 1}
 _PATH = "dataset.path"
 
 
@@ -42,8 +44,10 @@ def permitted(text: str, allowed: Sequence[Path], own_data: bool) -> Experiment:
     if settings.get(_PATH):
         settings[_PATH] = str(_allowed(settings[_PATH], _PATH, allowed))
     try:
+        settings |= {"start": digest_alone(settings.get("start", ""))}  # the server's file: its weights come as the public state
         experiment = Experiment.of(None, [f"{key}={value}" for key, value in settings.items()])
         central = experiment.build().at(1).central
+        refuse_attack(experiment)
     except BiflError as error:
         # built-in things complain of the server's own words, a file of the operator's may say anything
         public = "it cannot run its own copy of the run's files" if files else f"it cannot run these settings: {error}"

@@ -17,7 +17,7 @@ from bifl import __version__
 from bifl.codec import WireError
 from bifl.data.inputs import BYTES, FLOATS, MOST_DIMENSIONS, TOKENS, Scale
 from bifl.engine.catch_up import MOST_STEPS, Step, Update
-from bifl.errors import BiflError, DataError, Diverged, RunError
+from bifl.errors import BiflError, DataError, Diverged, Refused, RunError
 
 RECORD = "bifl"
 HELLO, EXCHANGE, SCORE, HEAR = "query.hello", "train", "evaluate", "query.hear"
@@ -31,6 +31,7 @@ MOST_PIXELS = 2**24  # of one image, all channels
 _LONGEST_SIDE = 2**14
 _LONGEST_EXPERIMENT = 10_000  # characters; all settings spelled out take less than a thousand, paths apart
 _LONGEST_NOTICE = 1000
+_LONGEST_LETTER = 2**26  # bytes; what an exchange can need it checks itself
 _MOST_BYTES = 2**30  # of one message; what a model can need is checked when the model is known
 _NAME = re.compile(r"[0-9a-f]{16}")  # of a run, and of a public state
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,39}")  # of an exchange
@@ -68,6 +69,7 @@ class Request(NamedTuple):
     exchange: str = ""  # which one the client takes part in
     voted: bool = False
     uploads: bool = False
+    letter: bytes = b""  # what the last exchange answered this client alone
     finished: bool = False
     notice: str = ""  # for the client's operator
 
@@ -129,7 +131,10 @@ def read_request(message: Message) -> Request:
     request = Request(kind, run, round, update=_read_update(fields, round))
     if kind == EXCHANGE:
         voted, uploads = _yes_or_no(fields, "voted"), _yes_or_no(fields, "uploads")
-        return request._replace(exchange=_word(fields, "exchange"), voted=voted, uploads=uploads)
+        letter = fields.get("letter", b"")
+        if type(letter) is not bytes or len(letter) > _LONGEST_LETTER:
+            raise _malformed("letter", f"at most {_LONGEST_LETTER} bytes")
+        return request._replace(exchange=_word(fields, "exchange"), voted=voted, uploads=uploads, letter=letter)
     if kind == HEAR:
         notice = _text(fields, "notice", _LONGEST_NOTICE, "")
         return request._replace(finished=_yes_or_no(fields, "finished", False), notice=notice)
@@ -264,7 +269,7 @@ def public_reason(error: Exception) -> str:
     """Why there is no answer, in words that tell the server nothing of this machine: no paths, no contents of files."""
     if isinstance(error, Refusal):
         return error.public
-    if isinstance(error, (WireError, Diverged)):
+    if isinstance(error, (WireError, Diverged, Refused)):
         return str(error)  # which speak of messages and numbers only
     cause = error if isinstance(error, OSError) else error.__cause__
     why = f": {cause.strerror}" if isinstance(cause, OSError) and cause.strerror else ""
