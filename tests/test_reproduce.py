@@ -183,7 +183,7 @@ def test_what_is_kept_can_be_shown_without_data(tmp_path: Path) -> None:
     kept.save(tmp_path / "results" / "cells", known.changed({"seed": 1}), records(0.1, 0.2))
     done = bifl("reproduce", "table1", "unbalanced", "dataset=mnist_writers", "--kept", cwd=tmp_path, data=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "12 runs, 1 of them kept; nothing is run" in done.stdout
+    assert "12 runs, 1 of them kept in '" in done.stdout
     assert "Table I" in done.stdout, "one of its cells is the one that is kept"
     assert "2 of 100×1" in done.stdout
     assert not (tmp_path / "runs").exists()
@@ -276,7 +276,7 @@ def test_datasets_that_are_not_here_are_named_and_left_out(tmp_path: Path) -> No
         (["tabel1"], "unknown study 'tabel1': did you mean 'table1'?"),
         (["dataset=mnist5k"], "say which study"),
         (["table1", "dataset=mnist6k"], "dataset 'mnist6k' is none that"),
-        (["table1", "algorithm=biml"], "dataset=, seeds= and rounds=, not 'algorithm'"),
+        (["table1", "algorithm=biml"], "dataset=, dataset.path=, seeds= and rounds=, not 'algorithm'"),
         (["table1", "rounds=0"], "rounds must be 1 or more"),
         (["table1", "--quick", "dataset=mnist"], "--quick means dataset=mnist5k"),
         (["table1", "dataset=celeba"], "celeba is not in '"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from bifl.report import page
 from bifl.runs import kept
 from bifl.runs.folder import busy
 from bifl.show import terminal
+from bifl.show.output import counted
 from bifl.training.local import train
 from bifl.training.samples import Samples
 
@@ -39,6 +41,8 @@ class Request(NamedTuple):
 
     studies: list[str]
     datasets: list[str]
+    places: list[tuple[str, str]]  # each study and what it is to run on: its own dataset where none was named
+    path: str  # of the dataset's file or folder; "" where it is usually
     seeds: list[int]
     rounds: int | None
     store: Store
@@ -54,21 +58,27 @@ def request(names: list[str], settings: dict[str, str], folders: tuple[Path | No
         if name not in (*known, ALL):
             raise ConfigError(f"unknown study '{name}'{nearest(name, [*known, ALL])}")
     for key in settings:
-        if key not in ("dataset", "seeds", "rounds"):
-            raise ConfigError(f"reproduce takes dataset=, seeds= and rounds=, not '{key}'")
+        if key not in ("dataset", "dataset.path", "seeds", "rounds"):
+            raise ConfigError(f"reproduce takes dataset=, dataset.path=, seeds= and rounds=, not '{key}'")
     if quick and "dataset" in settings:
         raise ConfigError(f"--quick means dataset={QUICK}: give one of the two")
     usual = Experiment()
     seeds = list(dict.fromkeys(usual.changed({"seed": seed}).seed for seed in settings.get("seeds", "0").split(",")))
     rounds = usual.changed({"rounds": settings["rounds"]}).rounds if "rounds" in settings else None
-    named = QUICK if quick else settings.get("dataset", "mnist")
-    datasets = list(dict.fromkeys(map(REGISTRIES["dataset"].spelled, named.split(","))))
     results, work = folders
     out = results or (work / "quick" if quick else Path("results"))
     paper = [*(name for name, study in STUDIES.items() if study.of_paper), THEORY]
     studies = list(dict.fromkeys([*(paper if ALL in names else []), *(name for name in names if name != ALL)]))
+    on_data = [name for name in studies if name != THEORY]
+    named = [QUICK] if quick else settings["dataset"].split(",") if "dataset" in settings else []
+    chosen = list(dict.fromkeys(map(REGISTRIES["dataset"].spelled, named)))
+    places = [(study, dataset) for dataset in chosen for study in on_data] or [(name, STUDIES[name].dataset) for name in on_data]
+    datasets = chosen or list(dict.fromkeys(dataset for _, dataset in places))
+    path = settings.get("dataset.path", "")
+    if path and len(datasets) > 1:
+        raise ConfigError(f"dataset.path= is for one dataset, not for {', '.join(datasets)}")
     store = Store(out / "cells", work / ("quick" if quick else "") / "work")
-    return Request(studies, datasets, seeds, rounds, store, out, quick, kept)
+    return Request(studies, datasets, places, path, seeds, rounds, store, out, quick, kept)
 
 
 def reproduce(asked: Request, out: Console) -> None:
@@ -83,6 +93,7 @@ def reproduce(asked: Request, out: Console) -> None:
     damaged = _damaged(asked.store, experiments)
     failures = damaged + (_run(asked, experiments, out, images) if experiments and not asked.kept else [])
     if experiments and asked.kept:
+        _refuse_nothing_kept(asked.store.kept, damaged or _known(experiments, asked.store))
         out.print(_counted(experiments, asked.store), soft_wrap=True)
     looked = [Shown.of(asked.store, part.study, part.dataset, asked.rounds, asked.seeds) for part in parts]
     found = [shown for shown in looked if shown.lines]
@@ -130,16 +141,11 @@ class Part(NamedTuple):
 
 def _parts(asked: Request, out: Console, images: LastDataset) -> list[Part]:
     """The studies to run; datasets that are not here are named and passed over, unless there is no other."""
-    parts = [
-        Part(study, dataset, cells_of(study, dataset, asked.rounds))
-        for dataset in asked.datasets
-        for study in asked.studies
-        if study != THEORY
-    ]
+    parts = [Part(study, dataset, _cells(asked, study, dataset)) for study, dataset in asked.places]
     absent = list[str]()
     for dataset in asked.datasets if parts and not asked.kept else []:
         try:
-            first = cells_of("table1", dataset, asked.rounds)[0].experiment
+            first = next(part for part in parts if part.dataset == dataset).cells[0].experiment
             build(first, data=images.of(first))
         except BiflError as error:
             absent.append(dataset)
@@ -149,10 +155,37 @@ def _parts(asked: Request, out: Console, images: LastDataset) -> list[Part]:
     return [part for part in parts if part.dataset not in absent]
 
 
+def _refuse_nothing_kept(folder: Path, known: Sequence[object]) -> None:
+    """Say where kept runs were looked for.
+
+    Raises:
+        RunError: there are none of those that were asked for.
+    """
+    if known:
+        return
+    found = sum(1 for _ in folder.glob(f"*{kept.SUFFIX}"))
+    there = f"{counted(found, 'kept run')}, none of these studies" if found else "no kept runs"
+    raise RunError(
+        f"'{folder.resolve()}' has {there}: call it in a clone of bifl, whose results/cells has those of the paper's "
+        "studies, or name the folder that holds cells with --out DIR"
+    )
+
+
+def _cells(asked: Request, study: str, dataset: str) -> list[Cell]:
+    """A study's cells, with the data where they were said to be."""
+    found = cells_of(study, dataset, asked.rounds)
+    changes = {"dataset.path": os.path.abspath(asked.path)} if asked.path else {}
+    return [cell._replace(experiment=cell.experiment.changed(changes)) for cell in found]
+
+
 def _counted(experiments: list[Experiment], store: Store) -> str:
     wanted = _with_kept_seeds(experiments, store)
-    kept = sum(bool(store.known(one)) for one in wanted)
-    return f"{len(wanted)} runs, {kept} of them kept; nothing is run"
+    known = len(_known(experiments, store))
+    return f"{counted(len(wanted), 'run')}, {known} of them kept in '{store.kept}'; nothing is run"
+
+
+def _known(experiments: list[Experiment], store: Store) -> list[Experiment]:
+    return [one for one in _with_kept_seeds(experiments, store) if store.known(one)]
 
 
 def _damaged(store: Store, experiments: list[Experiment]) -> list[str]:
@@ -168,14 +201,15 @@ def _with_kept_seeds(experiments: list[Experiment], store: Store) -> list[Experi
 def _announced(store: Store, experiments: list[Experiment], missing: list[Experiment], jobs: int, images: LastDataset) -> str:
     wanted = len({kept.name(one) for one in experiments})
     if not missing:
-        return f"{wanted} runs, all known already"
+        return f"{counted(wanted, 'run')}, all known already"
     left = {kept.name(one): max(0, one.rounds - len(store.done(one))) for one in missing}
     examples = {one.dataset.name: one for one in missing}
     cost = {name: _seconds_per_image(one, images) * len(images.of(one).labels) for name, one in examples.items()}
     seconds = sum(cost[one.dataset.name] * left[kept.name(one)] for one in missing) / jobs
     anew = sum(bool(store.known(one)) and not store.done(one) for one in missing)
     return (
-        f"{wanted} runs, {wanted - len(missing)} known already; {len(missing)} to run, {sum(left.values()):,} rounds: "
+        f"{counted(wanted, 'run')}, {wanted - len(missing)} known already; {len(missing)} to run, "
+        f"{counted(sum(left.values()), 'round')}: "
         f"about {duration(seconds)} with {jobs} at a time"
         + (f". {anew} of them, kept with fewer rounds and without a checkpoint here, will start anew" if anew else "")
     )
@@ -218,9 +252,9 @@ def _meter(out: Console, store: Store, missing: list[Experiment]) -> Iterator[Ca
         for name in before.keys() - now.keys():
             records = store.known(before[name])
             if len(records) >= before[name].rounds:
-                out.print(f"{name}: {records[-1].accuracy:.2%} after round {len(records)}")
+                out.print(f"{name}: {records[-1].score:.2%} after round {len(records)}", soft_wrap=True)
             elif not busy(store.folder(before[name])):  # otherwise another command runs it
-                out.print(f"{name}: failed")
+                out.print(f"{name}: failed", soft_wrap=True)
         before.clear()
         before.update(now)
         description = f"{len(now)} of {len(missing)} runs under way" if now else "waiting for another command"

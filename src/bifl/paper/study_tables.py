@@ -6,11 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from rich import box
-from rich.console import JustifyMethod
-from rich.table import Table
-
 from bifl.files import write_atomic, writing
+from bifl.paper import values
 from bifl.paper.runner import Store
 from bifl.paper.studies import STUDIES, Cell
 from bifl.paper.studies import cells as cells_of
@@ -20,6 +17,7 @@ from bifl.report.summary import LAST, Series, Setting, Spread, about
 from bifl.runs import kept
 from bifl.show import markdown
 from bifl.show.plot import draw, draw_bits
+from bifl.show.sheet import NUMBER, SPREAD, TEXT, Column, Sheet
 
 HEADINGS = {
     "": "",
@@ -35,6 +33,7 @@ HEADINGS = {
 """On a page, and in a terminal, where there is less room."""
 WIDE_HEADINGS = ("MB a round, up / down", "as the paper counts")  # of pages only
 _WORDS, _SPLIT = 2, 1  # columns before the numbers, and which of them is the split
+_DEVIATE = (3, 4, 5)  # columns of means with a deviation
 
 
 class Line(NamedTuple):
@@ -122,27 +121,17 @@ class Shown(NamedTuple):
             for remark in (ordering(series), *switches(series))
             if remark
         ]
-        return [*unknown, *by_column, *([made_by(every)] if every else [])]
+        return [*unknown, *by_column, *_stand_in(every), *([made_by(every)] if every else [])]
 
-    def table(self) -> Table:
+    def table(self) -> Sheet:
         """For the terminal."""
-        shown = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title_style="bold", caption_style="dim")
-        shown.title = self.title
-        shown.caption = f"last {LAST}: mean of the last {LAST} rounds, or of all; bit: per parameter"
-        shown.title_justify = shown.caption_justify = "left"
-        rows = [line.texts() for line in self.lines]
+        rows = [[text.replace(" × ", "×") for text in line.texts()] for line in self.lines]
         told = [number for number in range(len(HEADINGS)) if number != _SPLIT or len(self.columns()) > 1]
         headings = list(HEADINGS.values())
-        for number in told:
-            side: JustifyMethod = "left" if number < _WORDS else "right"
-            wraps = number < _WORDS and any(" " in row[number] for row in rows)
-            words = [word for row in rows for word in row[number].split()] if wraps else []
-            deviates = any("±" in row[number] for row in rows)  # the deviation goes below, where there is no room for it
-            least = max([6 * deviates, *map(len, words)])
-            shown.add_column(headings[number], justify=side, no_wrap=not (wraps or deviates), min_width=least)
-        for row in rows:
-            shown.add_row(*(row[number].replace("± ", "±").replace(" × ", "×") for number in told))
-        return shown
+        kinds = [TEXT if number < _WORDS else SPREAD if number in _DEVIATE else NUMBER for number in told]
+        columns = [Column(headings[number], kind) for number, kind in zip(told, kinds, strict=True)]
+        caption = f"last {LAST}: mean of the last {LAST} rounds, or of all; bit: per parameter"
+        return Sheet(columns, [[row[number] for number in told] for row in rows], self.title, caption)
 
     def page(self) -> str:
         """In Markdown, with the picture that `write` puts beside it."""
@@ -178,6 +167,13 @@ def _collect(store: Store, study: list[Cell], seeds: Iterable[int]) -> list[Line
         if results:
             lines.append(Line(cell, Series(cell.row, results)))
     return lines
+
+
+def _stand_in(series: list[Series]) -> list[str]:
+    """What the paper has where it used other data of the same kind."""
+    known = {one.label: value for one in series if (value := values.beside(one.experiment))}
+    figures = ", ".join(f"{label} {value.mean:.2f} ± {value.std:.2f}" for label, value in known.items())
+    return [f"This is not FEMNIST, on which the paper has after 100 rounds: {figures} %."] if known else []
 
 
 def _text(spread: Spread) -> str:

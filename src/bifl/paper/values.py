@@ -91,6 +91,9 @@ CELLS: Mapping[Cell, Value] = {
 }
 """Tables I and II, keyed by the preset that runs the cell and the algorithm."""
 
+STAND_INS = {("unipen", "iid"): "femnist-iid", ("unipen", "by_user"): "femnist-noniid"}
+"""Dataset and partition, and the preset of the paper's that they are nearest to: other data, so no more than a hint."""
+
 _FREE = ("algorithm", "seed", "batchnorm", "wire", "reals")
 """What a run of a cell may choose for itself, beside the number of rounds: what the paper does not speak of."""
 
@@ -99,6 +102,24 @@ def value(experiment: Experiment) -> Value | None:
     """The paper's accuracy for an experiment, if that is one of its tables' cells."""
     cell = cell_of(experiment)
     return None if cell is None else CELLS[cell]
+
+
+def beside(experiment: Experiment) -> Value | None:
+    """The paper's accuracy on the dataset that an experiment's own stands in for; None if it stands in for none.
+
+    >>> beside(Experiment.of("unipen-iid", ["algorithm=biml", "algorithm.alpha=1.75", "rounds=25"]))
+    Value(mean=66.19, std=2.83)
+    """
+    preset = STAND_INS.get((experiment.dataset.name, experiment.partition.name))
+    name = FITTED.get(experiment.algorithm.name, experiment.algorithm.name)
+    return next(
+        (
+            CELLS[cell]
+            for cell in CELLS
+            if cell.preset == preset and experiment_of(cell).algorithm == Choice(name, experiment.algorithm.parameters)
+        ),
+        None,
+    )
 
 
 def megabytes(algorithm: str, parameters: int, voters: int, clients: int) -> tuple[float, float] | None:

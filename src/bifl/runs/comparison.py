@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
@@ -35,7 +35,7 @@ class Comparison:
         self.runs = runs
 
     @classmethod
-    def start(cls, path: Path, base: Experiment, algorithms: str, seeds: str) -> Comparison:
+    def start(cls, path: Path, base: Experiment, algorithms: str, seeds: str, check: Callable[[Experiment], None]) -> Comparison:
         """Lay out the runs of a new comparison.
 
         Args:
@@ -43,6 +43,7 @@ class Comparison:
             base: everything but algorithm and seed.
             algorithms: comma-separated names, each with parameters after plus signs: `biml,up_down+beta=1`.
             seeds: comma-separated numbers.
+            check: refuses what cannot be run, before anything is written.
         """
         if (path / PLAN).exists():
             raise RunError(
@@ -55,6 +56,8 @@ class Comparison:
         ]
         if len({name for name, _, _ in rows}) < len(rows):
             raise ConfigError(f"algorithms={algorithms} has two of the same name: rename one")
+        for _, _, experiment in rows:
+            check(experiment)
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
             plan = [f"[[run]]\nlabel = {json.dumps(label)}\nfolder = {json.dumps(name)}\n" for name, label, _ in rows]

@@ -16,19 +16,20 @@ import json
 import zlib
 from dataclasses import fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bifl import __version__
 from bifl.errors import ConfigError, RunError
 from bifl.experiment import config_file
 from bifl.experiment.identity import identity
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import REGISTRIES, Experiment
 from bifl.files import gunzip, parse_json, write_atomic, writing
 from bifl.registry import short
 from bifl.runs.folder import UNVERSIONED
 from bifl.runs.record import Record
 
 _ALWAYS = ("algorithm", "dataset", "partition", "model")
+_BY_NAME = ("optimizer", "schedule", "augment")
 SUFFIX = ".jsonl.gz"
 _DAMAGE = (
     OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, ConfigError,
@@ -63,8 +64,14 @@ def _digest(experiment: Experiment) -> str:
     """Of the first choices, and of those other settings that are not the usual ones: a new key with its default alters no name."""
     same, usual = identity(experiment), Experiment()
     values = {item.name: getattr(same, item.name) for item in fields(same)}
-    decisive = {key: value for key, value in values.items() if key in _ALWAYS or value != getattr(usual, key)}
+    decisive = {key: _known_as(key, value) for key, value in values.items() if key in _ALWAYS or value != getattr(usual, key)}
     return hashlib.sha256(repr(sorted(decisive.items())).encode()).hexdigest()[:8]
+
+
+def _known_as(key: str, value: Any) -> Any:
+    """An optimiser with its usual parameters is its name alone, as it was before it had any."""
+    usual = key in _BY_NAME and ":" not in value.name and value.parameters == REGISTRIES[key].parameters(value.name)
+    return value.name if usual else value
 
 
 def path(folder: Path, experiment: Experiment) -> Path:

@@ -25,7 +25,7 @@ class Record(NamedTuple):
     train_loss: float  # mean over the clients' own training, weighted by their images
     clients: int  # how many uploaded
     up_bytes: int  # sum over the uploading clients
-    down_bytes: int  # sum over the receiving clients: the broadcast and one byte "your ballot was counted"
+    down_bytes: int  # sum over the receiving clients: the broadcast, one byte "your ballot was counted", letters to single ones
     broadcast_bytes: int  # one copy
     up_bpp: float  # bits per parameter and uploading client
     down_bpp: float  # bits per parameter and receiving client
@@ -93,6 +93,7 @@ class Traffic(NamedTuple):
     up_ideal: float | None = None  # bytes, if the coder were ideal
     broadcast_ideal: float | None = None
     catch_up: int = 0  # to those who had missed broadcasts
+    letters: int = 0  # to single clients
 
     def plus(self, up_bytes: int, broadcast_bytes: int) -> Traffic:
         """With an exchange of real numbers on top."""
@@ -104,7 +105,8 @@ class Traffic(NamedTuple):
     def fields(self, parameters: int) -> dict[str, Any]:
         """The record's fields about bytes. `parameters` is what "bits per parameter" divides by."""
         receivers = max(self.receivers, 1)  # in a deployment all may have gone by now
-        down_bytes = receivers * (self.broadcast_bytes + 1) + self.catch_up if self.broadcast_bytes else 0
+        told = self.catch_up + self.letters
+        down_bytes = receivers * (self.broadcast_bytes + 1) + told if self.broadcast_bytes else 0
         return {
             "clients": self.uploads,
             "up_bytes": self.up_bytes,

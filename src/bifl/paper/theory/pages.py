@@ -12,6 +12,7 @@ from bifl.files import write_atomic, writing
 from bifl.paper.theory.findings import Finding
 from bifl.paper.theory.misprints import MISPRINTS
 from bifl.show import markdown
+from bifl.show.sheet import NAME, NUMBER, TEXT, Column, Sheet
 
 _COUNTS = ("claim", "cases", "conditions met", "violations", "verdict")
 _STATEMENTS = ("claim", "says", "broken by")
@@ -19,14 +20,10 @@ _MISPRINTS = ("where", "printed", "meant", "seen by")
 PAGE = "theory.md"
 
 
-def table(findings: Iterable[Finding]) -> Table:
+def table(findings: Iterable[Finding]) -> Sheet:
     """One row per claim."""
-    shown = Table(box=box.SIMPLE_HEAD)
-    for heading in _COUNTS:
-        shown.add_column(heading.replace(" ", "\n"), justify="left" if heading in {"claim", "verdict"} else "right", no_wrap=True)
-    for row in _counted(findings):
-        shown.add_row(*row)
-    return shown
+    kinds = {"claim": NAME, "verdict": TEXT}
+    return Sheet([Column(word.replace(" ", "\n"), kinds.get(word, NUMBER)) for word in _COUNTS], _counted(findings))
 
 
 def statement_table(findings: Iterable[Finding]) -> Table:

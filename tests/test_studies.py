@@ -1,0 +1,47 @@
+"""Studies that have a dataset of their own, and what stands beside their numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bifl.errors import ConfigError
+from bifl.experiment.setup import LastDataset
+from bifl.paper.reproduce import _parts, request
+from bifl.paper.runner import Store
+from bifl.paper.studies import cells as cells_of
+from bifl.paper.study_tables import Shown
+from bifl.runs import kept
+from bifl.runs.record import Record
+
+
+def records(*accuracies: float) -> list[Record]:
+    return [Record(n, accuracy, 1.0, 1.0, 10, 100, 200, 20, 0.5, 1.5, 0.1, 1.0) for n, accuracy in enumerate(accuracies, 1)]
+
+
+def test_a_study_has_its_dataset_and_that_its_place(tmp_path: Path) -> None:
+    folders = (tmp_path, tmp_path)
+    asked = request(["table1", "sensors"], {}, folders, quick=False, kept=True)
+    assert asked.places == [("table1", "mnist"), ("sensors", "uci_har")]
+    parts = _parts(asked, Console(), LastDataset())
+    assert [part.dataset for part in parts] == ["mnist", "uci_har"]
+    elsewhere = request(["sensors"], {"dataset.path": "here.npz"}, folders, quick=False, kept=True)
+    (part,) = _parts(elsewhere, Console(), LastDataset())
+    assert part.cells[0].experiment.dataset.parameters == {"path": str(Path("here.npz").absolute())}
+    kept.save(tmp_path, part.cells[0].experiment, records(0.9))
+    assert kept.load(tmp_path, parts[1].cells[0].experiment) == records(0.9), "wherever the file lies"
+    for settings in ({"dataset": "unipen,uci_har"}, {"dataset": "mnist,unipen"}):
+        with pytest.raises(ConfigError, match=r"dataset\.path= is for one dataset"):
+            request(["sensors"], {**settings, "dataset.path": "x"}, folders, quick=False, kept=True)
+    both = request(["table1", "sensors"], {"dataset": "uci-har"}, folders, quick=False, kept=True)
+    assert both.places == [("table1", "uci_har"), ("sensors", "uci_har")]
+
+
+def test_another_dataset_stands_beside_the_papers(tmp_path: Path) -> None:
+    store = Store(tmp_path / "cells", tmp_path / "work")
+    kept.save(store.kept, cells_of("characters", "unipen", None)[0].experiment, records(0.7, 0.8))
+    page = Shown.of(store, "characters", "unipen", None, [0]).page()
+    assert "This is not FEMNIST, on which the paper has after 100 rounds: FA 76.65 ± 0.15 %." in page
+    assert "| – | – |" in page, "no difference is told"
