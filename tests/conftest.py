@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from hypothesis import settings
 from bifl.cli import main
 from bifl.data.datasets import dataset
 from bifl.deploy import requests, transport
+from bifl.experiment.settings import REGISTRIES
 from tests.commands import SMALL, Run, bifl
 from tests.grid import Clock
 
@@ -24,6 +27,25 @@ settings.register_profile("bifl", deadline=None, derandomize=True)
 settings.load_profile("bifl")
 
 dataset(lru_cache(dataset.factory("mnist5k")))  # read once for all tests: they build many experiments
+
+
+@pytest.fixture(autouse=True)
+def usual_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Screens as wide as they are without a terminal, whatever the caller's terminal or another package says."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def own_names() -> Iterator[None]:
+    """What a test registers, and the user's files that it runs, are gone after it: other tests list the names there are."""
+    known = {kind: dict(registry._factories) for kind, registry in REGISTRIES.items()}
+    modules = set(sys.modules)
+    yield
+    for kind, registry in REGISTRIES.items():
+        registry._factories = known[kind]
+    for name in set(sys.modules) - modules:
+        if name.startswith("bifl_user_"):
+            del sys.modules[name]
 
 
 @pytest.fixture
