@@ -46,8 +46,31 @@ def test_the_page_on_sensors_runs(tmp_path: Path) -> None:
     (words,) = re.findall(r"^bifl run (dataset=.*)$", (ROOT / "docs/sensors.md").read_text(), re.MULTILINE)
     done = bifl("run", *words.split(), "rounds=2", "workers=1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    done = bifl("eval", "runs/npz-by_user-biml-s0/model", "npz", "path=windows.npz", cwd=tmp_path)
+    done = bifl("eval", "runs/npz-by_user-biml-s0", cwd=tmp_path)
     assert "accuracy" in done.stdout
+
+
+def test_the_page_on_training_runs(tmp_path: Path) -> None:
+    own, *programs = python_blocks("docs/training.md")
+    (tmp_path / "my_training.py").write_text(own)
+    kinds = {"optimizer": "rms", "schedule": "fading", "augment": "fainter"}
+    words = [f"{kind}=my_training.py:{name}" for kind, name in kinds.items()]
+    done = bifl("run", *words, "model=mlp", "clients=2", "rounds=1", "workers=2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for program in programs:
+        ran = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+
+
+def test_the_commands_on_training_are_accepted() -> None:
+    """Every `bifl run` of the page, and every setting in its tables, is an experiment."""
+    page = (ROOT / "docs/training.md").read_text()
+    lines = re.findall(r"^bifl run (.*)$", page, re.MULTILINE) + re.findall(r"^\|.*?`([a-z_]+[.=][^`]*)`", page, re.MULTILINE)
+    lines += re.findall(r"\| `([a-z_]+=[^`]*)`", page)
+    assert len(lines) > 12
+    for line in lines:
+        words = [word for word in line.partition(" --out")[0].split() if "my_training" not in word and "start=" not in word]
+        assert Experiment.of(None, [word for word in words if not word.startswith("optimizer.alpha")])
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def loaded(program: str, *modules: str) -> list[str]:
     """Which of these modules a program has imported in the end."""
     ask = f"import sys; print(*[name for name in {modules} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", f"{program}\n{ask}"], capture_output=True, text=True, check=True)
-    return done.stdout.split()
+    return done.stdout.splitlines()[-1].split()
 
 
 @pytest.mark.parametrize("package", STORAGE)
@@ -36,6 +36,13 @@ def test_names_that_need_no_torch_do_not_wait_for_it() -> None:
     assert not loaded(program, "torch", "numpy", "rich", "flwr")
 
 
+@pytest.mark.parametrize("words", [["list"], ["--help"], ["run", "--rounds", "3"]])
+def test_what_only_shows_waits_for_nothing_large(words: list[str]) -> None:
+    """`bifl list` and `--help` take a third of a second: torch alone takes two."""
+    program = f"from bifl.cli import main\ntry: main({words})\nexcept SystemExit: pass\nprint()"
+    assert not loaded(program, "torch", "numpy", "rich", "flwr", "bifl.experiment.settings")
+
+
 def places(command: argparse.ArgumentParser) -> list[str]:
     """Where the functions of a command and of all below it stand."""
     own = command.get_default("command")
@@ -45,7 +52,7 @@ def places(command: argparse.ArgumentParser) -> list[str]:
 
 def test_every_command_has_a_function() -> None:
     found = places(parser())
-    assert len(found) == 14
+    assert len(found) == 15
     for place in found:
         assert function(place).__name__ == place.partition(":")[2]
 
