@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bifl.algorithms.eden import eden
+from bifl.algorithms.fedmrn import centred
 from bifl.algorithms.murmur import group_of, murmur, reads, upload
 from bifl.core import FLOAT32, Client, Floats, Layout, Message, Public, Sent, Server, Tally, compressed, register, stream
 from bifl.core.algorithm import Algorithm, selection
@@ -176,6 +177,15 @@ def test_a_memory_of_another_shape_is_refused() -> None:
     )
     with pytest.raises(AlgorithmError, match="rows of 64 numbers"):
         broadcast(compressed(inner, "sign"), public(64), Server(), np.ones(64, np.float32))
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_noise_that_updates_are_divided_by_is_never_zero(word: int) -> None:
+    middle = 1 << 63  # of all words: the one on either side of 0
+    found = centred(np.array([word, middle - 1, middle, 0, 2**64 - 1], np.uint64))
+    assert np.all(found != 0)
+    assert np.all(np.abs(found) < 1)
+    np.testing.assert_array_equal(found[1:3], [-(2.0**-23), 2.0**-23])
 
 
 @pytest.mark.parametrize("down", ["half", "1of1", "1of", "3", "257", "-4", "1of99999", ""])

@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from bifl.core import (
     BINARY,
@@ -38,8 +39,12 @@ if TYPE_CHECKING:
 @lru_cache(maxsize=2)
 def noise(key: int, count: int, width: float) -> Floats:
     """(count,) uniform on ±width, of a client and a round; only the generator's bits are used, so both ends draw the same."""
-    words = random_words(np.random.Generator(np.random.PCG64(key)), count) >> np.uint64(40)
-    return ((words.astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23) - 1) * np.float32(width)
+    return centred(random_words(np.random.Generator(np.random.PCG64(key)), count)) * np.float32(width)
+
+
+def centred(words: npt.NDArray[np.uint64]) -> Floats:
+    """Uniform on ±1 and never 0, by which updates are divided: 23 bits and a half are what a float holds exactly."""
+    return ((words >> np.uint64(41)).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-22) - 1
 
 
 def weights(latent: Latent, width: float) -> Tensor:
