@@ -119,7 +119,7 @@ def test_rounds_that_nobody_evaluated_are_told_as_such() -> None:
     (row,) = settings([result(), blind])[0].series
     assert math.isnan(row.final().mean)
     assert math.isnan(row.best().mean)
-    assert re.search(r'<td class="main">\s*nan', render(settings([result(), blind])))
+    assert re.search(r'<td class="main">\s*–', render(settings([result(), blind])))
     gap = result()._replace(records=[*result().records[:-1], result().records[-1]._replace(accuracy=math.nan)])
     assert settings([gap])[0].series[0].best().mean == pytest.approx(90.0, abs=0.1)
 

@@ -50,6 +50,7 @@ _KEYS = """\
                         of its own; average: those of their own training
   holdout (0.0)         share of its samples that every client keeps for evaluation; without test
                         images a fifth
+  evaluate_every (1)    rounds from one evaluation of the model to the next; the last is evaluated too
   wire (context)        context codes messages in what both ends know, packed spells every bit out;
                         results do not depend on it
   reals (short)         batch-norm in 6 binary digits up and 10 down, or float32

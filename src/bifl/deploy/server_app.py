@@ -193,12 +193,6 @@ def main(grid: Grid, context: Context) -> None:
     given = rules(run.experiment, int(config["min-clients"]), float(config["deadline"]), int(config["max-images"]))
     numbers = str(config["numbers"])
     for record in run_rounds(grid, run, given, Path(numbers) if numbers else None, world):
-        log.info(
-            "round %d: %s %.2f %%, %d ballots, %d refused",
-            record.round,
-            record.measure,
-            100 * record.score,
-            record.clients,
-            record.refused,
-        )
+        score = f"{record.measure} {record.score:.2%}" if record.evaluated else "not evaluated"
+        log.info("round %d: %s, %d ballots, %d refused", record.round, score, record.clients, record.refused)
     log.info("the run is in %s", run.path.resolve())

@@ -19,11 +19,13 @@ class Ledger:
         fresh: the public state before the first round.
         steps: the last ones, if the run was continued.
         trained: client → the last round in which it trained.
+        evaluated: the last round in which all who hold samples out were asked to evaluate; 0 before the first.
     """
 
     def __init__(
-        self, world: World, exchanges: Sequence[Exchange], fresh: Public, steps: tuple[Step, ...], trained: Mapping[int, int]
-    ) -> None:
+        self, world: World, exchanges: Sequence[Exchange], fresh: Public, steps: tuple[Step, ...], trained: Mapping[int, int],
+        evaluated: int = 0,
+    ) -> None:  # fmt: skip
         self.public = world.public
         self._journal = Journal(
             exchanges, fresh, world.public, steps, world.experiment.in_context(), world.experiment.clients_sleep(), _named
@@ -31,8 +33,11 @@ class Ledger:
         # what all know that are not listed; whoever does not have the model that the run starts with is sent it
         self._others = "" if world.experiment.start else _named(fresh, exchanges[-1].name)
         self._known = {number: _last_heard(exchanges, round) for number, round in trained.items()}
-        if world.public.round and (not world.experiment.clients_sleep() or any(map(len, world.shards))):
+        if world.public.round and not world.experiment.clients_sleep():
             self._known, self._others = {}, self._journal.name  # everyone was asked something since
+        elif evaluated and any(map(len, world.shards)):
+            self._known = {number: _last_heard(exchanges, round) for number, round in trained.items() if round > evaluated}
+            self._others = f"{evaluated} {exchanges[-1].name}"
         self._told: Collection[int] = range(len(world.parts))
         self._bytes = 0
 

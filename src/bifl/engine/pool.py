@@ -41,18 +41,19 @@ class Pool(AbstractContextManager["Pool"]):
         checkpoint: where the clients' state is kept.
         trained: the clients whose state is there already, and of which round.
         keep_messages: whether uploads are wanted as bytes.
+        evaluated: the last round that was evaluated, if the run was continued.
     """
 
     def __init__(
         self, world: World, exchanges: Sequence[Exchange], fresh: Public, steps: tuple[Step, ...], checkpoint: Path | None,
-        trained: dict[int, int], keep_messages: bool,
+        trained: dict[int, int], keep_messages: bool, evaluated: int = 0,
     ) -> None:  # fmt: skip
         self._world, self._checkpoint, self._trained, self._keep_messages = world, checkpoint, trained, keep_messages
         self._count = min(world.experiment.processes(), len(world.parts))
         self._stack = ExitStack()
         self._local: Worker | None = None
         self._workers: list[Connection] = []
-        self._ledger = Ledger(world, exchanges, fresh, steps, trained)
+        self._ledger = Ledger(world, exchanges, fresh, steps, trained, evaluated)
         self._holders = [number for number, shard in enumerate(world.shards) if len(shard)]
 
     def __enter__(self) -> Pool:

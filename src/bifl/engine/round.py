@@ -16,7 +16,7 @@ from bifl.core.state import Public, Server
 from bifl.core.sums import ExactSum
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import Step
-from bifl.engine.turns import Answer, Evaluation, NobodyVotes, Task, Troubles
+from bifl.engine.turns import NOT_EVALUATED, Answer, Evaluation, NobodyVotes, Task, Troubles, evaluated_in
 from bifl.errors import RunError
 from bifl.exchanges import exchanges_of
 from bifl.experiment.settings import Experiment
@@ -202,7 +202,7 @@ class Rounds:
             public, server, taking_part, letters = outcome.public, outcome.server, outcome.collector.counted, outcome.letters
             outcomes.append(outcome)
         main = outcomes[self.exchanges.index(self._ballot)]
-        evaluation = clients.score()
+        evaluation = clients.score() if evaluated_in(self.experiment, round) else NOT_EVALUATED
         record = self._record(before, main, outcomes, evaluation, clients.troubles())
         record = record._replace(seconds=float(f"{time.perf_counter() - began:.3f}"))
         self.note_clients(round, _client_rows(main.collector.answers, evaluation, server.trust))
@@ -272,7 +272,7 @@ class Rounds:
             **spread([held[next(iter(evaluation.metrics))] for held in evaluation.clients.values()]),
             refused=troubles.refused,
             missing=troubles.missing,
-            metrics=evaluation.metrics,
+            metrics=evaluation.metrics or None,
         )
 
     def _complete(self, state: checkpoint.State) -> None:

@@ -68,4 +68,14 @@ class Simulation(Rounds):
 
     def _clients(self) -> Pool:
         world = self.world._replace(public=self.public)
-        return Pool(world, self.exchanges, self.world.public, self._steps, self._folder, self._trained, self._mailbox is not None)
+        kept = self._mailbox is not None
+        return Pool(
+            world, self.exchanges, self.world.public, self._steps, self._folder, self._trained, kept, self._last_evaluated()
+        )  # fmt: skip
+
+    def _last_evaluated(self) -> int:
+        """The last round that was evaluated, as far as the last record tells."""
+        if self.last is None:
+            return 0
+        round = self.last.round
+        return round if self.last.evaluated else round - round % self.experiment.evaluate_every

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bifl.experiment.settings import Experiment
 from bifl.tasks.task import Task as Goal
 
 
@@ -81,6 +82,14 @@ class Evaluation(NamedTuple):
         if not tests:
             return cls(dict.fromkeys(goal.metrics(np.zeros(goal.length), 1), math.nan), math.nan, clients)
         return cls(*_added(tests, goal), clients)
+
+
+NOT_EVALUATED = Evaluation({}, math.nan, {})
+
+
+def evaluated_in(experiment: Experiment, round: int) -> bool:
+    """Whether the global model is evaluated in a round."""
+    return round % experiment.evaluate_every == 0 or round == experiment.rounds
 
 
 def _added(scores: list[Score], goal: Goal) -> tuple[dict[str, float], float]:

@@ -44,6 +44,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
 RANGES = {  # the upper ends keep a config from asking for any amount of memory
     "rounds": (1, 10**9), "clients": (1, 10**6), "seed": (0, 2**63 - 1),
     "batch": (2, 10**9), "local_epochs": (1, 10**9), "local_steps": (0, 10**9), "workers": (0, 4096), "colluders": (0, 10**6),
+    "evaluate_every": (1, 10**9),
 }  # fmt: skip
 IDLE = ("train", "sleep")
 BATCHNORM = ("recalibrate", "average")
@@ -84,6 +85,8 @@ class Experiment:
             network, in an exchange of its own, `average` what they saw in their own training.
         holdout: share of its images that every client holds out for federated evaluation; 0 means none, or, where the dataset has
             no test images, a fifth.
+        evaluate_every: rounds from one evaluation of the global model to the next; the last round of a run is evaluated too.
+            Training does not depend on it.
         wire: `context` codes messages in what both ends know, `packed` spells every symbol out. Results do not depend on it.
         reals: real parameters on the wire: `short` (6 binary digits up, 10 down, see docs/wire-format.md) or `float32`.
         secure_sum: whether the server learns sums only, and nothing of one client's upload (docs/security.md).
@@ -117,6 +120,7 @@ class Experiment:
     start: str = ""
     batchnorm: str = "recalibrate"
     holdout: float = 0.0
+    evaluate_every: int = 1
     wire: str = "context"
     reals: str = "short"
     secure_sum: bool = False
@@ -132,8 +136,8 @@ class Experiment:
             rounds: int = ..., clients: int = ..., participation: float = ..., idle: str = ..., seed: int = ...,
             optimizer: Given = ..., lr: float | Sequence[float] = ..., lr_steps: int | Sequence[int] = ..., schedule: Given = ...,
             batch: int = ..., local_epochs: int = ..., local_steps: int = ..., proximal: float = ..., clip: float = ...,
-            augment: Given = ..., start: str = ..., batchnorm: str = ..., holdout: float = ..., wire: str = ..., reals: str = ...,
-            secure_sum: bool = ..., colluders: int = ..., device: str = ..., workers: int = ...,
+            augment: Given = ..., start: str = ..., batchnorm: str = ..., holdout: float = ..., evaluate_every: int = ...,
+            wire: str = ..., reals: str = ..., secure_sum: bool = ..., colluders: int = ..., device: str = ..., workers: int = ...,
         ) -> None: ...  # fmt: skip
 
     def __post_init__(self) -> None:

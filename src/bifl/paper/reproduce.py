@@ -25,6 +25,7 @@ from bifl.registry import nearest
 from bifl.report import page
 from bifl.runs import kept
 from bifl.runs.folder import busy
+from bifl.runs.record import tested
 from bifl.show import terminal
 from bifl.show.output import counted
 from bifl.training.local import train
@@ -252,7 +253,8 @@ def _meter(out: Console, store: Store, missing: list[Experiment]) -> Iterator[Ca
         for name in before.keys() - now.keys():
             records = store.known(before[name])
             if len(records) >= before[name].rounds:
-                out.print(f"{name}: {records[-1].score:.2%} after round {len(records)}", soft_wrap=True)
+                last = tested(records)[-1]
+                out.print(f"{name}: {last.score:.2%} after round {last.round}", soft_wrap=True)
             elif not busy(store.folder(before[name])):  # otherwise another command runs it
                 out.print(f"{name}: failed", soft_wrap=True)
         before.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isnan
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from bifl.paper.runner import Store
 from bifl.paper.studies import STUDIES, Cell
 from bifl.paper.studies import cells as cells_of
 from bifl.report.collect import Result
-from bifl.report.remarks import made_by, ordering, switches
+from bifl.report.remarks import made_by, ordering, seldom, switches
 from bifl.report.summary import LAST, Series, Setting, Spread, about
 from bifl.runs import kept
 from bifl.show import markdown
@@ -46,7 +47,7 @@ class Line(NamedTuple):
         """What stands below `HEADINGS`."""
         series = self.series
         printed, final = series.printed, series.final()
-        difference = "–" if printed is None else f"{final.mean - printed.mean:+.2f}".replace("-", "−")
+        difference = "–" if printed is None or isnan(final.mean) else f"{final.mean - printed.mean:+.2f}".replace("-", "−")
         paper = "–" if printed is None else f"{printed.mean:.2f} ± {printed.std:.2f}"
         bits = [f"{series.average(way):.3f}" if series.sends else "–" for way in ("up_bpp", "down_bpp")]
         fewer = f" of {len(series.results)}" if len(series.runs) < len(series.results) else ""
@@ -121,7 +122,7 @@ class Shown(NamedTuple):
             for remark in (ordering(series), *switches(series))
             if remark
         ]
-        return [*unknown, *by_column, *_stand_in(every), *([made_by(every)] if every else [])]
+        return [*unknown, *seldom(every), *by_column, *_stand_in(every), *([made_by(every)] if every else [])]
 
     def table(self) -> Sheet:
         """For the terminal."""
@@ -130,7 +131,8 @@ class Shown(NamedTuple):
         headings = list(HEADINGS.values())
         kinds = [TEXT if number < _WORDS else SPREAD if number in _DEVIATE else NUMBER for number in told]
         columns = [Column(headings[number], kind) for number, kind in zip(told, kinds, strict=True)]
-        caption = f"last {LAST}: mean of the last {LAST} rounds, or of all; bit: per parameter"
+        some = ", as far as they were evaluated" * any(line.series.averaged is not None for line in self.lines)
+        caption = f"last {LAST}: mean of the last {LAST} rounds, or of all{some}; bit: per parameter"
         return Sheet(columns, [[row[number] for number in told] for row in rows], self.title, caption)
 
     def page(self) -> str:
@@ -177,4 +179,6 @@ def _stand_in(series: list[Series]) -> list[str]:
 
 
 def _text(spread: Spread) -> str:
+    if isnan(spread.mean):
+        return "–"
     return f"{spread.mean:.2f}" if spread.std is None else f"{spread.mean:.2f} ± {spread.std:.2f}"

@@ -94,7 +94,7 @@ CELLS: Mapping[Cell, Value] = {
 STAND_INS = {("unipen", "iid"): "femnist-iid", ("unipen", "by_user"): "femnist-noniid"}
 """Dataset and partition, and the preset of the paper's that they are nearest to: other data, so no more than a hint."""
 
-_FREE = ("algorithm", "seed", "batchnorm", "wire", "reals")
+_FREE = ("algorithm", "seed", "batchnorm", "wire", "reals", "evaluate_every")
 """What a run of a cell may choose for itself, beside the number of rounds: what the paper does not speak of."""
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from bifl.core import likelihood
 from bifl.report.summary import Series
-from bifl.runs.record import SURENESS_BINS, Record
+from bifl.runs.record import SURENESS_BINS, Record, evaluated, tested
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]
@@ -34,7 +34,7 @@ def key(place: int) -> str:
 
 def measure(series: list[Series]) -> str:
     """What is shown: the first metric of the task."""
-    return next((records[-1].measure for one in series for records in one.runs if records), "accuracy")
+    return next((tested(records)[-1].measure for one in series for records in one.runs if records), "accuracy")
 
 
 def accuracy_by_round(series: list[Series], places: dict[str, int]) -> Figure:
@@ -162,9 +162,10 @@ def _whole_rounds(figure: Figure, rounds: int) -> None:
 
 def _curves(series: Series, place: int, advance: Callable[[Record], float]) -> list[Trace]:
     """A line of means over seeds, in a band of one deviation where there are several."""
-    accuracy = 100 * np.array([[record.score for record in records] for records in series.runs])
+    known = evaluated(*series.runs)
+    accuracy = 100 * np.array([[records[place].score for place in known] for records in series.runs])
     along = np.cumsum([[advance(record) for record in records] for records in series.runs], axis=1).mean(0)
-    x = [_digits(value) for value in along]
+    x = [_digits(value) for value in along[known]]
     middle = accuracy.mean(0)
     line = _line(x, [_digits(value) for value in middle], series.label, place)
     if len(accuracy) == 1:

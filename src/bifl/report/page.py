@@ -145,6 +145,7 @@ def _section(
         "measure": charts.measure(series),
         "printed": any(one.printed for one in series),
         "several": any(len(one.runs) > 1 for one in series),
+        "seldom": any(one.averaged is not None for one in series),
         "sends": any(one.sends for one in series),
         "shown": voted[0] if voted else 0,
         "models": model_costs(series),

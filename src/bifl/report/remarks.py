@@ -9,7 +9,7 @@ from statistics import mean
 from bifl.experiment.identity import but_for
 from bifl.experiment.settings import Experiment
 from bifl.paper import values
-from bifl.report.summary import Series
+from bifl.report.summary import LAST, Series
 
 FAR = 3.0  # points: those that are ≈ lie closer together, ≫ means this far above
 _ALIKE = values.ORDER[-1]
@@ -18,7 +18,20 @@ _ALIKE = values.ORDER[-1]
 def remarks(series: list[Series]) -> list[str]:
     """Sentences about the experiments of one setting."""
     order, several = ordering(series), len(versions(series)) > 1
-    return [*([order] if order else []), *switches(series), *([made_by(series)] if several else [])]
+    return [*seldom(series), *([order] if order else []), *switches(series), *([made_by(series)] if several else [])]
+
+
+def seldom(series: list[Series]) -> list[str]:
+    """What the numbers are of where not every round was evaluated."""
+    found: dict[str, list[str]] = {}
+    for one in series:
+        if one.averaged is not None:
+            how = f"every {one.experiment.evaluate_every} rounds: {one.averaged} of the last {min(LAST, one.rounds)}"
+            found.setdefault(how, []).append(one.label)
+    return [
+        f"{', '.join(labels)}: evaluated {how}, whose mean this is; what was reached in between shows in the next evaluation."
+        for how, labels in found.items()
+    ]
 
 
 def versions(series: list[Series]) -> Counter[str]:
@@ -62,6 +75,8 @@ def switches(series: list[Series]) -> list[str]:
         switch = one.experiment.algorithm.parameters["switch"]
         if one.rounds > switch:
             before, after = (100 * mean(records[n].score for records in one.runs) for n in (switch - 1, switch))
+            if not math.isfinite(before + after):  # not evaluated
+                continue
             said.append(f"{one.label}: {before:.2f} % before the switch, {after:.2f} % in the round after it.")
     return said
 
@@ -97,7 +112,7 @@ def _comparable(series: list[Series]) -> dict[str, Series]:
     """By algorithm, those that differ in nothing else; of several such families the largest."""
     families: dict[str, dict[str, list[Series]]] = defaultdict(lambda: defaultdict(list))
     for one in series:
-        families[but_for(one.experiment, "algorithm", "seed")][one.experiment.algorithm.name].append(one)
+        families[but_for(one.experiment, "algorithm", "seed", "evaluate_every")][one.experiment.algorithm.name].append(one)
     ranked = {name for tier in values.ORDER for name in tier}
     largest = max(families.values(), key=lambda family: len(ranked & family.keys()), default={})
     chosen = {name: [one for one in same if len(same) == 1 or _usual(one.experiment)] for name, same in largest.items()}

@@ -15,7 +15,7 @@ from bifl.experiment.settings import Experiment
 from bifl.paper import values
 from bifl.registry import short, without_folder
 from bifl.report.collect import Result
-from bifl.runs.record import TARGETS, Record
+from bifl.runs.record import TARGETS, Record, tested
 from bifl.show.output import counted
 
 __all__ = ["LAST", "TARGETS", "Reach", "Series", "Setting", "Spread", "about", "described", "settings"]
@@ -78,8 +78,15 @@ class Series(NamedTuple):
         return values.value(self.experiment)
 
     def final(self) -> Spread:
-        """Accuracy in %, mean of the last rounds."""
-        return self._spread(lambda records: mean(r.score for r in records[-LAST:]))
+        """Accuracy in %, mean of those of the last rounds that were evaluated."""
+        return self._spread(lambda records: mean(r.score for r in tested(records[-LAST:])))
+
+    @property
+    def averaged(self) -> int | None:
+        """How many of the last rounds were evaluated; None where all rounds were."""
+        if all(record.evaluated for records in self.runs for record in records):
+            return None
+        return min(sum(record.evaluated for record in records[-LAST:]) for records in self.runs)
 
     def best(self) -> Spread:
         """Accuracy in % of the best round, which flatters whatever swings."""

@@ -14,7 +14,7 @@ from bifl.experiment.settings import Experiment
 from bifl.files import write_atomic, writing
 from bifl.registry import short
 from bifl.runs.folder import RunFolder
-from bifl.runs.record import Record
+from bifl.runs.record import Record, tested
 
 ALGORITHMS = "fedavg,murmur,full,biml,up_down"
 PLAN = "compare.toml"
@@ -96,18 +96,18 @@ class Summary(NamedTuple):
 
 def summarise(label: str, seeds: list[list[Record]]) -> Summary:
     """One algorithm's row: bytes and seconds of a whole run, bits per parameter of an average round."""
-    final = [records[-1].score for records in seeds]
+    final = [tested(records)[-1].score for records in seeds]
     return Summary(
         label=label,
         accuracy=mean(final),
         deviation=stdev(final) if len(final) > 1 else None,
-        best=mean(max(r.score for r in records) for records in seeds),
+        best=mean(max(r.score for r in tested(records)) for records in seeds),
         up_bytes=mean(sum(r.up_bytes for r in records) for records in seeds),
         down_bytes=mean(sum(r.down_bytes for r in records) for records in seeds),
         up_bpp=mean(mean(r.up_bpp for r in records) for records in seeds),
         down_bpp=mean(mean(r.down_bpp for r in records) for records in seeds),
         seconds=mean(sum(r.seconds for r in records) for records in seeds),
-        measure=seeds[0][-1].measure,
+        measure=tested(seeds[0])[-1].measure,
     )
 
 
@@ -120,7 +120,7 @@ class Price(NamedTuple):
 
 
 def price(seeds: list[list[Record]], target: float) -> Price | None:
-    """What it took until an accuracy in % was first reached; None if a seed did not reach it."""
+    """What it took until an accuracy in % was first seen in an evaluation; None if it was not with some seed."""
     found = [_until(records, target) for records in seeds]
     known = [records for records in found if records is not None]
     if len(known) < len(found):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from types import NoneType
 from typing import Any, NamedTuple, get_args, get_type_hints
 
@@ -20,8 +22,8 @@ class Record(NamedTuple):
     """A round. Bytes are those of the serialised messages, everything included."""
 
     round: int
-    accuracy: float  # of the global model on the test samples, 0 … 1; NaN where the task has none
-    loss: float  # of the global model on the test samples
+    accuracy: float  # of the global model on the test samples, 0 … 1; NaN where the task has none, or in a round without evaluation
+    loss: float  # of the global model on the test samples; NaN in a round without evaluation
     train_loss: float  # mean over the clients' own training, weighted by their images
     clients: int  # how many uploaded
     up_bytes: int  # sum over the uploading clients
@@ -41,7 +43,12 @@ class Record(NamedTuple):
     catch_up_bytes: int = 0  # sent on top of the broadcasts to clients that had missed some; part of down_bytes
     layer_flips: dict[str, float] | None = None  # flips of each coded layer; None in records of earlier versions
     sureness: list[float] | None = None  # share of weights by |W̃|, in tenths from 0 (split) to 1 (unanimous); None without votes
-    metrics: dict[str, float] | None = None  # of the task, its main one first; None in records of earlier versions
+    metrics: dict[str, float] | None = None  # of the task, its main one first; None without evaluation and in old records
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether the global model was evaluated in this round (`evaluate_every`)."""
+        return self.metrics is not None or not math.isnan(self.loss)
 
     @property
     def measure(self) -> str:
@@ -50,18 +57,24 @@ class Record(NamedTuple):
 
     @property
     def score(self) -> float:
-        """That metric on the test samples: higher is better, 1 is perfect."""
+        """That metric on the test samples: higher is better, 1 is perfect. NaN in a round without evaluation."""
         return self.metrics[self.measure] if self.metrics else self.accuracy
 
     def to_json(self) -> str:
         """One line, without the newline."""
-        return json.dumps(self._asdict())
+        return json.dumps(self.fields())
+
+    def fields(self) -> dict[str, Any]:
+        """The numbers by name; what a round without evaluation does not know is None."""
+        return self._asdict() if self.evaluated else self._asdict() | dict.fromkeys(_EVALUATED)
 
     @classmethod
     def from_json(cls, line: str) -> Record:
         """Read such a line; keys of later versions are passed over."""
         values: dict[str, Any] = parse_json(line)
         known = {name: values[name] for name in cls._fields if name in values or name not in cls._field_defaults}
+        if all(known.get(name) is None for name in _EVALUATED):
+            known |= dict.fromkeys(_EVALUATED, math.nan) | {"metrics": None}
         for name, value in known.items():
             if not _fits(value, _KINDS[name]):
                 raise ValueError(f"{name} is {value!r:.40}")
@@ -69,6 +82,18 @@ class Record(NamedTuple):
 
 
 _KINDS = get_type_hints(Record)
+_EVALUATED = ("accuracy", "loss", "metrics")  # what only an evaluation tells
+
+
+def evaluated(*runs: Sequence[Record]) -> list[int]:
+    """Places of the rounds that were evaluated in each of these runs; of all their rounds if none was."""
+    places = range(min(map(len, runs)))
+    return [place for place in places if all(records[place].evaluated for records in runs)] or list(places)
+
+
+def tested(records: Sequence[Record]) -> list[Record]:
+    """Those rounds of a run that were evaluated; all if none was."""
+    return [records[place] for place in evaluated(records)]
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -40,8 +40,8 @@ class Tracker(Protocol):
 
 
 def numbers(record: Record) -> dict[str, float]:
-    """What is logged of a round: every number that its record holds, by name."""
-    flat = {name: value for name, value in record._asdict().items() if isinstance(value, (int, float)) and name != "round"}
+    """What is logged of a round: every number that its record holds, by name; nothing of an evaluation that there was not."""
+    flat = {name: value for name, value in record.fields().items() if isinstance(value, (int, float)) and name != "round"}
     flat |= {name: value for name, value in (record.metrics or {}).items() if name not in record._fields}
     flat |= {f"flips/{layer}": share for layer, share in (record.layer_flips or {}).items()}
     flat |= {f"sureness/{place / SURENESS_BINS}": share for place, share in enumerate(record.sureness or ())}
@@ -91,7 +91,7 @@ class MLflow:
             known = json.loads(note.read_text())
             self._client, self._run = MlflowClient(known["uri"]), known["run"]
             self._client.update_run(self._run, status="RUNNING")
-            self._rounds = {metric.step for metric in self._client.get_metric_history(self._run, "accuracy")}
+            self._rounds = {metric.step for metric in self._client.get_metric_history(self._run, "train_loss")}
         else:
             self._client = MlflowClient(get_tracking_uri())
             self._run = self._begin(run)

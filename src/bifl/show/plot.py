@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bifl.experiment.settings import Experiment
 from bifl.files import write_atomic, writing
 from bifl.registry import short
-from bifl.runs.record import Record
+from bifl.runs.record import Record, evaluated, tested
 from bifl.show.output import counted
 
 if TYPE_CHECKING:
@@ -47,11 +47,10 @@ def draw_bits(splits: dict[str, Curves], path: Path, title: str) -> None:
     labels, figure, lines = _laid_out(splits, 2)
     for line, curves in zip(lines, splits.values(), strict=True):
         for label, seeds in curves.items():
-            count = min(len(records) for records in seeds)
-            up, down = (_summed(seeds, field, count) for field in ("up_bpp", "down_bpp"))
+            up, down = (_summed(seeds, field) for field in ("up_bpp", "down_bpp"))
             for axes, bits in zip(line, (up, up + down), strict=True):
                 if bits[0]:  # centralised training sends nothing
-                    _curve(axes, bits, _scores(seeds, count), _look(labels.index(label)) | {"label": label})
+                    _curve(axes, bits, _scores(seeds), _look(labels.index(label)) | {"label": label})
         for axes, way in zip(line, ("uploaded", "uploaded and downloaded"), strict=True):
             _label(axes, f"{way} by a client, bits per parameter (log scale)")
         low, high = line[0].get_ylim()
@@ -68,7 +67,7 @@ def _laid_out(splits: dict[str, Curves], columns: int) -> tuple[list[str], Figur
     figure = Figure(figsize=(14, 0.4 + 4 * len(splits)), layout="constrained")
     lines: npt.NDArray[Any] = figure.subplots(len(splits), columns, sharey="row", squeeze=False)
     for line, (split, curves) in zip(lines, splits.items(), strict=True):
-        measure = next((seeds[0][-1].measure for seeds in curves.values()), "accuracy")
+        measure = next((tested(seeds[0])[-1].measure for seeds in curves.values()), "accuracy")
         line[0].set_ylabel(f"{split}\ntest {measure}, %" if len(splits) > 1 else f"test {measure}, %")
     return labels, figure, lines
 
@@ -90,19 +89,20 @@ def _legend(figure: Figure, inside: bool) -> None:
         figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
 
 
-def _scores(seeds: list[list[Record]], count: int) -> Values:
-    """(seeds, count) in %."""
-    return 100 * np.array([[r.score for r in records[:count]] for records in seeds])
+def _scores(seeds: list[list[Record]]) -> Values:
+    """(seeds, rounds that were evaluated) in %."""
+    return 100 * np.array([[records[place].score for place in evaluated(*seeds)] for records in seeds])
 
 
 def _look(number: int) -> dict[str, Any]:
     return {"color": PALETTE[number % len(PALETTE)], "linestyle": STYLES[number // len(PALETTE) % len(STYLES)]}
 
 
-def _summed(seeds: list[list[Record]], field: str, count: int) -> Values:
-    """(count,) a number that records hold, added up over the rounds; the mean over seeds."""
+def _summed(seeds: list[list[Record]], field: str) -> Values:
+    """(rounds that were evaluated,) a number that records hold, added up over all rounds until then; the mean over seeds."""
+    count = min(len(records) for records in seeds)
     per_round = np.array([[getattr(r, field) for r in records[:count]] for records in seeds])
-    return np.asarray(np.cumsum(per_round, axis=1).mean(0))
+    return np.asarray(np.cumsum(per_round, axis=1).mean(0)[evaluated(*seeds)])
 
 
 def _save(figure: Figure, path: Path, title: str) -> None:
@@ -115,11 +115,10 @@ def _save(figure: Figure, path: Path, title: str) -> None:
 
 def _curves(line: npt.NDArray[Any], seeds: list[list[Record]], look: dict[str, Any]) -> None:
     """One experiment in the three charts of a split."""
-    count = min(len(records) for records in seeds)
-    accuracy = _scores(seeds, count)
-    _curve(line[0], np.arange(1, count + 1), accuracy, look)
+    accuracy = _scores(seeds)
+    _curve(line[0], np.array(evaluated(*seeds)) + 1, accuracy, look)
     for axes, field in zip(line[1:], ("up_bytes", "down_bytes"), strict=True):
-        sent = _summed(seeds, field, count) / 1e6
+        sent = _summed(seeds, field) / 1e6
         if sent[0]:  # centralised training sends nothing
             _curve(axes, sent, accuracy, look)
 

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from bifl.registry import short
 from bifl.runs.comparison import Summary, price
-from bifl.runs.record import TARGETS, Record
+from bifl.runs.record import TARGETS, Record, tested
 from bifl.show.inspect import FileContents
 from bifl.show.output import console, counted, size
 from bifl.show.sheet import NAME, SPREAD, Column, Sheet
@@ -50,6 +50,7 @@ class Meter:
         self._bar = bar(out, TextColumn("{task.fields[numbers]}", markup=False))
         self._task = self._bar.add_task("starting", total=total, numbers="")
         self._label = ""
+        self._tested: Record | None = None  # the last round that was evaluated
 
     @contextmanager
     def running(self) -> Iterator[Meter]:
@@ -60,6 +61,7 @@ class Meter:
     def begin(self, label: str, past: list[Record]) -> None:
         """A run begins, or goes on after its past rounds; bytes count per run."""
         self._label = label
+        self._tested = next((record for record in reversed(past) if record.evaluated), None)
         self._up, self._down = sum(r.up_bytes for r in past), sum(r.down_bytes for r in past)
         self._done += len(past)
         if past:  # they took no time now, so they must not count for the time left
@@ -70,8 +72,10 @@ class Meter:
     def show(self, record: Record, rounds: int) -> None:
         """A round is done."""
         self._up, self._down = self._up + record.up_bytes, self._down + record.down_bytes
-        score, sent = f"{_named(record)}{record.score:6.2%}", f"↑ {size(self._up)}  ↓ {size(self._down)}"
-        numbers = f"{score}  loss {record.loss:.3f}  {sent}{_people(record)}"
+        self._tested = record if record.evaluated else self._tested
+        score, loss = _tested(self._tested, record.round)
+        sent = f"↑ {size(self._up)}  ↓ {size(self._down)}"
+        numbers = f"{score}{loss}  {sent}{_people(record)}"
         self._done += 1
         room = self._out.width - _BAR - len(self._label)
         shown = next((text for text in (numbers, f"{score}  {sent}") if len(text) <= room), score)
@@ -83,6 +87,14 @@ class Meter:
     def note(self, text: str) -> None:
         """Something happened between two rounds."""
         self._out.print(text, soft_wrap=True)
+
+
+def _tested(record: Record | None, round: int) -> tuple[str, str]:
+    """Score and loss of the last evaluation, which was in an earlier round perhaps; a dash before the first."""
+    if record is None:
+        return "–", ""
+    when = "" if record.round == round else f" in round {record.round}"
+    return f"{_named(record)}{record.score:6.2%}{when}", f"  loss {record.loss:.3f}"
 
 
 def _named(record: Record) -> str:
@@ -99,7 +111,8 @@ def _people(record: Record) -> str:
 
 def run_table(records: list[Record], model: Path) -> Table:
     """What a run achieved and cost."""
-    last, best = records[-1], max(records, key=lambda record: record.score)
+    known = tested(records)
+    last, best = known[-1], max(known, key=lambda record: record.score)
     table = Table(box=box.SIMPLE, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -110,7 +123,7 @@ def run_table(records: list[Record], model: Path) -> Table:
     if last.clients_mean is not None and last.clients_p10 is not None and last.clients_worst is not None:
         share = f"mean {last.clients_mean:.2%}, 10th percentile {last.clients_p10:.2%}, worst {last.clients_worst:.2%}"
         table.add_row("clients", f"{share} on their held-out samples")
-    table.add_row("loss", f"{last.loss:.4f} test, {last.train_loss:.4f} train")
+    table.add_row("loss", f"{last.loss:.4f} test, {records[-1].train_loss:.4f} train")
     table.add_row("uploaded", _traffic([(r.up_bytes, r.up_bpp, r.up_ideal_bpp) for r in records]))
     table.add_row("downloaded", _traffic([(r.down_bytes, r.down_bpp, r.down_ideal_bpp) for r in records]))
     table.add_row("time", f"{sum(r.seconds for r in records):.1f} s in {counted(len(records), 'round')}")
@@ -163,7 +176,8 @@ def price_table(results: Mapping[str, list[list[Record]]]) -> Sheet | None:
         found = [row[place] for place in told]
         numbers = [text for one in found for text in (("–", "–") if one is None else (_bits(one.up), _bits(one.both)))]
         rows.append([short(label), *numbers])
-    return Sheet(columns, rows, "bits per parameter to reach an accuracy")
+    seldom = any(not record.evaluated for seeds in results.values() for records in seeds for record in records)
+    return Sheet(columns, rows, f"bits per parameter to reach an accuracy{' in a round that was evaluated' * seldom}")
 
 
 def _bits(bits: float) -> str:
