@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before PyTorch is imported: a second thread waits for a core that another process has
+
 import signal
 import subprocess
 import sys
