@@ -13,14 +13,14 @@ from bifl.engine.simulator import simulate
 from bifl.nn.models import model
 from tests.federation import quick
 
-SEEN: set[tuple[bool, bool, int]] = set()
+seen: set[tuple[bool, bool, int]] = set()
 
 
 class Noting(nn.Module):
     """Notes how it is called: in training, for gradients, with how many threads."""
 
     def forward(self, x: Tensor) -> Tensor:
-        SEEN.add((self.training, torch.is_grad_enabled(), torch.get_num_threads()))
+        seen.add((self.training, torch.is_grad_enabled(), torch.get_num_threads()))
         return x
 
 
@@ -39,7 +39,7 @@ def test_training_measuring_and_evaluation_take_one_thread(small: Path) -> None:
         return nn.Sequential(nn.Flatten(), Noting(), nn.Linear(784, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, classes))
 
     simulation = simulate(quick(small, model="noting", rounds=1, workers=1))
-    SEEN.clear()  # of what tries the network out
+    seen.clear()  # of what tries the network out
     list(simulation)
-    assert SEEN == {(True, True, 1), (False, False, 1)}
+    assert seen == {(True, True, 1), (False, False, 1)}
     assert torch.get_num_threads() == 2
