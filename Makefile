@@ -9,7 +9,7 @@ JOBS ?= 2
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile
 READY = .venv/.ready
 
-.PHONY: ready run test processors bench clean
+.PHONY: ready run test processors old avx2 bench clean
 
 run: $(READY)
 	$(BIN)/bifl compare
@@ -20,9 +20,12 @@ test: $(READY)
 	$(BIN)/mypy
 	$(PYTEST)
 
+# one process each, side by side: numba compiles for each kind of processor anew, and two processes of a kind would both do it
 processors: $(READY)
-	$(BIN)/python -m tests.processors old $(PYTEST) -m floats
-	$(BIN)/python -m tests.processors avx2 $(PYTEST) -m floats
+	$(MAKE) --no-print-directory --output-sync=target -j $(JOBS) old avx2
+
+old avx2: $(READY)
+	$(BIN)/python -m tests.processors $@ $(BIN)/pytest -m floats
 
 ready: $(READY)
 

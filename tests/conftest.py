@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before PyTorch is imported: a second thread waits for a core that another process has
+
 import signal
 import subprocess
 import sys
@@ -50,10 +54,14 @@ def own_names() -> Iterator[None]:
 
 @pytest.fixture
 def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The same within this process: for refusals, which need no process of their own."""
+    """The same within this process: for what needs no process of its own."""
     monkeypatch.chdir(Path.cwd())  # and back afterwards
 
-    def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    def run(*words: str | Path, cwd: Path | None = None, data: Path | None = None) -> subprocess.CompletedProcess[str]:
+        if cwd is not None:
+            monkeypatch.chdir(cwd)
+        if data is not None:
+            monkeypatch.setenv("BIFL_DATA", str(data))
         code = main([str(word) for word in words])
         shown = capsys.readouterr()
         return subprocess.CompletedProcess(words, code, shown.out, shown.err)

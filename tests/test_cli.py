@@ -31,8 +31,8 @@ def test_a_run_leaves_what_it_promises(finished: Path) -> None:
     assert (finished / "checkpoint").is_dir()
 
 
-def test_eval_gives_the_accuracy_of_the_last_round(finished: Path) -> None:
-    done = bifl("eval", finished / "model", "mnist5k")
+def test_eval_gives_the_accuracy_of_the_last_round(finished: Path, here: Run) -> None:
+    done = here("eval", finished / "model", "mnist5k")
     assert f"accuracy {rounds(finished)[-1]['accuracy']:.2%}" in done.stdout
     assert "81,958 binary weights" in done.stdout
 
@@ -97,9 +97,9 @@ def test_a_damaged_model_is_refused(finished: Path, tmp_path: Path, here: Run) -
         assert "is not a model file" in refused(here("eval", tmp_path / "model", "mnist5k"))
 
 
-def test_compare_runs_tabulates_draws_and_continues(tmp_path: Path) -> None:
+def test_compare_runs_tabulates_draws_and_continues(tmp_path: Path, here: Run) -> None:
     words = ["compare", "algorithms=fedavg,up_down+beta=1", "seeds=0,1", *SMALL, "rounds=2", "--out", "both"]
-    done = bifl(*words, cwd=tmp_path)
+    done = here(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "mean ± std of 2 seeds" in done.stdout
     assert (tmp_path / "both" / "compare.png").read_bytes().startswith(b"\x89PNG")
@@ -108,8 +108,8 @@ def test_compare_runs_tabulates_draws_and_continues(tmp_path: Path) -> None:
     ]  # fmt: skip
     up_bytes = [rounds(tmp_path / "both" / name)[0]["up_bytes"] for name in ("fedavg-s0", "up_down+beta=1-s0")]
     assert up_bytes[0] > 26 * up_bytes[1]  # 31.9 bit per parameter against at most one packed bit, and 0.05 for batch-norm
-    assert "holds a comparison already" in refused(bifl(*words, cwd=tmp_path))
-    more = bifl("compare", "--resume", "both", "rounds=3", cwd=tmp_path)
+    assert "holds a comparison already" in refused(here(*words, cwd=tmp_path))
+    more = here("compare", "--resume", "both", "rounds=3", cwd=tmp_path)
     assert more.returncode == 0, more.stderr
     assert len(rounds(tmp_path / "both" / "fedavg-s1")) == 3
 

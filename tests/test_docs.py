@@ -11,7 +11,7 @@ import pytest
 
 from bifl.engine.simulator import simulate
 from bifl.experiment.settings import Experiment
-from tests.commands import bifl
+from tests.commands import Run, bifl
 
 ROOT = Path(__file__).parent.parent
 
@@ -39,14 +39,14 @@ def test_the_readme_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_page_on_sensors_runs(tmp_path: Path) -> None:
+def test_the_page_on_sensors_runs(tmp_path: Path, here: Run) -> None:
     (block,) = python_blocks("docs/sensors.md")
     done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (words,) = re.findall(r"^bifl run (dataset=.*)$", (ROOT / "docs/sensors.md").read_text(), re.MULTILINE)
-    done = bifl("run", *words.split(), "rounds=2", "workers=1", cwd=tmp_path)
+    done = here("run", *words.split(), "rounds=2", "workers=1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    done = bifl("eval", "runs/npz-by_user-biml-s0", cwd=tmp_path)
+    done = here("eval", "runs/npz-by_user-biml-s0", cwd=tmp_path)
     assert "accuracy" in done.stdout
 
 
@@ -57,9 +57,8 @@ def test_the_page_on_training_runs(tmp_path: Path) -> None:
     words = [f"{kind}=my_training.py:{name}" for kind, name in kinds.items()]
     done = bifl("run", *words, "model=mlp", "clients=2", "rounds=1", "workers=2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for program in programs:
-        ran = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert ran.returncode == 0, ran.stderr
+    ran = subprocess.run([sys.executable, "-c", "\n".join(programs)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_the_commands_on_training_are_accepted() -> None:

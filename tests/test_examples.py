@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,8 @@ OURS = [
     "murmur", "murmur+down=1of8", "murmur+forward=binary", "eden+p=0.3+down=ternary", "dither+down=16", "sign_majority", "ef_sign",
     "fedvote", "fedpm", "fedbat", "fedmrn", "qsgd", "top_k", "float16",
 ]  # fmt: skip
+# a worker's process builds what the settings name, and all others say to it what these do; who adds up: tests/test_contract.py
+IN_WORKERS = [*NAMES, "murmur+down=1of8", "ef_sign", "fedpm"]
 
 
 def chosen(label: str) -> dict[str, str]:
@@ -34,26 +38,40 @@ def chosen(label: str) -> dict[str, str]:
     return {"name": name} | dict(parameter.split("=") for parameter in parameters)
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, small: Path) -> Callable[[str], Path]:
+    """The run of an algorithm in one process, run once: what the others are compared with."""
+    folder = tmp_path_factory.mktemp("alone")
+    return cache(lambda name: simulated(folder / name, quick(small, algorithm=chosen(name))))
+
+
 @pytest.mark.parametrize("name", [*NAMES, *OURS])
-def test_an_algorithm_is_the_same_everywhere(name: str, tmp_path: Path, small: Path, clock: Clock) -> None:
+def test_an_algorithm_is_the_same_everywhere(
+    name: str, tmp_path: Path, small: Path, clock: Clock, alone: Callable[[str], Path]
+) -> None:
     experiment = quick(small, algorithm=chosen(name))
-    alone = simulated(tmp_path / "one", experiment)
-    same(alone, simulated(tmp_path / "two", experiment.changed({"workers": 2})))
     deploy(neighbours(tmp_path), tmp_path / "deployed", experiment)
-    same(alone, tmp_path / "deployed")
+    same(alone(name), tmp_path / "deployed")
     *_, (_, public) = loop(experiment)
-    saved = Model.read(alone / "model").message
+    saved = Model.read(alone(name) / "model").message
     if saved.alphabet == BINARY:
         assert saved.symbols.tobytes() == (public.weights > 0).astype(np.uint8).tobytes()
     elif name not in SHOWN:
         assert saved.symbols.tobytes() == public.weights.tobytes()
 
 
+@pytest.mark.parametrize("name", IN_WORKERS)
+def test_two_workers_say_the_same_bytes(name: str, tmp_path: Path, small: Path, alone: Callable[[str], Path]) -> None:
+    same(alone(name), simulated(tmp_path / "two", quick(small, algorithm=chosen(name), workers=2)))
+
+
 @pytest.mark.parametrize("name", [*NAMES, *OURS])
-def test_what_client_and_server_remember_outlives_a_kill(name: str, tmp_path: Path, small: Path) -> None:
+def test_what_client_and_server_remember_outlives_a_kill(
+    name: str, tmp_path: Path, small: Path, alone: Callable[[str], Path]
+) -> None:
     """Each round is run by a new process, as far as state goes: nothing but the checkpoint crosses."""
     experiment = quick(small, algorithm=chosen(name))
-    whole = simulated(tmp_path / "whole", experiment)
+    whole = alone(name)
     (tmp_path / "state").mkdir()
     for rounds in (1, 2, 3):
         resumed = Simulation(build(experiment.changed({"rounds": rounds})), tmp_path / "state")

@@ -14,7 +14,7 @@ from bifl.data.har import CHANNELS
 from bifl.errors import BiflError, ConfigError, DataError
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from tests.commands import bifl as command
+from tests.commands import Run
 
 ARRAYS = "x = np.zeros((4, 2), np.float32); y = np.arange(4)"
 
@@ -155,13 +155,13 @@ def test_uci_har_from_text_and_npz(tmp_path: Path) -> None:
         dataset.make("uci_har", {"path": str(tmp_path / "none")})
 
 
-def test_a_preset_for_windows(tmp_path: Path) -> None:
+def test_a_preset_for_windows(tmp_path: Path, here: Run) -> None:
     dice = np.random.default_rng(0)
     arrays: dict[str, Any] = {"inputs": dice.normal(size=(60, 9, 128)).astype(np.float32), "labels": np.arange(60) % 6}
     np.savez(tmp_path / "w.npz", **arrays, users=np.repeat(np.arange(1, 7), 10))
     words = ["har", f"dataset.path={tmp_path}/w.npz", "clients=2", "rounds=1", "workers=1"]
-    done = command("run", *words, "--out", tmp_path / "run")
+    done = here("run", *words, "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
-    assert "har" in command("list").stdout
-    shown = command("inspect", tmp_path / "run/model").stdout
+    assert "har" in here("list").stdout
+    shown = here("inspect", tmp_path / "run/model").stdout
     assert "mean and deviation of each of 9 channels" in shown

@@ -21,8 +21,8 @@ from bifl.experiment.setup import build
 from bifl.export.model import Model
 from bifl.nn.models import model
 from bifl.runs.record import Record
+from tests.commands import Run, refused
 from tests.commands import bifl as command
-from tests.commands import refused
 
 TINY: dict[str, Any] = {"clients": 3, "rounds": 3, "batch": 16, "lr": 0.01}
 
@@ -237,15 +237,15 @@ def test_what_clients_remember_is_gone_with_the_loop() -> None:
         simulation.client_model(7)
 
 
-def test_the_command_writes_a_clients_model(tmp_path: Path) -> None:
-    done = command("run", "rounds=1", "clients=3", "workers=1", "model=mlp", "holdout=0.2", "--out", "run", cwd=tmp_path)
+def test_the_command_writes_a_clients_model(tmp_path: Path, here: Run) -> None:
+    done = here("run", "rounds=1", "clients=3", "workers=1", "model=mlp", "holdout=0.2", "--out", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    done = command("personalise", "run", "2", cwd=tmp_path)
+    done = here("personalise", "run", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "%, on what client 2 holds out" in done.stdout
     assert "%, on the test set, 1,000 samples" in done.stdout
     assert Model.read(tmp_path / "run" / "client-2.model").network.name == "mlp"
-    assert "client 3 is none of 0 to 2" in refused(command("personalise", "run", "3", cwd=tmp_path))
+    assert "client 3 is none of 0 to 2" in refused(here("personalise", "run", "3", cwd=tmp_path))
 
 
 def test_registered_networks_are_left_alone() -> None:

@@ -23,7 +23,7 @@ from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.nn.models import model
 from bifl.nn.network import Network
-from tests.commands import bifl as command
+from tests.commands import Run
 
 IMAGES = 4
 NAMES = ["data_batch_1", "data_batch_2", "test_batch"]
@@ -231,7 +231,7 @@ def test_presets_have_the_papers_rates_for_femnist() -> None:
 # ---- LEAF ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_of_leafs_trains(tmp_path: Path) -> None:
+def test_a_folder_of_leafs_trains(tmp_path: Path, here: Run) -> None:
     """In the form of LEAF's own files: writers with some dozens of images, white paper as 1."""
     dice = np.random.default_rng(0)
     writers = {f"f{number:04d}_{number}": int(dice.integers(20, 40)) for number in range(4)}
@@ -247,7 +247,7 @@ def test_a_folder_of_leafs_trains(tmp_path: Path) -> None:
         }
         (tmp_path / f"all_data_{file}.json").write_text(json.dumps(content))
     words = ["dataset=femnist", f"dataset.path={tmp_path}", "model=cnn4", "partition=by_user", "clients=4", "workers=1"]
-    done = command("run", *words, "algorithm=fedavg", "rounds=1", "--out", tmp_path / "run")
+    done = here("run", *words, "algorithm=fedavg", "rounds=1", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert "round 1/1" in done.stdout
 

@@ -14,7 +14,7 @@ from bifl.errors import RunError
 from bifl.experiment.identity import identity
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import LastDataset
-from bifl.paper import values
+from bifl.paper import runner, values
 from bifl.paper.reproduce import _announced, _parts, request, theory_seed, wanted
 from bifl.paper.runner import Store
 from bifl.paper.studies import PLACES, STUDIES
@@ -25,7 +25,7 @@ from bifl.report.page import render
 from bifl.runs import kept
 from bifl.runs.folder import RunFolder
 from bifl.runs.record import Record
-from tests.commands import BIFL, bifl, refused, wait_for_round
+from tests.commands import BIFL, Run, refused, wait_for_round
 
 RECORD = Record(1, 0.5, 1.0, 1.0, 10, 100, 200, 20, 0.5, 1.5, 0.1, 1.0)
 
@@ -145,14 +145,14 @@ def test_every_study_has_its_own_rounds_in_the_report(tmp_path: Path) -> None:
     assert [line.series.rounds for (line,) in lines] == [100, 60]
 
 
-def test_reproduce_runs_keeps_and_shows(tmp_path: Path) -> None:
+def test_reproduce_runs_keeps_and_shows(tmp_path: Path, here: Run) -> None:
     command = ["reproduce", "unbalanced", "--quick", "rounds=1"]
-    first = bifl(*command, cwd=tmp_path)
+    first = here(*command, cwd=tmp_path)
     assert "4 runs, 0 known already; 4 to run, 4 rounds: about" in first.stdout
     assert "BiFL-BiML" in first.stdout
-    again = bifl(*command, cwd=tmp_path)
+    again = here(*command, cwd=tmp_path)
     assert "4 runs, all known already" in again.stdout
-    more = bifl("reproduce", "unbalanced", "--quick", "rounds=2", cwd=tmp_path)
+    more = here("reproduce", "unbalanced", "--quick", "rounds=2", cwd=tmp_path)
     assert "4 to run, 4 rounds" in more.stdout, "the first round of each is not run again"
     assert "start anew" not in more.stdout
     made = {path.name for path in (tmp_path / "runs" / "quick").iterdir()}
@@ -160,7 +160,7 @@ def test_reproduce_runs_keeps_and_shows(tmp_path: Path) -> None:
     assert made == {"cells", "work", "report.html"} | pages
 
 
-def test_a_cell_that_fails_costs_no_table(tmp_path: Path) -> None:
+def test_a_cell_that_fails_costs_no_table(tmp_path: Path, here: Run) -> None:
     """The folder of one cell holds a config that cannot be read, that of another cannot be written to; the third cell is kept."""
     command = ["reproduce", "clients", "--quick"]
     known, foreign, broken = (cell.experiment for cell in cells_of("clients", "mnist5k", None))
@@ -170,7 +170,7 @@ def test_a_cell_that_fails_costs_no_table(tmp_path: Path) -> None:
     (store.folder(foreign) / "config.toml").write_text(f'version = "{__version__}"\nwarp = 9\n')
     RunFolder.start(store.folder(broken), broken)
     (store.folder(broken) / "checkpoint").write_bytes(b"")
-    done = bifl(*command, cwd=tmp_path)
+    done = here(*command, cwd=tmp_path)
     assert "warp" in refused(done)
     assert f"{kept.name(broken)}: " in done.stderr
     assert f"{kept.name(broken)}: failed" in done.stdout
@@ -178,10 +178,10 @@ def test_a_cell_that_fails_costs_no_table(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "quick" / "report.html").exists()
 
 
-def test_what_is_kept_can_be_shown_without_data(tmp_path: Path) -> None:
+def test_what_is_kept_can_be_shown_without_data(tmp_path: Path, here: Run) -> None:
     known = cells_of("unbalanced", "mnist_writers", None)[1].experiment
     kept.save(tmp_path / "results" / "cells", known.changed({"seed": 1}), records(0.1, 0.2))
-    done = bifl("reproduce", "table1", "unbalanced", "dataset=mnist_writers", "--kept", cwd=tmp_path, data=tmp_path)
+    done = here("reproduce", "table1", "unbalanced", "dataset=mnist_writers", "--kept", cwd=tmp_path, data=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "12 runs, 1 of them kept in '" in done.stdout
     assert "Table I" in done.stdout, "one of its cells is the one that is kept"
@@ -189,16 +189,16 @@ def test_what_is_kept_can_be_shown_without_data(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_nothing_is_downloaded_for_what_is_kept(tmp_path: Path) -> None:
+def test_nothing_is_downloaded_for_what_is_kept(tmp_path: Path, here: Run) -> None:
     known = cells_of("clients", "mnist", None)[1].experiment
     kept.save(tmp_path / "results" / "cells", known, records(0.1, 0.2))
-    done = bifl("reproduce", "clients", "--kept", cwd=tmp_path, data=tmp_path / "data")
+    done = here("reproduce", "clients", "--kept", cwd=tmp_path, data=tmp_path / "data")
     assert done.returncode == 0, done.stderr
     assert "mnist’s images are not on the machine" in (tmp_path / "results" / "report.html").read_text()
     assert not (tmp_path / "data").exists()
 
 
-def test_a_damaged_cell_costs_no_table_and_is_not_replaced(tmp_path: Path) -> None:
+def test_a_damaged_cell_costs_no_table_and_is_not_replaced(tmp_path: Path, here: Run) -> None:
     small, middle, large = (cell.experiment for cell in cells_of("clients", "mnist5k", 1))
     store = Store(tmp_path / "results" / "cells", tmp_path / "runs" / "work")
     for experiment in (small, middle):
@@ -208,11 +208,20 @@ def test_a_damaged_cell_costs_no_table_and_is_not_replaced(tmp_path: Path) -> No
     RunFolder.start(store.folder(small), small)
     (store.folder(small) / "rounds.jsonl").write_bytes(b"\xff\n")
     for words in ([], ["--kept"]):
-        done = bifl("reproduce", "clients", "dataset=mnist5k", "rounds=1", *words, cwd=tmp_path)
+        done = here("reproduce", "clients", "dataset=mnist5k", "rounds=1", *words, cwd=tmp_path)
         assert f"{damaged.name}' is not a kept run" in refused(done)
         assert "M = 5" in done.stdout
         assert "M = 20" not in done.stdout
         assert not list((tmp_path / "results").glob("*.md")), "pages that were better are not replaced"
+
+
+def test_a_run_has_one_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many run at once as there are cores: a second thread of one would wait for another's core."""
+    given: dict[str, str] = {}
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **named: given.update(named["env"]))
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    runner._start(Store(tmp_path / "cells", tmp_path / "work"), Experiment(rounds=1))
+    assert given["OMP_NUM_THREADS"] == "1"
 
 
 def test_killed_it_goes_on_and_two_at_once_share_the_work(tmp_path: Path) -> None:
@@ -238,10 +247,10 @@ def test_more_seeds_leave_the_theory_alone() -> None:
     assert theory_seed(beside) == 0
 
 
-def test_quick_results_go_where_they_are_asked_to(tmp_path: Path) -> None:
+def test_quick_results_go_where_they_are_asked_to(tmp_path: Path, here: Run) -> None:
     known = cells_of("clients", "mnist5k", None)[0].experiment
     kept.save(tmp_path / "here" / "cells", known, records(0.5))
-    done = bifl("reproduce", "clients", "--quick", "--kept", "--out", "here", cwd=tmp_path)
+    done = here("reproduce", "clients", "--quick", "--kept", "--out", "here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "here" / "clients-mnist5k.md").is_file()
     assert not (tmp_path / "runs").exists()
@@ -263,8 +272,8 @@ def test_rounds_that_cannot_be_continued_are_announced(tmp_path: Path) -> None:
     assert "1 of them, kept with fewer rounds and without a checkpoint here, will start anew" in said
 
 
-def test_datasets_that_are_not_here_are_named_and_left_out(tmp_path: Path) -> None:
-    done = bifl("reproduce", "clients", "dataset=mnist_writers,mnist5k", "rounds=1", cwd=tmp_path, data=tmp_path)
+def test_datasets_that_are_not_here_are_named_and_left_out(tmp_path: Path, here: Run) -> None:
+    done = here("reproduce", "clients", "dataset=mnist_writers,mnist5k", "rounds=1", cwd=tmp_path, data=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "mnist_writers is left out: " in done.stdout
     assert "(mnist5k)" in done.stdout
@@ -282,6 +291,6 @@ def test_datasets_that_are_not_here_are_named_and_left_out(tmp_path: Path) -> No
         (["table1", "dataset=celeba"], "celeba is not in '"),
     ],
 )
-def test_what_cannot_be_reproduced_is_refused(words: list[str], said: str, tmp_path: Path) -> None:
-    assert said in refused(bifl("reproduce", *words, cwd=tmp_path, data=tmp_path / "none"))
+def test_what_cannot_be_reproduced_is_refused(words: list[str], said: str, tmp_path: Path, here: Run) -> None:
+    assert said in refused(here("reproduce", *words, cwd=tmp_path, data=tmp_path / "none"))
     assert not list(tmp_path.iterdir())

@@ -29,20 +29,20 @@ def test_killed_and_resumed_is_as_never_killed(finished: Path, tmp_path: Path, w
     assert (folder / "model").read_bytes() == (finished / "model").read_bytes()
 
 
-def test_killed_between_checkpoint_and_record(finished: Path, tmp_path: Path) -> None:
+def test_killed_between_checkpoint_and_record(finished: Path, tmp_path: Path, here: Run) -> None:
     """The moments a kill can hit on purpose: a line not written, half written, or written for a round that is not complete."""
     for tail in ("", '{"round": 2, "accu'):
         folder = tmp_path / f"cut{len(tail)}"
-        assert bifl("run", *SMALL, "rounds=2", "--out", folder).returncode == 0
+        assert here("run", *SMALL, "rounds=2", "--out", folder).returncode == 0
         first = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)[0]
         (folder / "rounds.jsonl").write_text(first + tail)
         (folder / "model").unlink()
-        done = bifl("run", "--resume", folder, "rounds=4")
+        done = here("run", "--resume", folder, "rounds=4")
         assert done.returncode == 0, done.stderr
         assert rounds(folder) == rounds(finished)
 
 
-def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(finished: Path, tmp_path: Path) -> None:
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(finished: Path, tmp_path: Path, here: Run) -> None:
     folder = tmp_path / "stopped"
     process = start("clients=2", "--out", folder, "workers=2", "rounds=1000")
     wait_for_round(folder, 1)
@@ -52,7 +52,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(finished: Path, tmp_path: Pa
     assert f"continue with: bifl run --resume {folder}" in error
     assert "Traceback" not in error
     more = len(rounds(folder)) + 1
-    assert bifl("run", "--resume", folder, f"rounds={more}").returncode == 0
+    assert here("run", "--resume", folder, f"rounds={more}").returncode == 0
     assert len(rounds(folder)) == more
     assert all(one == other for one, other in zip(rounds(folder), rounds(finished), strict=False))
 
@@ -85,14 +85,14 @@ def test_a_full_disk_loses_nothing(finished: Path, tmp_path: Path) -> None:
     assert rounds(folder) == rounds(finished)
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written(tmp_path: Path, here: Run) -> None:
     (tmp_path / "file").write_text("")
-    assert "Not a directory" in refused(bifl("run", *SMALL, "--out", tmp_path / "file" / "run"))
+    assert "Not a directory" in refused(here("run", *SMALL, "--out", tmp_path / "file" / "run"))
 
 
-def test_a_run_is_never_overwritten(finished: Path) -> None:
+def test_a_run_is_never_overwritten(finished: Path, here: Run) -> None:
     before = (finished / "rounds.jsonl").read_bytes()
-    assert "holds a run already" in refused(bifl("run", *SMALL, "rounds=1", "--out", finished))
+    assert "holds a run already" in refused(here("run", *SMALL, "rounds=1", "--out", finished))
     assert (finished / "rounds.jsonl").read_bytes() == before
 
 
@@ -120,11 +120,11 @@ def test_resume_changes_nothing_but_rounds_and_workers(finished: Path, here: Run
     assert "'seed' cannot change" in refused(here("run", "--resume", finished, "seed=1"))
 
 
-def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+def test_two_processes_do_not_share_a_folder(tmp_path: Path, here: Run) -> None:
     process = start(*SMALL, "rounds=1000", "--out", tmp_path / "busy")
     wait_for_round(tmp_path / "busy", 1)
     try:
-        assert "another process is running" in refused(bifl("run", "--resume", tmp_path / "busy"))
+        assert "another process is running" in refused(here("run", "--resume", tmp_path / "busy"))
     finally:
         process.kill()
         process.communicate()

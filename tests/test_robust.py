@@ -221,13 +221,17 @@ def test_where_nobody_agrees_all_count() -> None:
 def test_a_rule_is_the_same_everywhere(algorithm: str, rule: str, tmp_path: Path, small: Path, clock: Clock) -> None:
     experiment = quick(small, algorithm=algorithm, robust=rule)
     alone = simulated(tmp_path / "one", experiment)
-    same(alone, simulated(tmp_path / "two", experiment.changed({"workers": 2})))
     deploy(neighbours(tmp_path), tmp_path / "deployed", experiment)
     same(alone, tmp_path / "deployed")
     *_, (_, public) = loop(experiment)
     saved = Model.read(alone / "model").message
     expected = (public.weights > 0).astype(np.uint8) if saved.alphabet == BINARY else public.weights
     assert saved.symbols.tobytes() == expected.tobytes()
+
+
+def test_two_workers_send_every_upload(tmp_path: Path, small: Path) -> None:
+    experiment = quick(small, algorithm="murmur", robust="credibility")
+    same(simulated(tmp_path / "one", experiment), simulated(tmp_path / "two", experiment.changed({"workers": 2})))
 
 
 def test_trust_outlives_a_kill(tmp_path: Path, small: Path) -> None:

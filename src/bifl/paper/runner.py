@@ -162,7 +162,8 @@ def _start(store: Store, experiment: Experiment) -> list[Running]:
         raise RunError(f"'{path}' holds another experiment, of an earlier version perhaps: delete it")
     rounds = max(experiment.rounds, len(store.done(experiment)))
     command = [sys.executable, "-P", "-m", "bifl.cli", "run", "--resume", str(path), f"rounds={rounds}", "workers=1"]
-    environment = KEEPS_MEMORY | os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = KEEPS_MEMORY | os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     with writing(path), (path / LOG).open("ab") as log:
         process = subprocess.Popen(
             tied(command), env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
