@@ -9,8 +9,9 @@ from pathlib import Path
 
 from bifl.engine import running
 from bifl.errors import ConfigError
+from bifl.experiment.refusals import refuse_rule
 from bifl.experiment.settings import Experiment, pairs, preset_of
-from bifl.experiment.setup import LastDataset, World, build, refuse_rule
+from bifl.experiment.setup import LastDataset, World, build
 from bifl.nn.sent import remark
 from bifl.registry import short
 from bifl.runs.comparison import ALGORITHMS, Comparison, summarise
