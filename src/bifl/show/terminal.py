@@ -71,7 +71,7 @@ class Meter:
         """A round is done."""
         self._up, self._down = self._up + record.up_bytes, self._down + record.down_bytes
         score, sent = f"{_named(record)}{record.score:6.2%}", f"↑ {size(self._up)}  ↓ {size(self._down)}"
-        numbers = f"{score}  loss {record.loss:.3f}  {sent}{_people(record)}"
+        numbers = f"{score}  loss {record.loss:.3f}  {sent}{_spent(record)}{_people(record)}"
         self._done += 1
         room = self._out.width - _BAR - len(self._label)
         shown = next((text for text in (numbers, f"{score}  {sent}") if len(text) <= room), score)
@@ -88,6 +88,11 @@ class Meter:
 def _named(record: Record) -> str:
     """The metric's name where it is not accuracy."""
     return "" if record.measure == "accuracy" else f"{record.measure} "
+
+
+def _spent(record: Record) -> str:
+    """ε so far, where it is accounted."""
+    return "" if record.epsilon is None else f"  ε {record.epsilon:.3g}"
 
 
 def _people(record: Record) -> str:
@@ -110,7 +115,9 @@ def run_table(records: list[Record], model: Path) -> Table:
     if last.clients_mean is not None and last.clients_p10 is not None and last.clients_worst is not None:
         share = f"mean {last.clients_mean:.2%}, 10th percentile {last.clients_p10:.2%}, worst {last.clients_worst:.2%}"
         table.add_row("clients", f"{share} on their held-out samples")
-    table.add_row("loss", f"{last.loss:.4f} test, {last.train_loss:.4f} train")
+    table.add_row("loss", f"{last.loss:.4f} test" + ("" if math.isnan(last.train_loss) else f", {last.train_loss:.4f} train"))
+    if last.epsilon is not None:
+        table.add_row("privacy", f"ε = {last.epsilon:.3g} for each client's data, other clients' as they are (docs/privacy.md)")
     table.add_row("uploaded", _traffic([(r.up_bytes, r.up_bpp, r.up_ideal_bpp) for r in records]))
     table.add_row("downloaded", _traffic([(r.down_bytes, r.down_bpp, r.down_ideal_bpp) for r in records]))
     table.add_row("time", f"{sum(r.seconds for r in records):.1f} s in {counted(len(records), 'round')}")
