@@ -15,7 +15,7 @@ def words(**changes: str) -> str:
     return shlex.join(f"{key}={value}" for key, value in changes.items())
 
 
-@pytest.mark.parametrize("kind", ["algorithm", "model", "dataset", "partition", "robust", "attack"])
+@pytest.mark.parametrize("kind", ["algorithm", "model", "dataset", "partition", "robust", "attack", "privacy"])
 def test_a_server_s_python_file_is_not_run(tmp_path: Path, kind: str) -> None:
     """Before: the client ran any file that the server named."""
     proof = tmp_path / "ran"

@@ -17,7 +17,7 @@ examples:
   bifl data mnist-nc3                          who holds what: table and picture
   bifl summary mnist_cnn                       a network layer by layer: what is binary, what it weighs
   bifl run har dataset.path=windows.npz        windows of sensors: docs/sensors.md
-  bifl list                                    algorithms, datasets, models, tasks, robust sums, presets, …
+  bifl list                                    algorithms, datasets, models, robust sums, privacy, presets, …
   bifl federation up --clients 3 rounds=5      server and clients as processes of their own, over TLS
   bifl server --listen 0.0.0.0:8000 …          on real machines: docs/deploy.md
 
@@ -29,6 +29,8 @@ _KEYS = """\
                         names from `bifl list`, or my.py:mine; parameters as for algorithms
   robust (none)         the server's sum, which liars cannot steer: credibility, median, …;
                         docs/robust.md
+  privacy (none)        how clients hide in the sum, with ε accounted: poisson_binomial, gaussian;
+                        docs/privacy.md
   attack (none)         what lying clients do in a simulation: flip, collude, …; attack.share (0.2)
   rounds (15), clients (10)
   participation (1.0)   share of clients that upload in a round

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from bifl.engine import running
 from bifl.errors import ConfigError
+from bifl.experiment.refusals import refuse_rule
 from bifl.experiment.settings import Experiment, pairs, preset_of
-from bifl.experiment.setup import LastDataset, World, build, refuse_rule
+from bifl.experiment.setup import LastDataset, World, build
 from bifl.nn.sent import remark
 from bifl.registry import short
+from bifl.runs.budget import ended_early
 from bifl.runs.comparison import ALGORITHMS, Comparison, summarise
 from bifl.runs.folder import RunFolder, claim, folder_name
 from bifl.runs.trackers import checked, followed
@@ -40,6 +42,8 @@ def run(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             return _stopped(run, f"bifl run --resume {shlex.quote(str(run.path))}", track)
     out.print(run_table(run.records(), run.path / "model"))
+    if ended := ended_early(run.experiment, run.records()):
+        out.print(ended, soft_wrap=True)
     return 0
 
 
@@ -55,7 +59,8 @@ def compare(options: argparse.Namespace) -> int:
             if single in settings:
                 raise ConfigError(f"a comparison takes {several}=…, separated by commas, instead of {single}=")
         algorithms, seeds = settings.pop("algorithms", ALGORITHMS), settings.pop("seeds", "0")
-        base = Experiment.of(preset).changed(settings)
+        first = {"algorithm": algorithms.partition(",")[0].partition("+")[0]}  # privacy= does not go with the usual one
+        base = Experiment.of(preset).changed((first if "privacy" in settings else {}) | settings)
         usual = build(base.changed({"robust": "none"}), data=images.of(base))  # the rule is for the algorithms that are compared
         remark(usual.network)
         path = options.out or claim(Path("runs"), f"compare-{preset or base.dataset.name}")

@@ -20,6 +20,7 @@ from bifl.core import returns
 from bifl.core.forward import Forward, binary
 from bifl.core.message import Floats, Message, Selection
 from bifl.core.randomness import random_signs
+from bifl.core.spending import Spending, once_more
 from bifl.core.state import Client, Public, Sent, Server
 from bifl.core.sums import Pile, Tally, Total
 from bifl.errors import AlgorithmError, ConfigError
@@ -65,6 +66,8 @@ class Algorithm:
             clients cost in memory. Of `aux`, `start`, `scales` and `memory`.
         validation: the share of the training images that the server holds out, before dealing, for its judge.
         robust: the sum that `robust=` chose (`bifl.robust`); it may read and write `server.trust`. Filled in.
+        spending: what the sums tell of one client, where `privacy=` has it accounted (`bifl.privacy`): then every client counts
+            once, and tells nothing but its upload. Filled in.
         name: what errors call it; filled in.
     """
 
@@ -80,6 +83,7 @@ class Algorithm:
     keeps: tuple[str, ...] = _KEPT
     validation: float = 0.0
     robust: RobustSum | None = None
+    spending: Spending | None = None
     name: str = "of this run"
 
     def __post_init__(self) -> None:
@@ -128,6 +132,11 @@ class Schedule:
 
 Algorithms = Algorithm | Schedule
 register: Registry[Algorithms] = Registry("algorithm")
+
+
+def weight_of(algorithms: Algorithms, images: int) -> int:
+    """What a client counts for that has so many images: 1, where `privacy=` has even their number private."""
+    return images if algorithms.at(1).spending is None else 1
 
 
 def selection(algorithm: Algorithm, public: Public, sender: int | None) -> Selection | None:
@@ -194,6 +203,8 @@ def server_turn(algorithms: Algorithms, public: Public, total: Total | Pile, ser
         tally = returns.tally(algorithm.name, algorithm.aggregate(total.in_order(), public), public)
     else:
         raise TypeError("a pile of uploads needs an algorithm that aggregates them")
+    if algorithm.spending is not None:
+        server = server._replace(summed=once_more(server.summed, tally.clients))
     about = selection(algorithm, public, None)
     message, memory = returns.sent(algorithm.name, "broadcast", algorithm.broadcast(tally, public, server), public, about)
     news = message._replace(round=public.round + 1, weight=1, sender=None, about=about)

@@ -49,10 +49,11 @@ def trust(name: str, found: Any) -> Floats:
 
 
 def opened(name: str, found: Any, public: Public) -> Message:
-    """What `reads` returned: something of every weight."""
+    """What `reads` returned: something of every weight; or, as it came, all that a selection from place 0 on speaks of."""
     if not isinstance(found, Message):
         raise _wrong(name, "reads", f"a {type(found).__name__}", "the upload: upload._replace(symbols=…, alphabet=FLOAT32)")
-    _symbols(name, "reads", found, public.layout.count)
+    about = found.about
+    _symbols(name, "reads", found, public.layout.count if about is None or about.place != 0 else about.length)
     _floats(name, "reads", "real", found.real, public.layout.reals)
     _floats(name, "reads", "scales", found.scales, np.size(found.scales))
     return found

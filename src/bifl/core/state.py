@@ -10,6 +10,7 @@ import numpy as np
 from bifl.core.layout import Layout
 from bifl.core.message import NOTHING, Floats, Message
 from bifl.core.randomness import forward_key, stream
+from bifl.core.spending import Summed
 
 
 class Public(NamedTuple):
@@ -47,11 +48,12 @@ class Client(NamedTuple):
     aux: Floats  # (count,) auxiliary weights W̄
     start: Floats  # (count,) aux as this round's training began
     real: Floats  # (reals,) after training; not to be had in `update`
-    weight: int  # |D_i|
+    weight: int  # |D_i|; 1 where `privacy=` counts every client once
     number: int = 0  # which client it is: names its random streams
     voted: bool = True  # whether this client's ballot is in the tally that the news reports
     scales: Floats = NOTHING
     memory: Floats = NOTHING  # what an algorithm carries over, of any shape: error feedback, for example
+    secret: bytes = b""  # random bytes of the round under way that nobody else knows, where `privacy=` needs them
 
 
 Judge = Callable[[Floats, Floats], float]  # (weights, real) → accuracy on the images that the server holds
@@ -63,6 +65,7 @@ class Server(NamedTuple):
     memory: Floats = NOTHING  # what an algorithm carries over, of any shape: a server optimiser's moments, for example
     judge: Judge | None = None  # scores weights on held-out data; None where the server has none
     trust: Floats = NOTHING  # what a robust sum remembers of the clients, by their numbers (`bifl.robust`)
+    summed: Summed = ()  # the sums that `privacy=` accounts for
     talk: Any = None  # what an exchange leaves for the next ones of the same round
 
 

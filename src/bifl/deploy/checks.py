@@ -63,16 +63,16 @@ def trial(upload: Message, exchange: Exchange, public: Public) -> Message:
     return opened
 
 
-def turn(said: Mapping[str, Any], uploads: bool, trains: bool) -> str | None:
+def turn(said: Mapping[str, Any], uploads: bool, tells_loss: bool) -> str | None:
     """Why an answer in an exchange cannot be counted; None if it can, as far as it is not yet opened.
 
     Args:
         said: the answer.
         uploads: whether an upload was asked for.
-        trains: whether clients train in this exchange.
+        tells_loss: whether clients train in this exchange, and say how that went.
     """
     loss, upload = said.get("loss"), said.get("upload")
-    if not trains:
+    if not tells_loss:
         sensible = loss is None and (type(upload) is bytes) == uploads and (upload is not None) == uploads
         return None if sensible else "the answer lacks an upload, or has something else in it"
     if type(loss) is not float or (type(upload) is bytes) != uploads or (upload is not None) != uploads:

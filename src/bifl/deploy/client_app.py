@@ -93,7 +93,7 @@ def _introduced(worker: Worker, home: Home, told: Path | None) -> Fields:
     images, held = len(worker.parts[home.number]), len(worker.shards[home.number])
     progress.tell(told, "joined", number=home.number, images=images, held=held, rounds=worker.experiment.rounds)
     return {
-        "images": images,
+        "images": worker.weight(home.number),
         "model": worker.network.layout.fingerprint,
         "digest": digest(worker.public, worker.experiment.in_context()),
     }
@@ -104,15 +104,19 @@ def _turn(worker: Worker, home: Home, request: Request, told: Path | None) -> Fi
     if request.exchange not in worker.exchanges:
         raise Refusal(f"the server asks for the exchange '{request.exchange}', which this run does not have")
     turn = worker.turn(request.exchange, Task(home.number, request.voted, request.uploads, request.letter))
-    if turn.loss is None:
+    if not worker.exchanges[request.exchange].trains:
         return {} if turn.upload is None else {"upload": turn.upload}
     home.tidy(request.round + 1)
     size = len(turn.upload or b"")
-    progress.tell(told, "trained", round=request.round + 1, images=turn.images, loss=turn.loss, bytes=size)
-    return {"loss": turn.loss} | ({} if turn.upload is None else {"upload": turn.upload})
+    images = len(worker.parts[home.number])
+    loss = {} if turn.loss is None else {"loss": turn.loss}  # not told where `privacy=` does not account for it
+    progress.tell(told, "trained", round=request.round + 1, images=images, bytes=size, **loss)
+    return loss | ({} if turn.upload is None else {"upload": turn.upload})
 
 
 def _score(worker: Worker) -> Fields:
+    if worker.algorithm.at(1).spending is not None:
+        raise Refusal("the server asks for results on held-out samples, for which the run's privacy= does not account")
     scores = worker.score()
     return {
         "held": [score.images for score in scores],

@@ -11,8 +11,8 @@ from pathlib import Path, PurePath
 
 from bifl.deploy.protocol import MOST_ROUNDS, Refusal
 from bifl.errors import BiflError
+from bifl.experiment.refusals import refuse_undeployable
 from bifl.experiment.settings import REGISTRIES, Experiment, pairs
-from bifl.experiment.setup import refuse_attack
 from bifl.experiment.starting import digest_alone
 from bifl.runs.folder import EXTENDABLE
 
@@ -47,7 +47,7 @@ def permitted(text: str, allowed: Sequence[Path], own_data: bool) -> Experiment:
         settings |= {"start": digest_alone(settings.get("start", ""))}  # the server's file: its weights come as the public state
         experiment = Experiment.of(None, [f"{key}={value}" for key, value in settings.items()])
         central = experiment.build().at(1).central
-        refuse_attack(experiment)
+        refuse_undeployable(experiment)
     except BiflError as error:
         # built-in things complain of the server's own words, a file of the operator's may say anything
         public = "it cannot run its own copy of the run's files" if files else f"it cannot run these settings: {error}"

@@ -94,7 +94,8 @@ def sentence(event: Mapping[str, Any]) -> str:
 
 def _trained(event: Mapping[str, Any]) -> str:
     sent = f"{size(event['bytes'])} up" if event["bytes"] else "no upload asked for"
-    return f"round {event['round']:d}: trained on {event['images']:d} images, loss {event['loss']:.2f}, {sent}"
+    loss = f" loss {event['loss']:.2f}," if "loss" in event else ""
+    return f"round {event['round']:d}: trained on {event['images']:d} images,{loss} {sent}"
 
 
 def _joined(event: Mapping[str, Any]) -> str:

@@ -35,6 +35,7 @@ from bifl.errors import BiflError, ConfigError, RunError
 from bifl.experiment.settings import Experiment, of_words
 from bifl.experiment.setup import World, held_share, sampled, serve
 from bifl.files import write_atomic, writing
+from bifl.runs.budget import ended_early
 from bifl.runs.folder import CONFIG, RunFolder, claim, folder_name, locked
 from bifl.runs.mailbox import Mailbox
 from bifl.runs.record import Record
@@ -153,7 +154,7 @@ def run_rounds(
     except BiflError as error:
         tell(str(error), FAILED)
         raise
-    tell("the run is complete", FINISHED)
+    tell(ended_early(run.experiment, run.records()) or "the run is complete", FINISHED)
 
 
 def _wait_for_lock(folder: Path, tell: Tell) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from bifl import codec, npz
 from bifl.core.exchange import Exchange
 from bifl.core.message import NOTHING, Floats, Message
+from bifl.core.spending import Summed
 from bifl.core.state import Client, Public, Server
 from bifl.engine.catch_up import Step
 from bifl.errors import RunError
@@ -49,6 +50,7 @@ def save_server(folder: Path, state: State, ballot: Exchange) -> None:
         "memory": state.server.memory,
     }
     arrays |= {"trust": state.server.trust} if state.server.trust.size else {}
+    arrays |= {"summed": np.array(state.server.summed, np.int64)} if state.server.summed else {}
     arrays |= {f"step_{place}": np.frombuffer(step.data, np.uint8) for place, step in enumerate(state.steps)}
     facts = {"record": state.record.to_json(), "steps": [[step.start, step.exchange, step.round] for step in state.steps]}
     save_public(folder / _SERVER, state.public, ballot, facts, arrays)
@@ -79,10 +81,19 @@ def load_server(folder: Path, fresh: Public, ballot: Exchange) -> State | None:
             raise ValueError(f"counted is {counted.shape} of {counted.dtype}")
         memory = _floats(arrays, "memory", arrays["memory"].shape)
         trust = _floats(arrays, "trust", arrays["trust"].shape) if "trust" in arrays else NOTHING
+        summed = _summed(arrays["summed"]) if "summed" in arrays else ()
         steps = tuple(_step(place, fact, arrays) for place, fact in enumerate(facts["steps"]))
         if record.round != public.round:
             raise ValueError(f"the record is of round {record.round}, the state of round {public.round}")
-    return State(public, record, dict(trained.tolist()), frozenset(map(int, counted)), Server(memory, trust=trust), steps)
+    server = Server(memory, trust=trust, summed=summed)
+    return State(public, record, dict(trained.tolist()), frozenset(map(int, counted)), server, steps)
+
+
+def _summed(found: Any) -> Summed:
+    """The sums that were accounted for."""
+    if found.dtype.kind != "i" or found.ndim != 2 or found.shape[1] != 2 or (found < 1).any():
+        raise ValueError(f"summed is {found.shape} of {found.dtype}")
+    return tuple((clients, rounds) for clients, rounds in found.tolist())
 
 
 def _step(place: int, fact: Any, arrays: dict[str, Any]) -> Step:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import torch
 
 from bifl import codec
+from bifl.core.algorithm import weight_of
 from bifl.core.message import Message
 from bifl.core.state import Client, Public, Server
 from bifl.engine.seat import Desk, Seat, Workplace, arrived
@@ -30,7 +31,8 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
     samples = Samples.of(world.data.images, world.data.labels, world.data)
     place = Workplace(experiment, world.algorithm, world.network, samples, world.task.loss)
     exchanges = exchanges_of(experiment, world.algorithm, world.network, world.data.form)
-    clients = [Client(public.weights, public.weights, public.real, len(part), number) for number, part in enumerate(world.parts)]
+    weights = [weight_of(world.algorithm, len(part)) for part in world.parts]
+    clients = [Client(public.weights, public.weights, public.real, weight, number) for number, weight in enumerate(weights)]
     notes: list[dict[str, bytes]] = [{} for _ in clients]
     identity = simulated_identity(experiment)
     voters: list[int] = []

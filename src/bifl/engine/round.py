@@ -13,9 +13,9 @@ from bifl import codec
 from bifl.core.exchange import Abandoned, Accumulator, Exchange, Letters, ballot_of, completing
 from bifl.core.message import Floats, Message
 from bifl.core.state import Public, Server
-from bifl.core.sums import ExactSum
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import Step
+from bifl.engine.collecting import UploadCollector
 from bifl.engine.turns import NOT_EVALUATED, Answer, Evaluation, NobodyVotes, Task, Troubles, evaluated_in
 from bifl.errors import RunError
 from bifl.exchanges import exchanges_of
@@ -52,43 +52,6 @@ class Clients(Protocol):
 
     def steps(self) -> tuple[Step, ...]:
         """The last broadcasts, by which clients that missed some are brought up to date."""
-
-
-class UploadCollector:
-    """Notes what a round's answers cost, who sent them, and how their training went."""
-
-    def __init__(self, keep: Callable[[str, bytes], None]) -> None:
-        self._keep = keep
-        self.bytes = 0
-        self.losses = ExactSum()
-        self.trained: set[int] = set()
-        self.answers: dict[int, Answer] = {}  # by client, without uploads
-        self._senders: set[int] = set()
-        self._ideals: list[float | None] = []  # bytes of each upload, if the coder were ideal
-
-    @property
-    def ideal(self) -> float | None:
-        """Their sum, in whatever order they came."""
-        known = [size for size in self._ideals if size is not None]
-        return math.fsum(known) if len(known) == len(self._ideals) else None
-
-    @property
-    def counted(self) -> frozenset[int]:
-        """The clients whose uploads were counted."""
-        return frozenset(self._senders)
-
-    def note(self, answer: Answer) -> None:
-        """One more answer."""
-        self.answers[answer.number] = answer._replace(upload=None)
-        if answer.loss is not None:
-            self.losses.add(answer.loss, answer.images)
-            self.trained.add(answer.number)
-        if answer.size is not None:
-            self._senders.add(answer.number)
-            self.bytes += answer.size
-            self._ideals.append(answer.ideal)
-        if answer.upload is not None:
-            self._keep(f"{answer.number:05d}", answer.upload)
 
 
 class Outcome(NamedTuple):
@@ -144,7 +107,7 @@ class Rounds:
     def __iter__(self) -> Iterator[Record]:
         """The rounds that are left. A loop that was left goes on where it was: the clients wait until `close`."""
         abandoned = 0
-        while self.public.round < self.experiment.rounds:
+        while self.public.round < self.experiment.rounds and self._affords_a_round():
             try:
                 self.last = self._round(self._at_work())
             except NobodyVotes:
@@ -161,6 +124,11 @@ class Rounds:
             abandoned = 0
             yield self.last
         self.close()
+
+    def _affords_a_round(self) -> bool:
+        """Whether the budget of `privacy=` leaves room for another round, even if its sum is of no more clients than it must be."""
+        spending, fewest = self.world.algorithm.at(self.public.round + 1).spending, self._completing.quorum or self.public.voters
+        return spending is None or spending.affords(self._server.summed, fewest, self.public.layout)
 
     def _at_work(self) -> Clients:
         """Those who train: they come when the first round needs them, and stay."""
@@ -192,7 +160,7 @@ class Rounds:
         began, before = time.perf_counter(), self.public
         round, barred = before.round + 1, clients.barred()
         server = self._server._replace(judge=judge(self.world, round))
-        taking_part: Collection[int] = sampled(self.experiment, len(self.world.parts), round, barred)
+        taking_part: Collection[int] = sampled(self.experiment, len(self.world.parts), round, barred, self.world.draw)
         hearers = self._hearers(round + 1, barred)  # the others are told when they wake up
         outcomes = []
         public, letters = before, None
@@ -213,7 +181,7 @@ class Rounds:
 
     def _hearers(self, round: int, barred: Collection[int]) -> list[int]:
         """The clients that have something to do in a round."""
-        voters = sampled(self.experiment, len(self.world.parts), round, barred)
+        voters = sampled(self.experiment, len(self.world.parts), round, barred, self.world.draw)
         return [task.number for task in self._tasks(self._ballot, voters, barred)]
 
     def _tasks(
@@ -232,7 +200,7 @@ class Rounds:
     ) -> Outcome:
         """Carry one exchange out."""
         context = exchange.context(public)
-        collector = UploadCollector(lambda sender, data: self._keep(exchange.name, sender, data))
+        collector = UploadCollector(lambda sender, data: self._keep(exchange.name, sender, data), exchange.trains)
         total = clients.collect(exchange, tasks, collector.note)
         if not total.clients and not exchange.trains:
             return Outcome(public, server, collector)  # everyone went away: what was public must do
@@ -249,6 +217,7 @@ class Rounds:
     def _record(self, before: Public, main: Outcome, outcomes: list[Outcome], evaluation: Evaluation, troubles: Troubles) -> Record:
         """What the round achieved; `main` is the outcome of its ballot."""
         after, round = outcomes[-1].public, before.round + 1
+        spending = self.world.algorithm.at(round).spending
         told = outcomes[self.exchanges.index(self._completing)]
         uploads, receivers = len(main.collector.counted), len(told.receivers)
         traffic = Traffic(uploads, main.collector.bytes, receivers, len(told.data), main.collector.ideal, told.ideal)
@@ -263,7 +232,7 @@ class Rounds:
             round=round,
             accuracy=evaluation.metrics.get("accuracy", math.nan),
             loss=evaluation.loss,
-            train_loss=float(main.collector.losses.mean()),
+            train_loss=main.collector.loss,
             flips=flips(before, after),
             layer_flips=layer_flips(before, after),
             sureness=None if told.news is None else sureness(told.news),
@@ -273,6 +242,7 @@ class Rounds:
             refused=troubles.refused,
             missing=troubles.missing,
             metrics=evaluation.metrics or None,
+            epsilon=None if spending is None else spending.epsilon(outcomes[-1].server.summed, before.layout),
         )
 
     def _complete(self, state: checkpoint.State) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from bifl import codec
-from bifl.core.algorithm import Algorithms, train_turn
+from bifl.core.algorithm import Algorithms, train_turn, weight_of
 from bifl.core.exchange import Accumulator, Identity, completing
 from bifl.core.message import NOTHING
 from bifl.core.state import Client, Public, remembered
@@ -79,7 +79,11 @@ class Worker:
                 self.clients[number] = checkpoint.load_client(job.checkpoint, number, round, self._fresh_client(number), keeps)
 
     def _fresh_client(self, number: int) -> Client:
-        return Client(self.fresh, self.fresh, NOTHING, len(self.parts[number]), number)
+        return Client(self.fresh, self.fresh, NOTHING, self.weight(number), number)
+
+    def weight(self, number: int) -> int:
+        """What a client counts for: its images, or 1 where even their number is private."""
+        return weight_of(self.algorithm, len(self.parts[number]))
 
     def _client(self, number: int) -> Client:
         """A client as it is remembered, or as it was before the first round."""
@@ -106,7 +110,7 @@ class Worker:
         if spoken.client is not seat.client:
             self._remember(spoken.client, context.round)
         said = None if spoken.message is None else codec.encode(spoken.message, exchange.uploads_in(context))
-        return Turn(task.number, said, loss, len(self.parts[task.number]))
+        return Turn(task.number, said, loss, self.weight(task.number))
 
     def trained(self, number: int, voted: bool) -> Client:
         """A client as it would be after training once more; it is not remembered."""

@@ -16,8 +16,9 @@ from bifl.core import returns
 from bifl.core.algorithm import Algorithms, absorb, new_total, selection, server_turn, train_turn, upload_form, upload_turn
 from bifl.core.exchange import Seat, Spoken
 from bifl.core.message import Floats, Message, Selection
-from bifl.core.state import Public, Server
+from bifl.core.state import Client, Public, Server
 from bifl.core.sums import Pile, Total
+from bifl.privacy.dice import round_secret
 
 
 def all_of_it(real: Floats, public: Public) -> Floats:
@@ -78,10 +79,19 @@ class Ballot:
         """React to the last news, train, and upload what came of it."""
         client, loss = train_turn(self.algorithm, seat.client, public, seat.train)
         client = client._replace(real=self.says(client.real, public))
+        if self.algorithm.at(public.round + 1).spending is not None:  # even a loss, or that there is none, would tell something
+            return self._say_privately(seat, client, public, uploads=uploads)
         if not uploads or not np.isfinite(loss):
             return Spoken(None, client, loss)
         client, upload = upload_turn(self.algorithm, client, public)
         return Spoken(upload, client, loss)
+
+    def _say_privately(self, seat: Seat, client: Client, public: Public, *, uploads: bool) -> Spoken:
+        """Upload what is accounted for, and say nothing else of the training."""
+        if not uploads:
+            return Spoken(None, client)
+        told, upload = upload_turn(self.algorithm, client._replace(secret=round_secret(seat.notes, public)), public)
+        return Spoken(upload, told._replace(secret=b""))
 
     def form(self, public: Public) -> Message:
         """An algorithm's own `upload` tells, of a client that has trained a little."""

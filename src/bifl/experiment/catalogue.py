@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 PACKAGE = Path(__file__).parents[1]
 _SETTINGS = PACKAGE / "experiment" / "settings.py"
-_BUILT_IN = ("algorithms", "attacks", "data", "nn", "robust", "tasks", "training")  # where registered things stand
+_BUILT_IN = ("algorithms", "attacks", "data", "nn", "privacy", "robust", "tasks", "training")  # where registered things stand
 
 
 class Entry(NamedTuple):

@@ -26,6 +26,8 @@ from bifl.experiment.starting import marked
 from bifl.experiment.words import pairs, preset_of
 from bifl.nn.models import model
 from bifl.nn.optimizers import checked, optimizer
+from bifl.privacy import Crowd, check_private, privacy, private, secret_dice
+from bifl.privacy.dice import Dice
 from bifl.processes import cores
 from bifl.registry import Registry, nearest, short
 from bifl.robust import protected, robust
@@ -39,7 +41,7 @@ Given = Choice | str | Mapping[str, Any]
 REGISTRIES: dict[str, Registry[Any]] = {
     "algorithm": register, "dataset": dataset, "partition": partition, "model": model, "task": task,
     "optimizer": optimizer, "schedule": schedule, "augment": augment,
-    "robust": robust, "attack": attack,
+    "robust": robust, "attack": attack, "privacy": privacy,
 }  # fmt: skip
 RANGES = {  # the upper ends keep a config from asking for any amount of memory
     "rounds": (1, 10**9), "clients": (1, 10**6), "seed": (0, 2**63 - 1),
@@ -65,6 +67,7 @@ class Experiment:
         task: what it learns: `classification`, `regression`, `multilabel`, or one of a user's own.
         robust: the server's sum, so that a minority of clients that lie cannot steer it: `none`, `credibility`, `median`, …
         attack: what lying clients do, in a simulation: `none`, `flip`, `collude`, …
+        privacy: how clients hide in the sum, with ε accounted: `none`, `poisson_binomial`, `gaussian` (docs/privacy.md).
         rounds: training → upload → broadcast, this many times.
         clients: M.
         participation: λ, the share of clients that upload in a round.
@@ -102,6 +105,7 @@ class Experiment:
     task: Choice = Choice("classification")
     robust: Choice = Choice("none")
     attack: Choice = Choice("none")
+    privacy: Choice = Choice("none")
     rounds: int = 15
     clients: int = 10
     participation: float = 1.0
@@ -132,7 +136,7 @@ class Experiment:
 
         def __init__(
             self, *, algorithm: Given = ..., dataset: Given = ..., partition: Given = ..., model: Given = ..., task: Given = ...,
-            robust: Given = ..., attack: Given = ...,
+            robust: Given = ..., attack: Given = ..., privacy: Given = ...,
             rounds: int = ..., clients: int = ..., participation: float = ..., idle: str = ..., seed: int = ...,
             optimizer: Given = ..., lr: float | Sequence[float] = ..., lr_steps: int | Sequence[int] = ..., schedule: Given = ...,
             batch: int = ..., local_epochs: int = ..., local_steps: int = ..., proximal: float = ..., clip: float = ...,
@@ -165,7 +169,7 @@ class Experiment:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not '{getattr(self, name)}'")
-        if not any(isinstance(choice, Unloaded) for choice in (self.algorithm, self.robust, self.attack)):
+        if not any(isinstance(choice, Unloaded) for choice in (self.algorithm, self.robust, self.attack, self.privacy)):
             self.build()  # an algorithm refuses its parameters here, before anything was loaded
         if not isinstance(self.task, Unloaded):
             task.make(self.task.name, self.task.parameters)
@@ -247,12 +251,17 @@ class Experiment:
             plain[head] = replace(old, parameters={**old.parameters, **changes}) if name == old.name else Choice(name, changes)
         return replace(self, **plain)
 
-    def build(self) -> Algorithms:
-        """The algorithm itself, with the robust sum and the liars that were asked for."""
+    def build(self, dice: Dice = secret_dice) -> Algorithms:
+        """The algorithm itself, with the robust sum, the privacy and the liars that were asked for; `dice` draw private noise."""
         algorithm = register.make(self.algorithm.name, self.algorithm.parameters).named(short(self.algorithm.name))
         rule = robust.make(self.robust.name, self.robust.parameters)
         lies = attack.make(self.attack.name, self.attack.parameters)
         algorithm = algorithm if rule is None else protected(algorithm, rule)
+        how = privacy.make(self.privacy.name, self.privacy.parameters)
+        if how is not None:
+            check_private(self.batchnorm, self.holdout, self.attack.name)
+            crowd = Crowd.of(self.clients, self.participation, self.secure_sum, self.colluders)
+            algorithm = private(algorithm, how, crowd, dice)
         return algorithm if lies is None else attacked(algorithm, lies, liars(self.seed, self.clients, lies.share))
 
     def clients_sleep(self) -> bool:

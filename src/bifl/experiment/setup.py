@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -10,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from bifl.attacks import attack
 from bifl.core.algorithm import Algorithms
 from bifl.core.forward import Forward
 from bifl.core.message import Floats
@@ -24,13 +24,14 @@ from bifl.data.partitions import Index, dealer, split
 from bifl.data.shared import Drawn
 from bifl.errors import ConfigError, DataError
 from bifl.experiment.choices import Choice
+from bifl.experiment.refusals import refuse_rule, refuse_undeployable
 from bifl.experiment.settings import Experiment
 from bifl.experiment.starting import warmed
 from bifl.nn.models import model
 from bifl.nn.network import Network
 from bifl.nn.sent import real_layers
+from bifl.privacy import simulated_dice
 from bifl.registry import short
-from bifl.robust import refuse_misfits, robust
 from bifl.secure import threshold
 from bifl.tasks import Task, task
 from bifl.training.augmenting import augment
@@ -54,6 +55,7 @@ class World(NamedTuple):
     shards: Sequence[Index]  # images that each client holds out, for federated evaluation
     held: Index  # training images that the server holds out for its judge; usually none
     public: Public  # before the first round: the common initialisation
+    draw: int  # the seed that says who uploads: the experiment's, or the server's own where that is private
 
 
 def build(experiment: Experiment, kind: type[Network] = Network, data: Dataset | None = None) -> World:
@@ -72,12 +74,13 @@ def build(experiment: Experiment, kind: type[Network] = Network, data: Dataset |
     network = fitting_network(experiment, data, kind)
     public = _started(experiment, data, first_public(experiment, network, len(parts)))
     refuse_rule(experiment, public)
-    return World(experiment, experiment.build(), task_of(experiment), data, network, parts, shards, held, public)
+    algorithm = experiment.build(simulated_dice)  # reproducible, so in a simulation nothing is private
+    return World(experiment, algorithm, task_of(experiment), data, network, parts, shards, held, public, experiment.seed)
 
 
 def serve(experiment: Experiment) -> World:
     """The same for a server whose clients hold the images: nothing is dealt out."""
-    refuse_attack(experiment)
+    refuse_undeployable(experiment)
     algorithm, data = experiment.build(), load(experiment)
     if algorithm.at(1).central:
         raise ConfigError(f"algorithm '{short(experiment.algorithm.name)}' is centralised, it has no clients: use bifl run")
@@ -86,22 +89,8 @@ def serve(experiment: Experiment) -> World:
     public = _started(experiment, data, first_public(experiment, network, experiment.clients))
     refuse_rule(experiment, public)
     nobody = [np.zeros(0, np.int64)] * experiment.clients
-    return World(experiment, algorithm, task_of(experiment), data, network, nobody, nobody, held, public)
-
-
-def refuse_rule(experiment: Experiment, public: Public) -> None:
-    """Refuse a robust rule that makes no sense for what the algorithm uploads."""
-    rule = robust.make(experiment.robust.name, experiment.robust.parameters)
-    if rule is not None:
-        refuse_misfits(short(experiment.robust.name), rule, experiment.build(), public)
-
-
-def refuse_attack(experiment: Experiment) -> None:
-    """Refuse to deploy clients that lie."""
-    if attack.make(experiment.attack.name, experiment.attack.parameters) is not None:
-        raise ConfigError(
-            f"attack={short(experiment.attack.name)} makes clients of a simulation lie: use bifl run, or leave it out"
-        )
+    draw = experiment.seed if algorithm.at(1).spending is None else secrets.randbits(62)  # clients know the seed
+    return World(experiment, algorithm, task_of(experiment), data, network, nobody, nobody, held, public, draw)
 
 
 def first_public(experiment: Experiment, network: Network, clients: int) -> Public:
@@ -120,6 +109,8 @@ def _started(experiment: Experiment, data: Dataset, public: Public) -> Public:
 
 def held_share(experiment: Experiment, data: Dataset) -> float:
     """Which part of its images a client holds out: what was asked for, and a fifth where there are no test images."""
+    if experiment.privacy.name != "none" and not len(data.test_labels):
+        raise ConfigError("privacy= does not account for results on what clients hold out: the server needs test images of its own")
     return experiment.holdout or (0.0 if len(data.test_labels) else HOLDOUT)
 
 
@@ -270,9 +261,9 @@ def device_of(experiment: Experiment) -> torch.device:
     return torch.device("cuda")
 
 
-def sampled(experiment: Experiment, clients: int, round: int, barred: Collection[int] = ()) -> list[int]:
+def sampled(experiment: Experiment, clients: int, round: int, barred: Collection[int] = (), seed: int | None = None) -> list[int]:
     """The clients that upload in a round: a random ⌈λM⌉ of them, as far as there are so many that are not barred."""
-    generator = stream(experiment.seed, round, None, "voters")
+    generator = stream(experiment.seed if seed is None else seed, round, None, "voters")
     order = generator.permutation(clients)
     allowed = (
         (number for number in order.tolist() if number not in barred) if barred else order[: voters(experiment, clients)].tolist()

@@ -1,4 +1,4 @@
-"""Carries an experiment's algorithm and network into another process of this machine.
+"""Carries an experiment's algorithm and network into another process of this machine, which simulates clients.
 
 They go by name. The other process imports the module that defines them, or runs the text of the user's Python file as it was when
 this process ran it, and builds them from the experiment's settings, as a node of a deployment does. Only the factories that no
@@ -28,10 +28,11 @@ from bifl.core.algorithm import Algorithms
 from bifl.experiment.settings import REGISTRIES, Experiment
 from bifl.experiment.setup import make_network
 from bifl.nn.network import Network
+from bifl.privacy import simulated_dice
 from bifl.registry import run_file, source_of
 
 # what the other process must build; it is sent the images and who holds which
-_KINDS = ("algorithm", "model", "task", "optimizer", "schedule", "augment", "robust", "attack")
+_KINDS = ("algorithm", "model", "task", "optimizer", "schedule", "augment", "robust", "attack", "privacy")
 
 
 class Built(NamedTuple):
@@ -45,7 +46,7 @@ class Built(NamedTuple):
     @classmethod
     def of(cls, experiment: Experiment, classes: int) -> Built:
         """Build it."""
-        return cls(experiment, classes, experiment.build(), make_network(experiment, classes))
+        return cls(experiment, classes, experiment.build(simulated_dice), make_network(experiment, classes))
 
 
 class _Recipe(NamedTuple):

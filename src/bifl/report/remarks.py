@@ -18,7 +18,9 @@ _ALIKE = values.ORDER[-1]
 def remarks(series: list[Series]) -> list[str]:
     """Sentences about the experiments of one setting."""
     order, several = ordering(series), len(versions(series)) > 1
-    return [*seldom(series), *([order] if order else []), *switches(series), *([made_by(series)] if several else [])]
+    return [
+        *seldom(series), *([order] if order else []), *switches(series), *spent(series), *([made_by(series)] if several else []),
+    ]  # fmt: skip
 
 
 def seldom(series: list[Series]) -> list[str]:
@@ -78,6 +80,18 @@ def switches(series: list[Series]) -> list[str]:
             if not math.isfinite(before + after):  # not evaluated
                 continue
             said.append(f"{one.label}: {before:.2f} % before the switch, {after:.2f} % in the round after it.")
+    return said
+
+
+def spent(series: list[Series]) -> list[str]:
+    """What those experiments tell of one client that have it accounted."""
+    said = []
+    for one in series:
+        told = [records[-1].epsilon for records in one.runs]
+        known = [epsilon for epsilon in told if epsilon is not None]
+        if known and len(known) == len(told):
+            delta = one.experiment.privacy.parameters.get("delta", math.nan)
+            said.append(f"{one.label}: ε = {max(known):.3g} for δ = {delta:g} after {one.rounds} rounds, of each client’s data.")
     return said
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from bifl.experiment.choices import Choice, Unloaded
 from bifl.experiment.identity import NO_NUMBERS, but_for, identity
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import REGISTRIES, Experiment
 from bifl.paper import values
 from bifl.registry import short, without_folder
 from bifl.report.collect import Result
@@ -186,7 +186,7 @@ def described(choice: Choice) -> str:
 
 def _chosen_of(kind: str, choice: Choice) -> str:
     """A choice with those of its parameters that are not the usual ones."""
-    usual = {} if isinstance(choice, Unloaded) else getattr(Experiment().changed({kind: choice.name}), kind).parameters
+    usual = {} if isinstance(choice, Unloaded) else REGISTRIES[kind].parameters(choice.name)
     changed = {key: value for key, value in choice.parameters.items() if value != usual.get(key)}
     return described(Choice(choice.name, changed))
 

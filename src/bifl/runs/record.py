@@ -24,7 +24,7 @@ class Record(NamedTuple):
     round: int
     accuracy: float  # of the global model on the test samples, 0 … 1; NaN where the task has none, or in a round without evaluation
     loss: float  # of the global model on the test samples; NaN in a round without evaluation
-    train_loss: float  # mean over the clients' own training, weighted by their images
+    train_loss: float  # mean over the clients' own training, weighted by their images; NaN where `privacy=` has none told
     clients: int  # how many uploaded
     up_bytes: int  # sum over the uploading clients
     down_bytes: int  # sum over the receiving clients: the broadcast, one byte "your ballot was counted", letters to single ones
@@ -44,6 +44,7 @@ class Record(NamedTuple):
     layer_flips: dict[str, float] | None = None  # flips of each coded layer; None in records of earlier versions
     sureness: list[float] | None = None  # share of weights by |W̃|, in tenths from 0 (split) to 1 (unanimous); None without votes
     metrics: dict[str, float] | None = None  # of the task, its main one first; None without evaluation and in old records
+    epsilon: float | None = None  # ε spent so far, of one client's data (docs/privacy.md); None where none is accounted
 
     @property
     def evaluated(self) -> bool:

@@ -184,7 +184,8 @@ def total_of(
     total = Total.of_sums(weights, ExactSum.of(whole, fraction, weight), ExactSum.of(scale_whole, scale_fraction, weight))
     if groups[0].place is None and like.alphabet.size == 2:
         return total.with_votes(vote_sum(groups[0].symbols[0] * unit))
-    halves = [np.zeros(count if groups[0].place is not None else len(like.symbols), np.int64) for _ in range(2)]
+    ends = [count, *((group.place or 0) + len(group.symbols[0]) for group in groups)]  # groups may speak of more than weights
+    halves = [np.zeros(max(ends) if groups[0].place is not None else len(like.symbols), np.int64) for _ in range(2)]
     for group in groups:
         where = slice(None) if group.place is None else slice(group.place, group.place + len(group.symbols[0]))
         for half, part in zip(halves, _halves(group, like.alphabet, unit), strict=True):

@@ -75,7 +75,7 @@ class Meter:
         self._tested = record if record.evaluated else self._tested
         score, loss = _tested(self._tested, record.round)
         sent = f"↑ {size(self._up)}  ↓ {size(self._down)}"
-        numbers = f"{score}{loss}  {sent}{_people(record)}"
+        numbers = f"{score}{loss}  {sent}{_spent(record)}{_people(record)}"
         self._done += 1
         room = self._out.width - _BAR - len(self._label)
         shown = next((text for text in (numbers, f"{score}  {sent}") if len(text) <= room), score)
@@ -102,6 +102,11 @@ def _named(record: Record) -> str:
     return "" if record.measure == "accuracy" else f"{record.measure} "
 
 
+def _spent(record: Record) -> str:
+    """ε so far, where it is accounted."""
+    return "" if record.epsilon is None else f"  ε {record.epsilon:.3g}"
+
+
 def _people(record: Record) -> str:
     """How the clients fare, where that is known, and what was wrong with them, if anything was."""
     shares = [record.clients_mean, record.clients_p10, record.clients_worst]
@@ -123,7 +128,11 @@ def run_table(records: list[Record], model: Path) -> Table:
     if last.clients_mean is not None and last.clients_p10 is not None and last.clients_worst is not None:
         share = f"mean {last.clients_mean:.2%}, 10th percentile {last.clients_p10:.2%}, worst {last.clients_worst:.2%}"
         table.add_row("clients", f"{share} on their held-out samples")
-    table.add_row("loss", f"{last.loss:.4f} test, {records[-1].train_loss:.4f} train")
+    trained = records[-1].train_loss
+    table.add_row("loss", f"{last.loss:.4f} test" + ("" if math.isnan(trained) else f", {trained:.4f} train"))
+    if records[-1].epsilon is not None:
+        epsilon = f"ε = {records[-1].epsilon:.3g} for each client's data, other clients' as they are (docs/privacy.md)"
+        table.add_row("privacy", epsilon)
     table.add_row("uploaded", _traffic([(r.up_bytes, r.up_bpp, r.up_ideal_bpp) for r in records]))
     table.add_row("downloaded", _traffic([(r.down_bytes, r.down_bpp, r.down_ideal_bpp) for r in records]))
     table.add_row("time", f"{sum(r.seconds for r in records):.1f} s in {counted(len(records), 'round')}")

@@ -1,0 +1,14 @@
+"""Differential privacy of clients, accounted: `privacy=poisson_binomial` (docs/privacy.md).
+
+>>> from bifl.privacy import privacy
+>>> privacy.names()
+['none', 'gaussian', 'poisson_binomial']
+"""
+
+from bifl.privacy import gaussian, poisson_binomial
+from bifl.privacy.dice import secret_dice, simulated_dice
+from bifl.privacy.mechanism import Crowd, Mechanism, check_private, privacy, private
+
+__all__ = [
+    "Crowd", "Mechanism", "check_private", "gaussian", "poisson_binomial", "privacy", "private", "secret_dice", "simulated_dice",
+]  # fmt: skip

@@ -1,0 +1,65 @@
+"""From Rényi divergences to ε, by Google's `dp-accounting`; and the divergences of the Gaussian mechanism, by its events.
+
+Neighbours are two federations in which one client holds other data ("replace one"): nothing else differs, not even who takes part.
+
+>>> rounds = 10 * gaussian_divergences(2.0)
+>>> round(epsilon(rounds, delta=1e-5), 2)
+8.09
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bifl.errors import ConfigError
+
+Numbers = npt.NDArray[np.float64]
+
+ORDERS = (
+    *(1.05, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0),
+    *(10.0, 12.0, 14.0, 16.0, 20.0, 24.0, 28.0, 32.0, 40.0, 48.0, 64.0, 96.0, 128.0, 256.0, 512.0),
+)  # α of all divergences that are accounted
+
+
+def epsilon(divergences: Numbers, delta: float) -> float:
+    """The smallest ε that all orders together give, for a δ.
+
+    Args:
+        divergences: (orders,) of everything that was told.
+        delta: δ.
+    """
+    if not divergences.any():
+        return 0.0
+    return float(_library().rdp.compute_epsilon(ORDERS, divergences, delta)[0])
+
+
+@lru_cache(maxsize=64)
+def gaussian_divergences(multiplier: float, drawn: int = 1, among: int = 1) -> Numbers:
+    """(orders,) of one sum with Gaussian noise.
+
+    Args:
+        multiplier: the noise's deviation over the furthest that one client can move the sum.
+        drawn: clients that take part, of whom nobody knows who they are.
+        among: clients of whom they are drawn.
+    """
+    library = _library()
+    event = library.GaussianDpEvent(multiplier)
+    if drawn < among:
+        event = library.SampledWithoutReplacementDpEvent(among, drawn, event)
+    accountant = library.rdp.RdpAccountant(ORDERS, library.NeighboringRelation.REPLACE_ONE)
+    found = np.array(accountant.compose(event).rdp, np.float64)
+    found.flags.writeable = False
+    return found
+
+
+def _library() -> Any:
+    """`dp_accounting`, which takes a second to import: not before a private run needs it."""
+    try:
+        import dp_accounting
+    except ImportError as error:
+        raise ConfigError("privacy= needs dp-accounting: pip install 'bifl[privacy]'") from error
+    return dp_accounting
