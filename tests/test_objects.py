@@ -113,13 +113,31 @@ TEXTS, NUMBERS = np.zeros((4, 32), "U1"), np.zeros(4, int)
         ({"data": Dataset(TEXTS, NUMBERS, TEXTS, NUMBERS, 2, 0.0, 1.0)}, "inputs must be"),
         ({"model": "mlp", "data": arrays()}, "model must be an nn.Module or a function"),
         ({"model": lambda classes: 3, "data": arrays()}, "must give an nn.Module"),
-        ({"model": nn.Linear(3, 2), "data": arrays()}, "model 'given_Linear' does not take the images of dataset 'given_data'"),
+        ({"model": nn.Sequential, "data": arrays()}, "model fails for 2 classes with TypeError"),
+        ({"model": nn.Linear(3, 2), "data": arrays()}, "model 'given_Linear' does not take the inputs of dataset 'given_data'"),
     ],
-    ids=["no labels", "one array", "nan", "a number", "texts", "a name", "no module", "another shape"],
+    ids=[
+        "no labels",
+        "one array",
+        "nan",
+        "a number",
+        "texts",
+        "a name",
+        "no module",
+        "a class that takes no number",
+        "another shape",
+    ],
 )
 def test_other_objects_are_refused(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises((ConfigError, DataError), match=sentence):
         bifl.simulate(Experiment(**TINY), **{"model": Windows()} | given)
+
+
+def test_names_of_given_objects_are_not_offered() -> None:
+    bifl.simulate(Experiment(**TINY), model=Windows(), data=arrays())
+    with pytest.raises(bifl.BiflError, match="unknown model 'windoes'") as found:
+        Experiment(model="windoes")
+    assert "given_" not in str(found.value)
 
 
 def test_the_model_file_of_an_object_loads_again(tmp_path: Path) -> None:

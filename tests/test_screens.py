@@ -86,6 +86,14 @@ def test_one_round_is_one_round(tmp_path: Path) -> None:
     assert "12.7 kB" in text
 
 
+def test_what_clients_were_sent_later_is_told_apart_from_what_was_lost(tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(b"")
+    text = shown(run_table([record()._replace(catch_up_bytes=5000)], tmp_path / "model"), 200)
+    assert "5.00 kB sent to clients" in text
+    assert "left out" not in text
+    assert "1 upload refused, 2 missing" in shown(run_table([record()._replace(refused=1, missing=2)], tmp_path / "model"), 200)
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
 def test_the_progress_bar_is_whole(width: int) -> None:
     screen = Console(width=width, file=StringIO(), force_terminal=True, color_system=None)

@@ -25,6 +25,7 @@ from bifl.nn.models import model
 from bifl.runs.folder import read_records
 from bifl.runs.trackers import numbers
 from bifl.tasks import task
+from bifl.tasks.usual import class_numbers
 from tests.commands import bifl as command
 from tests.commands import refused
 from tests.federation import deploy, neighbours, same, simulated
@@ -175,6 +176,11 @@ def test_a_task_of_ones_own(tmp_path: Path) -> None:
     assert f"top2 {record.score:.2%}" in done.stdout
 
 
+def test_two_classes_as_true_and_false_are_refused_with_the_remedy() -> None:
+    with pytest.raises(DataError, match=r"not bool: save them with .astype\(np.uint8\)"):
+        class_numbers(np.array([True, False]), 2)
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -183,7 +189,10 @@ def test_a_task_of_ones_own(tmp_path: Path) -> None:
         ({"dataset": "windows", "task": "multilabel"}, "task=multilabel needs labels of 0 and 1"),
         ({"task": {"name": "multilabel", "threshold": 1.0}}, "task.threshold must be between 0 and 1"),
         ({"task": "clasification"}, "did you mean 'classification'"),
-        ({"dataset": "tags", "task": "multilabel", "model": "mlp"}, "does not take the images of dataset 'tags', 3 outputs of 4"),
+        (
+            {"dataset": "tags", "task": "multilabel", "model": "mlp"},
+            r"does not take the inputs of dataset 'tags', 3 outputs of 4.*; model.inputs=784 and model.hidden=128 can be changed",
+        ),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(settings: dict[str, Any], sentence: str) -> None:

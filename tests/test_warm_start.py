@@ -133,7 +133,7 @@ def test_what_does_not_fit_is_refused(models: dict[str, Path], tmp_path: Path) -
     for name, reason in {"text": "does not start with", "cut": "checksum", "large": "larger than any model"}.items():
         with pytest.raises(BiflError, match=reason):
             build(Experiment(**SMALL, start=str(tmp_path / name)))
-    with pytest.raises(ConfigError, match="is no model of this run's network"):
+    with pytest.raises(ConfigError, match=r"is no model of this run's network .*: give model= and its parameters"):
         build(Experiment(clients=4, start=str(models["biml"])))  # mnist_cnn
     with pytest.raises(ConfigError, match="names no file"):
         build(Experiment(**SMALL, start="@0123456789abcdef"))

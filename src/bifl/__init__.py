@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bifl.engine.simulator import Simulation, simulate
+    from bifl.errors import BiflError
     from bifl.experiment.settings import Choice, Experiment
     from bifl.export.model import Model, load
     from bifl.nn.binarize import binarize
     from bifl.runs.record import Record
 
 __version__ = "0.2.0"  # pyproject.toml reads it from here; another version's unfinished runs are not continued
-__all__ = ["Choice", "Experiment", "Model", "Record", "Simulation", "binarize", "load", "simulate"]
+__all__ = ["BiflError", "Choice", "Experiment", "Model", "Record", "Simulation", "binarize", "load", "simulate"]
 
 _HOMES = {  # imported on first use: `import bifl` alone must not wait for torch
+    "BiflError": "bifl.errors",
     "Choice": "bifl.experiment.settings",
     "Experiment": "bifl.experiment.settings",
     "Model": "bifl.export.model",

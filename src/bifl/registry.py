@@ -33,6 +33,7 @@ from bifl.errors import ConfigError
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+GIVEN = "given_"  # names of objects that have none of their own begin with it: nobody types them
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -140,7 +141,8 @@ class Registry(Generic[T]):
         name = self.spelled(name)
         if ":" not in name:
             if name not in self._factories:
-                raise ConfigError(f"unknown {self.kind} '{name}'{nearest(name, self._factories)}")
+                known = [known for known in self._factories if not known.startswith(GIVEN)]
+                raise ConfigError(f"unknown {self.kind} '{name}'{nearest(name, known)}")
             return self._factories[name]
         file, module = name.rpartition(":")[0], _module_name(Path(name.rpartition(":")[0]))
         if module not in sys.modules:

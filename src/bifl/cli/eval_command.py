@@ -76,7 +76,7 @@ def _of_run(path: Path, settings: dict[str, str], trust: bool) -> Tested:
     if not len(data.test_labels):
         raise DataError(
             f"{name}, the dataset of '{folder}', has no test samples; how the clients' models do on their held-out samples "
-            f"is in '{folder / CLIENTS}'"
+            f"is in '{folder / CLIENTS}'; to test it on others, name a file: bifl eval {folder} FILE.npz"
         )
     return Tested(data, _tests(data, name))
 

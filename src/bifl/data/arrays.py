@@ -121,7 +121,9 @@ def target_array(found: Array, samples: int, classes: int, source: str) -> Array
     if found.dtype.kind in "iu" and found.ndim != 2:
         return label_array(found, samples, classes, source)
     if found.dtype.kind not in "biuf":
-        raise DataError(f"{source} must be numbers, not {found.dtype}")
+        raise DataError(
+            f"{source} must be numbers, not {found.dtype}: np.unique(labels, return_inverse=True)[1] makes some of names"
+        )
     if found.ndim not in (1, 2) or len(found) != samples or not found.size >= samples:
         raise DataError(f"{source} must be one or one row per sample, {samples} in all, not {found.shape}")
     if found.dtype.kind == "f" and not np.isfinite(found).all():

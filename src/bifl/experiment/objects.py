@@ -19,10 +19,10 @@ from bifl.data.arrays import Array, Dataset, from_arrays
 from bifl.data.datasets import dataset
 from bifl.errors import ConfigError, DataError
 from bifl.nn.models import model
+from bifl.registry import GIVEN
 
 Net = nn.Module | Callable[[int], nn.Module]
 Data = Dataset | Mapping[str, Any] | Sequence[Any]
-GIVEN = "given_"
 _ARRAYS = ("inputs", "labels", "users", "split")
 
 
@@ -42,7 +42,10 @@ def model_name(given: Net) -> str:
     elif callable(given):
 
         def factory(classes: int) -> nn.Module:
-            made = given(classes)
+            try:
+                made = given(classes)
+            except Exception as error:
+                raise ConfigError(f"model fails for {classes} classes with {type(error).__name__}: {error}") from error
             if not isinstance(made, nn.Module):
                 raise ConfigError(f"model must give an nn.Module for a number of classes, not a {type(made).__name__}")
             return made
@@ -69,7 +72,9 @@ def dataset_of(given: Data) -> Dataset:
         return given
     if not isinstance(given, Mapping):
         if not isinstance(given, tuple | list) or not 2 <= len(given) <= len(_ARRAYS):
-            raise DataError(f"data must be arrays ({', '.join(_ARRAYS)}), the last two if wanted, or by name, or a Dataset")
+            raise DataError(
+                f"data must be arrays ({', '.join(_ARRAYS)}; the last two if wanted), a dictionary of these, or a Dataset"
+            )
         given = dict(zip(_ARRAYS, given, strict=False))
     return from_arrays({str(name): _array(found) for name, found in given.items() if found is not None}, Path("data"))
 

@@ -123,14 +123,20 @@ def held_share(experiment: Experiment, data: Dataset) -> float:
     return experiment.holdout or (0.0 if len(data.test_labels) else HOLDOUT)
 
 
+def _can_be_set(chosen: Choice) -> str:
+    """The end of a sentence about a network: its parameters, if it has any."""
+    values = [f"model.{key}={value}" for key, value in chosen.parameters.items()]
+    return f"; {' and '.join(values)} can be changed" if values else ""
+
+
 def fitting_network(experiment: Experiment, data: Dataset, kind: type[Network] = Network) -> Network:
-    """The experiment's network, or a refusal if it cannot take the images or has nothing to code."""
+    """The experiment's network, or a refusal if it cannot take the inputs or has nothing to code."""
     network = make_network(experiment, data.classes, kind)
     form = data.form
     if reason := network.misfit(form.shape, data.classes, form.largest if form.kind == TOKENS else None):
         raise ConfigError(
-            f"model '{short(experiment.model.name)}' does not take the images of dataset '{short(experiment.dataset.name)}', "
-            f"{data.classes} {outputs_word(data)} of {shape_text(data)}: {reason}"
+            f"model '{short(experiment.model.name)}' does not take the inputs of dataset '{short(experiment.dataset.name)}', "
+            f"{data.classes} {outputs_word(data)} of {shape_text(data)}: {reason}{_can_be_set(experiment.model)}"
         )
     if not network.layout.count:
         raise ConfigError(

@@ -83,7 +83,9 @@ def warmed(start: str, public: Public, forward: Forward, make: Callable[[Forward
     try:
         found = codec.decode(message, codec.Context(other.layout, header.round))
     except codec.WireError as error:
-        raise ConfigError(f"start: '{path}' is no model of this run's network: its message {error}") from error
+        raise ConfigError(
+            f"start: '{path}' is no model of this run's network ({error}): give model= and its parameters as that run did"
+        ) from error
     values, real = found.values(), found.real
     if not (np.isfinite(values).all() and np.isfinite(real).all()):
         raise ConfigError(f"start: '{path}' holds numbers that are not finite")

@@ -28,11 +28,11 @@ from bifl.core.message import Floats
 from bifl.data.inputs import BYTES, FLOATS, TOKENS, Dataset, Scale
 from bifl.errors import DataError, Untrusted
 from bifl.experiment.choices import Choice, chosen, from_mapping
-from bifl.experiment.objects import GIVEN, Net, model_name
+from bifl.experiment.objects import Net, model_name
 from bifl.files import write_atomic, writing
 from bifl.nn.models import model
 from bifl.nn.network import Network
-from bifl.registry import Registry, short, without_folder
+from bifl.registry import GIVEN, Registry, short, without_folder
 from bifl.tasks import task
 from bifl.training.evaluation import evaluate_all
 from bifl.training.samples import Samples
@@ -200,7 +200,7 @@ class Model:
             theirs = f"{outputs} outputs for {form.kind}"
             raise DataError(f"the dataset needs {theirs}, {self.network.name} gives {self.classes} for {self.inputs}")
         if reason := network.misfit(form.shape, self.classes, form.largest if form.kind == TOKENS else None):
-            raise DataError(f"{self.network.name} does not take the dataset's images: {reason}")
+            raise DataError(f"{self.network.name} does not take the dataset's inputs: {reason}")
         samples = Samples.of(data.test_images, labels, data._replace(classes=self.classes))._replace(mean=self.mean, std=self.std)
         return evaluate_all(self._network(), goal, samples)
 
@@ -251,7 +251,7 @@ def _vouched(choice: Choice, registry: Registry[Any], path: Path, trust: bool) -
     kind = "network" if registry is model else registry.kind
     if not trust:
         raise Untrusted(
-            f"'{path}' is a {kind} from a Python file and would run the code in '{found or file}': "
+            f"'{path}' has its {kind} from a Python file and would run the code in '{found or file}': "
             "if you trust it, allow that with --trust (in Python: trust=True)"
         )
     if found is None:

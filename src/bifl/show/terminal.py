@@ -115,8 +115,10 @@ def run_table(records: list[Record], model: Path) -> Table:
     table.add_row("downloaded", _traffic([(r.down_bytes, r.down_bpp, r.down_ideal_bpp) for r in records]))
     table.add_row("time", f"{sum(r.seconds for r in records):.1f} s in {counted(len(records), 'round')}")
     refused, missing, catch_up = (sum(getattr(r, name) for r in records) for name in ("refused", "missing", "catch_up_bytes"))
-    if refused or missing or catch_up:
-        table.add_row("left out", f"{counted(refused, 'upload')} refused, {missing} missing; {size(catch_up)} sent to catch up")
+    if refused or missing:
+        table.add_row("left out", f"{counted(refused, 'upload')} refused, {missing} missing")
+    if catch_up:
+        table.add_row("caught up", f"{size(catch_up)} sent to clients that lacked the weights of a round")
     table.add_row("model", f"{model} ({size(model.stat().st_size)})")
     return table
 

@@ -22,6 +22,8 @@ def class_numbers(labels: Array, outputs: int) -> Targets:
     Raises:
         DataError: they are something else.
     """
+    if labels.dtype.kind == "b" and labels.ndim == 1:
+        raise DataError("task=classification needs whole numbers as labels, not bool: save them with .astype(np.uint8)")
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
         raise DataError(
             f"task=classification needs whole numbers as labels, one per sample, not {labels.dtype} {labels.shape}: "
