@@ -48,6 +48,7 @@ _KEYS = """\
   batchnorm (recalibrate)
                         statistics that clients measure of the broadcast network, in an exchange
                         of its own; average: those of their own training
+  scores (trained)      fixed: γ and β of the class scores' norm are neither trained nor sent
   holdout (0.0)         share of its samples that every client keeps for evaluation; without test
                         images a fifth
   wire (context)        context codes messages in what both ends know, packed spells every bit out;
