@@ -85,7 +85,8 @@ def test_training_does_not_move_it(kind: type[Network], words: dict[str, Any]) -
     *_, (_, public) = loop(experiment, kind)
     world = build(experiment, kind)
     world.network.show(public.weights, public.real, world.algorithm.at(1).forward)
-    norm = world.network.ordinary()[5]
+    norm = world.network.ordinary().get_submodule("5")
+    assert isinstance(norm, nn.BatchNorm1d)
     assert norm.weight.tolist() == [1] * 10
     assert norm.bias.tolist() == [0] * 10
 
@@ -101,7 +102,7 @@ def test_simulator_loop_and_files_agree(words: dict[str, Any], tmp_path: Path) -
     read, data = Model.read(tmp_path / "model"), simulation.world.data
     assert read.scores == "fixed"
     assert read.score(data)[0] == records[-1].accuracy
-    images = (torch.from_numpy(data.test_images) / 255 - data.mean) / data.std
+    images = (torch.from_numpy(data.test_images) / 255 - torch.tensor(data.mean)) / torch.tensor(data.std)
     with torch.no_grad():
         ours = bifl.load(tmp_path / "model")(images).numpy()
     runtime = pytest.importorskip("onnxruntime")
