@@ -1,4 +1,4 @@
-"""A federation whose server looks at every upload, and has clients of its own to learn from: what `privacy.py` attacks.
+"""A federation whose server looks at every upload, and has clients of its own to learn from: what `class_inference.py` attacks.
 
 The round is the loop's (`bifl.engine.loop`): the same exchanges, uploads encoded and decoded. Shadow clients hold the attacker's
 images. They hear what all hear, train and upload like the others, and are not counted: the federation goes on as if they were not

@@ -1,4 +1,4 @@
-"""The attacks of `benchmarks/privacy.py` find what is there to be found, and nothing in noise."""
+"""The attacks of `benchmarks/class_inference.py` find what is there to be found, and nothing in noise."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What a curious server reads from uploads: which classes a client holds, as AUC over all pairs of a client and a class.
 
-    python benchmarks/privacy.py                          # docs/results/privacy.md: about ten minutes of one core
-    python benchmarks/privacy.py biml --partitions by_class --scores trained --seeds 0 --rounds 1 --set local_epochs=5
-    python benchmarks/privacy.py --page                   # the page anew of what is kept; runs nothing
+    python benchmarks/class_inference.py                          # docs/results/privacy.md: about ten minutes of one core
+    python benchmarks/class_inference.py biml --partitions by_class --scores trained --seeds 0 --rounds 1 --set local_epochs=5
+    python benchmarks/class_inference.py --page                   # the page anew of what is kept; runs nothing
 
 0.5 is guessing, 1 is certainty. Half of mnist5k's training images belong to the clients, the other half to the attacker, who deals
 them to shadow clients (`watched.py`); `curious.py` are the attacks. What was measured is kept in results/privacy.jsonl.
@@ -37,7 +37,7 @@ DRAWS = 20  # groups of each size
 ABOUT = """\
 # What a curious server reads from uploads
 
-Written by `python benchmarks/privacy.py --page` from `results/privacy.jsonl`; without `--page` it measures what is missing there.
+Written by `python benchmarks/class_inference.py --page` from `results/privacy.jsonl`; without `--page` it measures what is missing there.
 [security.md](../security.md#a-curious-server-follows-the-protocol-and-looks-at-everything) says what follows from it.
 
 The question is "does client i hold class c?", for all pairs of a client and a class. The numbers are the AUC of the attacker's
