@@ -35,6 +35,7 @@ pytestmark = pytest.mark.usefixtures("clock")
         {"algorithm": {"name": "fttq", "validation": 0.1}},
         {"partition": {"name": "quantity"}, "holdout": 0.2},
         {"participation": 0.5},
+        {"scores": "fixed", "rounds": 2},
         {"participation": 0.5, "idle": "sleep", "rounds": 4},
     ],
     ids=str,

@@ -50,6 +50,7 @@ _KEYS = """\
   batchnorm (recalibrate)
                         statistics that clients measure of the broadcast network, in an exchange
                         of its own; average: those of their own training
+  scores (trained)      fixed: γ and β of the class scores' norm are neither trained nor sent
   holdout (0.0)         share of its samples that every client keeps for evaluation; without test
                         images a fifth
   evaluate_every (1)    rounds from one evaluation of the model to the next; the last is evaluated too

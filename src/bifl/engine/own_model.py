@@ -72,7 +72,8 @@ def own_model(world: World, public: Public, client: Client) -> Model:
         part = torch.from_numpy(world.parts[client.number])
         moments = image_moments(world.network, own, forward, samples, part, client.number, _MOST)
         own = own._replace(real=np.concatenate([client.real[: public.layout.trained], moments]))
-    return Model.of(world.experiment.model, world.network, world.data, own, forward, world.experiment.task)
+    choice = world.experiment
+    return Model.of(choice.model, world.network, world.data, own, forward, choice.task, choice.scores)
 
 
 @torch.no_grad()

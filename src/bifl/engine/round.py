@@ -102,7 +102,7 @@ class Rounds:
         """The global model as it stands."""
         forward = self.world.algorithm.at(max(self.public.round, 1)).forward
         world, choice = self.world, self.experiment
-        return Model.of(choice.model, world.network, world.data, self.public, forward, choice.task)
+        return Model.of(choice.model, world.network, world.data, self.public, forward, choice.task, choice.scores)
 
     def __iter__(self) -> Iterator[Record]:
         """The rounds that are left. A loop that was left goes on where it was: the clients wait until `close`."""

@@ -26,6 +26,7 @@ from bifl.experiment.starting import marked
 from bifl.experiment.words import pairs, preset_of
 from bifl.nn.models import model
 from bifl.nn.optimizers import checked, optimizer
+from bifl.nn.scores import SCORES
 from bifl.privacy import Crowd, check_private, privacy, private, secret_dice
 from bifl.privacy.dice import Dice
 from bifl.processes import cores
@@ -86,6 +87,7 @@ class Experiment:
         start: a model file to begin with, `path`, or `path@digest` as it is kept; empty means the network's own initialisation.
         batchnorm: how running statistics become global ones: `recalibrate` pools exactly what clients measure of the broadcast
             network, in an exchange of its own, `average` what they saw in their own training.
+        scores: γ and β of the class scores' norm: `trained`, or `fixed`, neither trained nor sent.
         holdout: share of its images that every client holds out for federated evaluation; 0 means none, or, where the dataset has
             no test images, a fifth.
         evaluate_every: rounds from one evaluation of the global model to the next; the last round of a run is evaluated too.
@@ -123,6 +125,7 @@ class Experiment:
     augment: Choice = Choice("none")
     start: str = ""
     batchnorm: str = "recalibrate"
+    scores: str = "trained"
     holdout: float = 0.0
     evaluate_every: int = 1
     wire: str = "context"
@@ -140,8 +143,9 @@ class Experiment:
             rounds: int = ..., clients: int = ..., participation: float = ..., idle: str = ..., seed: int = ...,
             optimizer: Given = ..., lr: float | Sequence[float] = ..., lr_steps: int | Sequence[int] = ..., schedule: Given = ...,
             batch: int = ..., local_epochs: int = ..., local_steps: int = ..., proximal: float = ..., clip: float = ...,
-            augment: Given = ..., start: str = ..., batchnorm: str = ..., holdout: float = ..., evaluate_every: int = ...,
-            wire: str = ..., reals: str = ..., secure_sum: bool = ..., colluders: int = ..., device: str = ..., workers: int = ...,
+            augment: Given = ..., start: str = ..., batchnorm: str = ..., scores: str = ..., holdout: float = ...,
+            evaluate_every: int = ..., wire: str = ..., reals: str = ..., secure_sum: bool = ..., colluders: int = ...,
+            device: str = ..., workers: int = ...,
         ) -> None: ...  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -165,7 +169,7 @@ class Experiment:
             raise ConfigError(f"participation must be greater than 0 and at most 1, not {self.participation}")
         if not 0 <= self.holdout < 1:
             raise ConfigError(f"holdout must be a share of each client's images, at least 0 and below 1, not {self.holdout}")
-        choices = {"idle": IDLE, "batchnorm": BATCHNORM, "wire": WIRES, "reals": PRECISIONS, "device": DEVICES}
+        choices = {"idle": IDLE, "batchnorm": BATCHNORM, "scores": SCORES, "wire": WIRES, "reals": PRECISIONS, "device": DEVICES}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not '{getattr(self, name)}'")

@@ -27,7 +27,7 @@ from bifl.experiment.choices import Choice
 from bifl.experiment.refusals import refuse_rule, refuse_undeployable
 from bifl.experiment.settings import Experiment
 from bifl.experiment.starting import warmed
-from bifl.nn.models import model
+from bifl.nn import scores
 from bifl.nn.network import Network
 from bifl.nn.sent import real_layers
 from bifl.privacy import simulated_dice
@@ -248,7 +248,7 @@ def make_network(experiment: Experiment, classes: int, kind: type[Network] = Net
 def _network(experiment: Experiment, classes: int, forward: Forward, kind: type[Network] = Network) -> Network:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
-        module = model.make(experiment.model.name, experiment.model.parameters, classes)
+        module = scores.make(experiment.model.name, experiment.model.parameters, classes, experiment.scores)
         return kind(module, forward)
 
 

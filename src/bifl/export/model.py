@@ -30,6 +30,7 @@ from bifl.errors import DataError, Untrusted
 from bifl.experiment.choices import Choice, chosen, from_mapping
 from bifl.experiment.objects import Net, model_name
 from bifl.files import write_atomic, writing
+from bifl.nn import scores as score_norms
 from bifl.nn.models import model
 from bifl.nn.network import Network
 from bifl.registry import GIVEN, Registry, short, without_folder
@@ -60,6 +61,7 @@ class Model:
         task: what it has learnt.
         inputs: what it takes: bytes (pixels), floats or tokens.
         shape: of one input; empty in files of versions that did not keep it.
+        scores: the setting of this name.
     """
 
     network: Choice
@@ -72,14 +74,18 @@ class Model:
     task: Choice = _USUAL
     inputs: str = BYTES
     shape: tuple[int, ...] = ()
+    scores: str = "trained"
 
     @classmethod
-    def of(cls, choice: Choice, network: Network, data: Dataset, public: Public, forward: Forward, task: Choice = _USUAL) -> Model:
+    def of(
+        cls, choice: Choice, network: Network, data: Dataset, public: Public, forward: Forward, task: Choice = _USUAL,
+        scores: str = "trained",
+    ) -> Model:  # fmt: skip
         """The global model, as `forward` uses it."""
         weights, reals = public.weights, public.real
         if FORWARDS.get(forward.name) != forward:  # somebody's own: keep what the network computes with in the end
             network.show(weights, reals, forward)
-            plain = Network(model.make(choice.name, choice.parameters, data.classes), real)
+            plain = _make(choice, data.classes, real, scores)
             (weights, reals), forward = network.laid_out(plain.layout), real
         alphabet = forward.alphabet
         if alphabet == TERNARY and not np.isin(weights, (-1, 0, 1)).all():
@@ -87,7 +93,7 @@ class Model:
         symbols = weights if alphabet == FLOAT32 else (weights > 0 if alphabet == BINARY else weights + 1).astype(np.uint8)
         message = Message(symbols, alphabet, reals, round=public.round)
         constants, shape = network.constants.read(), tuple(int(size) for size in data.form.shape)
-        return cls(choice, data.classes, forward, data.mean, data.std, message, constants, task, data.form.kind, shape)
+        return cls(choice, data.classes, forward, data.mean, data.std, message, constants, task, data.form.kind, shape, scores)
 
     def to_bytes(self) -> bytes:
         """The file's contents."""
@@ -98,6 +104,7 @@ class Model:
         facts |= {"inputs": self.inputs} if self.inputs != BYTES else {}
         facts |= {"task": {"name": without_folder(self.task.name), **self.task.parameters}} if self.task != _USUAL else {}
         facts |= {"input": self.shape} if self.shape else {}
+        facts |= {"scores": self.scores} if self.scores != "trained" else {}
         return whole(facts, codec.encode(self.message, codec.Context(self.layout(), self.message.round)), self.constants)
 
     def save(self, path: str | Path) -> int:
@@ -153,7 +160,10 @@ class Model:
         tuples = isinstance(mean, tuple) or isinstance(std, tuple)
         if not (np.isfinite(mean).all() and np.isfinite(std).all() and np.min(std) > 0) or (tuples and inputs != FLOATS):
             raise DataError(f"its pixels have mean {mean!s:.80} and deviation {std!s:.80}")
-        layout, size = _blueprint(choice, classes, forward, header)
+        scores = facts.get("scores", "trained")
+        if scores not in score_norms.SCORES:
+            raise DataError(f"its scores are {scores!r:.40}")
+        layout, size = _blueprint(choice, classes, forward, scores, header)
         if size != len(constants):
             raise DataError(f"{choice.name} has {size:,} constants, the file holds {len(constants):,}")
         if (layout.count, layout.reals) != (header.symbols, header.reals):
@@ -162,18 +172,18 @@ class Model:
                 f"the file holds {header.symbols:,} and {header.reals:,}"
             )
         decoded, shape = codec.decode(message, codec.Context(layout, header.round)), _input_shape(facts.get("input", []))
-        return cls(choice, classes, forward, mean, std, decoded, constants, goal, inputs, shape)
+        return cls(choice, classes, forward, mean, std, decoded, constants, goal, inputs, shape, scores)
 
     def layout(self) -> Layout:
         """How the weights lie in the message."""
-        return _make(self.network, self.classes, self.forward).layout
+        return _make(self.network, self.classes, self.forward, self.scores).layout
 
     def module(self) -> nn.Module:
         """The network in evaluation mode. It takes floats: (pixels/255 − mean)/std, or (floats − mean)/std; or tokens."""
         return self._network().ordinary()
 
     def _network(self) -> Network:
-        network = _make(self.network, self.classes, self.forward)
+        network = _make(self.network, self.classes, self.forward, self.scores)
         network.constants.write(self.constants)
         network.show(self.message.values(), self.message.real, self.forward)
         return network
@@ -205,24 +215,24 @@ class Model:
         return evaluate_all(self._network(), goal, samples)
 
 
-def _make(choice: Choice, classes: int, forward: Forward) -> Network:
-    return Network(model.make(choice.name, choice.parameters, classes), forward)
+def _make(choice: Choice, classes: int, forward: Forward, scores: str) -> Network:
+    return Network(score_norms.make(choice.name, choice.parameters, classes, scores), forward)
 
 
-def _blueprint(choice: Choice, classes: int, forward: Forward, header: codec.Header) -> tuple[Layout, int]:
+def _blueprint(choice: Choice, classes: int, forward: Forward, scores: str, header: codec.Header) -> tuple[Layout, int]:
     """The layout of a network, which takes no memory for its weights, and how many constants it has."""
     if header.coder != PACKED or header.precision:  # then the file's length says nothing of how many there are
         raise DataError("its numbers are coded, in a model file they are spelled out")
     try:
         with torch.device("meta"):
-            network = _make(choice, classes, forward)
+            network = _make(choice, classes, forward, scores)
         return network.layout, network.constants.size()
     except Exception as error:
         numbers = [number for number in choice.parameters.values() if isinstance(number, (int, float))]
         built_in = ":" not in choice.name and not choice.name.startswith(GIVEN)
         if built_in or max(numbers, default=0) > header.symbols + header.reals:
             raise DataError(f"{choice.name} cannot be built ({type(error).__name__}: {error})") from error
-    network = _make(choice, classes, forward)  # a user's network that computes while it is built
+    network = _make(choice, classes, forward, scores)  # a user's network that computes while it is built
     return network.layout, network.constants.size()
 
 
