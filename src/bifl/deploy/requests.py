@@ -59,6 +59,7 @@ class Requests:
         self._looked = -math.inf
         self._refused = self._catch_up = 0
         self._missing: set[int] = set()
+        self._silent: set[int] = set()  # clients that let a deadline pass and were not heard of since: nobody waits for them
         self.told: set[int] = set()
         self._lost: set[int] = set()  # clients that were without their folder in this exchange
         self._rejected: set[int] = set()  # clients whose last answer was refused
@@ -143,7 +144,7 @@ class Requests:
                 else:
                     accepted += number in voters
             late = time.monotonic() > ends
-            awaited = todo.intersection(self._members.voting()) | self._greeted(todo)
+            awaited = todo.intersection(self._members.voting()) - self._silent | self._greeted(todo)
             if accepted >= needed and (late or not awaited):
                 break
             failed &= able
@@ -160,10 +161,11 @@ class Requests:
         self._close(kind, todo)
 
     def _close(self, kind: str, unanswered: set[int]) -> None:
-        """Go on without those who have not answered."""
+        """Go on without those who have not answered. They are asked again in the next exchange, but not waited for."""
         for asked in self._post.asked.values():
             if asked.kind == kind and asked.number in unanswered:
                 self._missing.add(asked.number)
+                self._silent.add(asked.number)
                 self._tell(f"{_what(kind)} of client {asked.number} did not come in time: left out", MISSING, asked.number)
 
     def _look(self) -> None:
@@ -172,6 +174,7 @@ class Requests:
             return
         self._looked = time.monotonic()
         new = self._members.see(self._post.nodes())
+        self._silent.intersection_update(self._members.present())  # one that went away and comes back is waited for
         self._post.forget(self._forgotten)
         for node in new - {asked.node for asked in self._post.asked.values() if asked.kind == protocol.HELLO}:
             self._greet(node)
@@ -216,6 +219,8 @@ class Requests:
         round = self._journal.public.round
         for asked, said, failure in self._post.replies():
             wanted = (asked.kind, asked.round) == (kind, round)
+            if failure is None or failure.code in RAISED:  # the client's own words, not Flower's
+                self._silent.discard(asked.number)
             if failure is not None:
                 if self._failed(asked, failure, said.get("number")) and wanted and asked.kind != protocol.HELLO:
                     self._missing.add(asked.number)
