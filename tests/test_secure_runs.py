@@ -85,7 +85,7 @@ def test_every_byte_is_counted(tmp_path: Path, small: Path) -> None:
     assert len(uploads) == 4 * len(STEPS)
     symbols, reals = (len(part) for part in (Model.read(folder / "model").message.symbols, build(experiment).public.real))
     header = codec.header.LAYOUT.size + codec.header.CHECKSUM.size
-    shares, revealed = 3 * (2 * 16 + 16), 16 + 3 * 17
+    shares, revealed = 3 * (2 * 16 + 16 + 2 * 16), 16 + 3 * 17
     numbers = -(-reals * 28 // 8) - (-reals * 35 // 8)  # ±4·2²⁴ and ±4·2³¹
     expected = [32 + 64 + 96, shares, -(-3 * symbols // 8) + numbers, 96, revealed]  # ⌈log2 5⌉ bits a weight
     assert sorted(uploads.values()) == sorted(4 * [header + size for size in expected])
@@ -205,8 +205,9 @@ def test_too_many_are_lost(tmp_path: Path, small: Path, keys: Path) -> None:
     grid = nodes(tmp_path, keys)
     for number in (101, 102):
         grid.nodes[number].app = failing("ballot_agree")
-    with pytest.raises(RunError, match="too few ballots"):
+    with pytest.raises(RunError, match="1 clients have signed who is left, and the secure sum needs 2"):
         deploy(grid, tmp_path / "run", quick(small, rounds=1, secure_sum=True, batchnorm="average"), least=1)
+    assert told(tmp_path / "run").count("round 1 is held again") == 4
     assert "ballot_reveal" not in grid.nodes[100].kinds
     assert not (tmp_path / "run/model").exists()
 

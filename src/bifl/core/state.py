@@ -55,6 +55,7 @@ class Client(NamedTuple):
 
 
 Judge = Callable[[Floats, Floats], float]  # (weights, real) → accuracy on the images that the server holds
+Signed = Callable[[int, bytes, bytes], bool]  # (client, data, signature) → whether that client has signed the data
 
 
 class Server(NamedTuple):
@@ -64,6 +65,7 @@ class Server(NamedTuple):
     judge: Judge | None = None  # scores weights on held-out data; None where the server has none
     trust: Floats = NOTHING  # what a robust sum remembers of the clients, by their numbers (`bifl.robust`)
     talk: Any = None  # what an exchange leaves for the next ones of the same round
+    signed: Signed | None = None  # knows whether a client has signed something; None where the server has no keys
 
 
 class Sent(NamedTuple):

@@ -47,13 +47,14 @@ class Requests:
         tell: takes a sentence for a person.
 
     Attributes:
+        tell: takes a sentence for a person.
         told: clients for which the last broadcast is counted.
     """
 
     def __init__(
         self, grid: Grid, run: str, journal: Journal, members: Members, terms: protocol.Terms, rules: Rules, tell: Tell
     ) -> None:
-        self._journal, self._members, self._terms, self._rules, self._tell = journal, members, terms, rules, tell
+        self._journal, self._members, self._terms, self._rules, self.tell = journal, members, terms, rules, tell
         # twice the deadline, so that a late answer is still heard, and refused; but no node works through old rounds
         self._post = Post(grid, run, 2 * rules.deadline, tell)
         self._looked = -math.inf
@@ -79,7 +80,7 @@ class Requests:
         """Do not count a client's answer."""
         self._refused += 1
         self._rejected.add(number)
-        self._tell(f"round {round}: client {number} refused: {reason}", REFUSED, number)
+        self.tell(f"round {round}: client {number} refused: {reason}", REFUSED, number)
 
     def gather(self, clients: int) -> None:
         """Wait until all clients have introduced themselves, or time is up and enough have.
@@ -88,7 +89,7 @@ class Requests:
             RunError: too many cannot take part.
         """
         least, deadline = self._rules.least, self._rules.deadline
-        self._tell(f"waiting for {clients} clients, at least {least}; after {deadline:g} s without the others")
+        self.tell(f"waiting for {clients} clients, at least {least}; after {deadline:g} s without the others")
         ends, told = time.monotonic() + deadline, False
         while True:
             self._look()
@@ -101,7 +102,7 @@ class Requests:
             if (late or failed >= clients) and _hopeless(failed, clients, least):
                 raise RunError(f"{there} of {clients} clients are there, and {failed} could not join: see above why")
             if late and not told:
-                self._tell(f"{there} clients after {deadline:g} s, and {least} are needed: waiting for more")
+                self.tell(f"{there} clients after {deadline:g} s, and {least} are needed: waiting for more")
                 told = True
             time.sleep(POLL)
 
@@ -151,7 +152,7 @@ class Requests:
             if (late or failed == able) and _hopeless(len(failed), len(able), needed):
                 raise RunError(f"round {self._journal.public.round + 1}: too few ballots, {accepted} of {needed}; see above why")
             if late and not told:
-                self._tell(f"{accepted} of {needed} ballots after {self._rules.deadline:g} s: waiting for more clients")
+                self.tell(f"{accepted} of {needed} ballots after {self._rules.deadline:g} s: waiting for more clients")
                 told = True
             if late and not awaited:  # those who failed may have been mended
                 todo |= failed
@@ -166,7 +167,7 @@ class Requests:
             if asked.kind == kind and asked.number in unanswered:
                 self._missing.add(asked.number)
                 self._silent.add(asked.number)
-                self._tell(f"{_what(kind)} of client {asked.number} did not come in time: left out", MISSING, asked.number)
+                self.tell(f"{_what(kind)} of client {asked.number} did not come in time: left out", MISSING, asked.number)
 
     def _look(self) -> None:
         """See which nodes are there, and greet new ones."""
@@ -246,7 +247,7 @@ class Requests:
         """Tell why there is no answer; whether asking again is pointless."""
         number = asked.number if asked.number >= 0 else self._members.number(asked.node, claimed)
         who = f"node {asked.node}" if number is None else f"client {number}"
-        self._tell(f"{_what(asked.kind)} of {who} failed: {failure.reason}", ERROR, number)
+        self.tell(f"{_what(asked.kind)} of {who} failed: {failure.reason}", ERROR, number)
         self._failures[asked.node] += 1
         hopeless = failure.code in RAISED or self._failures[asked.node] >= _TRIES
         if hopeless and asked.kind == protocol.HELLO:
@@ -270,7 +271,7 @@ class Requests:
         if len(self._reasons) >= clients:
             raise RunError(f"all clients failed: {reasons}")
         if reasons:
-            self._tell(f"all clients that are there failed ({reasons}): start them again when they are mended, or start others")
+            self.tell(f"all clients that are there failed ({reasons}): start them again when they are mended, or start others")
 
 
 def _valid(asked: Asked, said: Fields) -> bool:
