@@ -106,6 +106,16 @@ def test_too_few_to_hide_among(settings: dict[str, Any]) -> None:
         Experiment(**{"clients": 3, "secure_sum": True} | settings)
 
 
+def test_groups_too_small_to_hide_in_are_refused(small: Path) -> None:
+    """Before anybody is asked: with two colluders in a group of three, the sum would tell the third one's ballot."""
+    groups = {"algorithm": {"name": "murmur_dealt", "together": 3}, "clients": 9, "secure_sum": True}
+    simulate(quick(small, **groups, colluders=1))
+    with pytest.raises(ConfigError, match=r"deals the weights to groups of 3 clients here, and .* colluders=2 is of 4 or more"):
+        simulate(quick(small, **groups, colluders=2))
+    with pytest.raises(ConfigError, match="groups of 3 clients here"):
+        simulate(quick(small, **groups | {"clients": 18}, participation=0.5, colluders=2))
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [({"robust": "median"}, "robust= must see"), ({"attack": "flip"}, "does not go with attack=")],

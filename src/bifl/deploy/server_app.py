@@ -27,6 +27,7 @@ from bifl.deploy.client_numbers import Numbers
 from bifl.deploy.declared_sizes import Declared
 from bifl.deploy.events import FAILED, FINISHED, Tell, say, writer
 from bifl.deploy.nodes import Nodes, Register
+from bifl.deploy.permits import words_for_clients
 from bifl.deploy.protocol import Terms
 from bifl.deploy.requests import Rules
 from bifl.engine import running
@@ -98,7 +99,7 @@ class Deployment(Rounds):
     def _clients(self) -> Nodes:
         data, (grid, rules, run, register, tell) = self.world.data, self._office
         share = held_share(self.experiment, data)
-        form, words = data.form, shlex.join(self.experiment.words())
+        form, words = data.form, words_for_clients(self.experiment)
         terms = Terms(words, data.classes, form.shape, data.mean, data.std, share, form.kind)
         world = self.world._replace(public=self.public)
         return Nodes(grid, world, self.exchanges, self.world.public, self._steps, run, terms, rules, register, tell)

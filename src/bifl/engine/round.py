@@ -21,6 +21,7 @@ from bifl.errors import RunError
 from bifl.exchanges import exchanges_of
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import World, judge, sampled
+from bifl.experiment.starting import refuse_nameless
 from bifl.export.model import Model
 from bifl.runs.mailbox import Mailbox
 from bifl.runs.record import Record, Traffic, flips, layer_flips, spread, sureness
@@ -138,6 +139,8 @@ class Rounds:
         self._working: Clients | None = None  # those who train, while they are there
         if folder is not None and (state := checkpoint.load_server(folder, self.public, self._completing)):
             self.public, self.last, self._trained, self._counted, self._server, self._steps = state
+        else:
+            refuse_nameless(experiment.start)
 
     def model(self) -> Model:
         """The global model as it stands."""
