@@ -44,11 +44,12 @@ def neighbours(folder: Path, count: int = 3) -> LocalGrid:
 
 
 def deploy(
-    grid: LocalGrid, folder: Path, experiment: Experiment, least: int = 0, deadline: float = 60, most: int = 0
-) -> list[Record]:
+    grid: LocalGrid, folder: Path, experiment: Experiment, least: int = 0, deadline: float = 60, most: int = 0,
+    keys: Path | None = None,
+) -> list[Record]:  # fmt: skip
     run = RunFolder.start(folder, experiment)
     run.keep_messages = True
-    return list(run_rounds(grid, run, rules(experiment, least, deadline, most)))
+    return list(run_rounds(grid, run, rules(experiment, least, deadline, most), keys=keys))
 
 
 def simulated(folder: Path, experiment: Experiment) -> Path:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 
 from bifl import codec
 from bifl.data.datasets import dataset
 from bifl.deploy import protocol
+from bifl.deploy.client_app import app
 from bifl.deploy.server_app import federate, open_folder, rules, run_rounds
 from bifl.errors import ConfigError
 from bifl.experiment.settings import Experiment
 from bifl.runs.folder import RunFolder
 from tests.federation import deploy, neighbours, quick, same, simulated, told
-from tests.grid import BALLOT, STATISTICS, LocalGrid, Node, kind_of
+from tests.grid import BALLOT, STATISTICS, Clock, LocalGrid, Node, kind_of
 from tests.test_docs import python_blocks
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -99,6 +101,46 @@ def test_a_client_that_lost_its_folder_is_told_everything_again(tmp_path: Path, 
     whole = simulated(tmp_path / "simulated", experiment)
     assert (tmp_path / "deployed/model").read_bytes() == (whole / "model").read_bytes()
     assert grid.nodes[101].kinds.count(protocol.HELLO) == 2
+
+
+def test_one_that_is_silent_is_waited_for_once(tmp_path: Path, small: Path, clock: Clock) -> None:
+    """Client 2 is killed in round 2 and Flower does not notice: one deadline passes, not one in every exchange and round."""
+    grid = neighbours(tmp_path)
+
+    def mute(message: Message, context: Context) -> Message | None:
+        return app(message, context) if grid.nodes[102].kinds.count(BALLOT) < 2 else None
+
+    grid.nodes[102].app = mute
+    records = deploy(grid, tmp_path / "run", quick(small, rounds=4), deadline=60)
+    assert [record.clients for record in records] == [3, 2, 2, 2]
+    assert 60 < clock.now < 70
+    assert [record.missing for record in records] == [0, 1, 1, 1]
+
+
+def test_one_that_was_silent_and_answers_is_waited_for_again(tmp_path: Path, small: Path, clock: Clock) -> None:
+    """Client 2 is away in round 2, and slow afterwards: it takes 30 s to answer, longer than the others."""
+    grid, slow = neighbours(tmp_path), []
+
+    def answer(message: Message, context: Context) -> Message | None:
+        if kind_of(message) != BALLOT or grid.nodes[102].kinds.count(BALLOT) == 1:
+            return app(message, context)
+        slow.append((clock.now + 30, app(message, context)))
+        return None
+
+    def deliver() -> None:
+        for due, late in list(slow):
+            if clock.now > due and grid.nodes[102].kinds.count(BALLOT) > 2:
+                slow.remove((due, late))
+                grid.deliver(late)
+
+    def pull(names: Iterable[str], real: Callable[[Iterable[str]], Iterable[Message]] = grid.pull_messages) -> Iterable[Message]:
+        deliver()
+        return real(names)
+
+    grid.nodes[102].app, grid.pull_messages = answer, pull  # type: ignore[method-assign]
+    records = deploy(grid, tmp_path / "run", quick(small, rounds=4, batchnorm="average"), deadline=60)
+    assert [record.clients for record in records] == [3, 2, 3, 3]
+    assert "the ballot of round 2 came late" in told(tmp_path / "run")
 
 
 @pytest.mark.parametrize("when", [BALLOT, STATISTICS])

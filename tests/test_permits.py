@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from pathlib import Path
 
 import pytest
 
-from bifl.deploy.permits import named_files, permitted
+from bifl.deploy.permits import named_files, permitted, words_for_clients
 from bifl.deploy.protocol import Refusal
+from bifl.experiment.settings import of_words
 
 
 def words(**changes: str) -> str:
@@ -69,3 +71,35 @@ def test_a_server_s_data_file_is_not_read(tmp_path: Path) -> None:
 def test_settings_have_bounds(change: dict[str, str]) -> None:
     with pytest.raises(Refusal):
         permitted(words(**change), (), own_data=True)
+
+
+RULE = """
+from bifl.robust.rule import robust
+from bifl.robust.by_coordinate import median
+
+@robust
+def only_servers_rule():
+    '''Mine.'''
+    return median()
+"""
+
+
+def test_clients_are_told_what_they_need_and_no_path_of_the_server(tmp_path: Path) -> None:
+    """A robust rule is the server's own affair; of a model that a run starts with, and of files, clients learn no folder."""
+    net, rule, start = tmp_path / "told_net.py", tmp_path / "told_rule.py", tmp_path / "start"
+    net.write_text(
+        "from bifl.algorithms.paper import biml\nfrom bifl.core import register\n\n@register\ndef told_net():\n    return biml()\n"
+    )
+    rule.write_text(RULE)
+    start.write_bytes(b"a model")
+    experiment = of_words([
+        f"algorithm={net}:told_net", f"robust={rule}:only_servers_rule", f"start={start}", "dataset=npz",
+        f"dataset.path={tmp_path}/digits.npz", "clients=7",
+    ])  # fmt: skip
+    text = words_for_clients(experiment)
+    assert str(tmp_path) not in text
+    assert "robust" not in text
+    assert named_files(experiment) == [net, tmp_path / "digits.npz"]
+    found = permitted(text, [net], own_data=True)
+    assert (found.algorithm.name, found.robust.name, found.clients) == (f"{net}:told_net", "none", 7)
+    assert found.start == f"@{hashlib.sha256(b'a model').hexdigest()[:16]}"

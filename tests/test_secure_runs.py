@@ -85,7 +85,7 @@ def test_every_byte_is_counted(tmp_path: Path, small: Path) -> None:
     assert len(uploads) == 4 * len(STEPS)
     symbols, reals = (len(part) for part in (Model.read(folder / "model").message.symbols, build(experiment).public.real))
     header = codec.header.LAYOUT.size + codec.header.CHECKSUM.size
-    shares, revealed = 3 * (2 * 16 + 16), 16 + 3 * 17
+    shares, revealed = 3 * (2 * 16 + 16 + 2 * 16), 16 + 3 * 17
     numbers = -(-reals * 28 // 8) - (-reals * 35 // 8)  # ±4·2²⁴ and ±4·2³¹
     expected = [32 + 64 + 96, shares, -(-3 * symbols // 8) + numbers, 96, revealed]  # ⌈log2 5⌉ bits a weight
     assert sorted(uploads.values()) == sorted(4 * [header + size for size in expected])
@@ -104,6 +104,16 @@ def test_algorithms_that_cannot_be_summed_are_refused(small: Path, algorithm: st
 def test_too_few_to_hide_among(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="secure_sum=true with colluders"):
         Experiment(**{"clients": 3, "secure_sum": True} | settings)
+
+
+def test_groups_too_small_to_hide_in_are_refused(small: Path) -> None:
+    """Before anybody is asked: with two colluders in a group of three, the sum would tell the third one's ballot."""
+    groups = {"algorithm": {"name": "murmur_dealt", "together": 3}, "clients": 9, "secure_sum": True}
+    simulate(quick(small, **groups, colluders=1))
+    with pytest.raises(ConfigError, match=r"deals the weights to groups of 3 clients here, and .* colluders=2 is of 4 or more"):
+        simulate(quick(small, **groups, colluders=2))
+    with pytest.raises(ConfigError, match="groups of 3 clients here"):
+        simulate(quick(small, **groups | {"clients": 18}, participation=0.5, colluders=2))
 
 
 @pytest.mark.parametrize(
@@ -205,8 +215,9 @@ def test_too_many_are_lost(tmp_path: Path, small: Path, keys: Path) -> None:
     grid = nodes(tmp_path, keys)
     for number in (101, 102):
         grid.nodes[number].app = failing("ballot_agree")
-    with pytest.raises(RunError, match="too few ballots"):
+    with pytest.raises(RunError, match="1 clients have signed who is left, and the secure sum needs 2"):
         deploy(grid, tmp_path / "run", quick(small, rounds=1, secure_sum=True, batchnorm="average"), least=1)
+    assert told(tmp_path / "run").count("round 1 is held again") == 4
     assert "ballot_reveal" not in grid.nodes[100].kinds
     assert not (tmp_path / "run/model").exists()
 

@@ -13,7 +13,7 @@ from bifl.core.sums import Tally, Total
 from bifl.errors import Diverged, Refused
 from bifl.secure import cards, primitives
 from bifl.secure.identities import SimulatedKeys
-from bifl.secure.integers import Field, Fields, bits_of, fields, packed, size, summands, unpacked
+from bifl.secure.integers import Field, Fields, bits_of, check_packed, fields, packed, size, summands, unpacked
 from bifl.secure.masks import Sum, add_own, add_pair, direction
 from tests.circle import COUNT, SUM, Table, ballot
 
@@ -84,6 +84,7 @@ def test_integers_are_packed_in_their_bits(given: list[tuple[int, int]]) -> None
     numbers = np.random.default_rng(len(given)).integers(0, 2**63, 40, np.uint64)
     parts = [field.wrapped(numbers[: field.length]) for field in form]
     data = packed(parts, form)
+    check_packed(data, form)
     assert len(data) == size(form) == sum(-(-field.length * field.bits // 8) for field in form)
     for one, other in zip(parts, unpacked(data, form), strict=True):
         assert one.tobytes() == other.tobytes()
@@ -91,7 +92,10 @@ def test_integers_are_packed_in_their_bits(given: list[tuple[int, int]]) -> None
 
 def test_padding_is_zero() -> None:
     with pytest.raises(ValueError, match="padding"):
-        unpacked(b"\xff", [Field(1, 7)])
+        check_packed(b"\xff", [Field(1, 7)])
+    check_packed(b"\xfe", [Field(1, 7)])
+    with pytest.raises(ValueError, match="2 bytes long instead of 1"):
+        check_packed(b"\xfe\0", [Field(1, 7)])
 
 
 @pytest.mark.parametrize(("clients", "bits"), [(1, 1), (10, 4), (100, 7), (127, 7), (128, 8)])

@@ -111,9 +111,27 @@ def test_what_a_run_began_with_is_its_contents(models: dict[str, Path], tmp_path
     folder = RunFolder.start(tmp_path / "run", other.changed({"rounds": 1}))
     list(run(folder, build(other.changed({"rounds": 1}))))
     copy.write_bytes(models["fedavg"].read_bytes())
-    again = RunFolder.resume(tmp_path / "run", {"rounds": "2"})
     with pytest.raises(ConfigError, match="is another model than the one that was given"):
-        build(again.experiment)
+        build(other)
+
+
+def test_a_run_goes_on_without_the_model_that_it_began_with(models: dict[str, Path], tmp_path: Path) -> None:
+    """The checkpoint has everything, once a round is complete."""
+    copy = tmp_path / "elsewhere"
+    copy.write_bytes(models["biml"].read_bytes())
+    experiment = Experiment(**SMALL, start=str(copy))
+    whole = RunFolder.start(tmp_path / "whole", experiment)
+    list(run(whole, build(experiment)))
+    first = RunFolder.start(tmp_path / "run", experiment.changed({"rounds": 1}))
+    list(run(first, build(first.experiment)))
+    RunFolder.start(tmp_path / "begun", experiment)
+    copy.unlink()
+    again = RunFolder.resume(tmp_path / "run", {"rounds": "2"})
+    list(run(again, build(again.experiment)))
+    assert again.model.read_bytes() == whole.model.read_bytes()
+    assert str(copy) in (tmp_path / "run/config.toml").read_text()
+    with pytest.raises(ConfigError, match="cannot read model"):
+        build(RunFolder.resume(tmp_path / "begun").experiment)
 
 
 @model
@@ -136,7 +154,10 @@ def test_what_does_not_fit_is_refused(models: dict[str, Path], tmp_path: Path) -
     with pytest.raises(ConfigError, match=r"is no model of this run's network .*: give model= and its parameters"):
         build(Experiment(clients=4, start=str(models["biml"])))  # mnist_cnn
     with pytest.raises(ConfigError, match="names no file"):
-        build(Experiment(**SMALL, start="@0123456789abcdef"))
+        bifl.simulate(Experiment(**SMALL, start="@0123456789abcdef"))
+    with pytest.raises(ConfigError, match="names no file"):
+        RunFolder.start(tmp_path / "run", Experiment(**SMALL, start="@0123456789abcdef"))
+    assert not (tmp_path / "run").exists()
     list(first := bifl.simulate(Experiment(**SMALL | {"model": "frozen_head"})))
     first.model().save(tmp_path / "frozen")
     build(Experiment(**SMALL | {"model": "frozen_head", "start": str(tmp_path / "frozen")}))

@@ -25,7 +25,15 @@ Letters = Mapping[int, bytes]  # an answer for each client, by number
 
 
 class Abandoned(RunError):
-    """An exchange cannot be completed, as too many were lost: nothing was counted, and the round may be held again."""
+    """An exchange cannot be completed: nothing was counted, and the round may be held again.
+
+    Attributes:
+        at_fault: clients by whose fault it was, as far as that can be known: the round is held again without them.
+    """
+
+    def __init__(self, text: str, at_fault: Collection[int] = ()) -> None:
+        super().__init__(text)
+        self.at_fault = frozenset(at_fault)
 
 
 class Identity(Protocol):
@@ -114,8 +122,15 @@ class Exchange(Protocol):
     def form(self, public: Public) -> Message:
         """An upload, as far as its form goes: alphabet, number of symbols and of scales."""
 
+    def knowing(self, server: Server) -> Exchange:
+        """The same for a server that checks uploads by what it knows of the round so far."""
+
     def opened(self, upload: Message, public: Public) -> Message:
-        """What an upload counts as: within bounds, and in the form that is added up."""
+        """What an upload counts as: within bounds, and in the form that is added up.
+
+        Raises:
+            BiflError: it cannot be counted.
+        """
 
     def total(self, public: Public) -> Accumulator:
         """A sum of no uploads yet."""

@@ -57,6 +57,7 @@ class Client(NamedTuple):
 
 
 Judge = Callable[[Floats, Floats], float]  # (weights, real) → accuracy on the images that the server holds
+Signed = Callable[[int, bytes, bytes], bool]  # (client, data, signature) → whether that client has signed the data
 
 
 class Server(NamedTuple):
@@ -67,6 +68,7 @@ class Server(NamedTuple):
     trust: Floats = NOTHING  # what a robust sum remembers of the clients, by their numbers (`bifl.robust`)
     summed: Summed = ()  # the sums that `privacy=` accounts for
     talk: Any = None  # what an exchange leaves for the next ones of the same round
+    signed: Signed | None = None  # knows whether a client has signed something; None where the server has no keys
 
 
 class Sent(NamedTuple):

@@ -62,12 +62,12 @@ def free_port() -> int:
         return port
 
 
-def start(command: list[str | Path], home: Path, token: str, log: Path) -> subprocess.Popen[bytes]:
-    """Start one of Flower's programs; its output goes to `log`."""
+def start(command: list[str | Path], home: Path, token: str, log: Path, **settings: str) -> subprocess.Popen[bytes]:
+    """Start one of Flower's programs; its output goes to `log`, and `settings` to its environment."""
     with writing(log), log.open("ab") as output:
         return subprocess.Popen(
             tied(launched(command)), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            env=environment(home, token), start_new_session=True,  # Ctrl-C is for us
+            env=environment(home, token) | settings, start_new_session=True,  # Ctrl-C is for us
         )  # fmt: skip
 
 
@@ -225,7 +225,7 @@ def supernode(
     return start(
         ["flower-supernode", "--superlink", server, "--root-certificates", authority, "--auth-supernode-private-key", key,
          "--host", "127.0.0.1", "--port", str(free_port()), "--node-config", words],
-        home, new_token(), log,
+        home, new_token(), log, FLWR_SUPEREXEC_TASK_POLL_INTERVAL="0.2",  # seconds, from one process of this client to another
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 import sys
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bifl.deploy import bundle, gate
+from bifl.deploy import bundle, gate, warm
 from bifl.errors import BiflError, RunError
 
 VERSION = "1.41.0"  # of Flower: the functions below are those of no other
 ENVIRONMENT = "BIFL_TOKEN"  # where the processes of one server, or of one client, find the token
 _CALLS = "flwr.supercore.protobuf.client"
+_APP, _WARM = "flwr-clientapp", "warm-clientapp"
 
 
 def launched(command: Sequence[str | Path]) -> list[str]:
@@ -70,6 +72,20 @@ class _Children:
     def Popen(self, command: Sequence[str], **options: Any) -> Any:
         """Start a program."""
         return self._real.Popen(launched(command), **options)
+
+
+class _Forks(_Children):
+    """The same, but that a client's apps are forks of a process that has imported everything."""
+
+    def __init__(self, real: Any) -> None:
+        super().__init__(real)
+        self._warm = warm.WarmProcess(launched([_WARM]), real.Popen)
+
+    def Popen(self, command: Sequence[str], **options: Any) -> Any:
+        """Start a program; Flower makes no use of what is returned."""
+        if command[0] == _APP and warm.SUPPORTED and self._warm.start(command):
+            return None
+        return super().Popen(command, **options)
 
 
 def _token() -> str:
@@ -149,12 +165,13 @@ class _Bounded:
 
 
 def _supernode() -> None:
-    from bifl.deploy.pinned import pull_own_only
+    from bifl.deploy.pinned import pull_eagerly, pull_own_only
 
     program = "flwr.supernode.start_client_internal"
     _guard("flwr.supernode.main", {})
     _replace(program, "subprocess", _Children)
     _replace(program, "_pull_and_store_message", partial(pull_own_only, _module(program)))
+    _replace(program, "_pull_and_store_message", pull_eagerly)
     _call("flwr.supernode.cli.flower_supernode", "flower_supernode")
 
 
@@ -164,7 +181,7 @@ def _superexec() -> None:
     _show_token()
     tasks = frozenset({TaskType.SERVER_APP, TaskType.CLIENT_APP})
     _replace("flwr.supercore.superexec.plugin.base_exec_plugin:AutoExecPlugin", "supported_task_types", lambda _: tasks)
-    _replace("flwr.supercore.superexec.executor.subprocess_executor", "subprocess", _Children)
+    _replace("flwr.supercore.superexec.executor.subprocess_executor", "subprocess", _Forks)
     _call("flwr.supercore.cli.flower_superexec", "flower_superexec")
 
 
@@ -189,7 +206,9 @@ def _serverapp() -> None:
     _call("flwr.superlink.cli.flwr_serverapp", "flwr_serverapp")
 
 
-def _clientapp() -> None:
+def _ready_client() -> None:
+    """Let this process be a client's app when Flower's program is called."""
+
     def installed(*_: Any, **__: Any) -> Callable[..., Any]:
         def load(*names: str) -> Any:
             from bifl.deploy.client_app import app
@@ -201,7 +220,23 @@ def _clientapp() -> None:
     _show_token()
     _install_nothing("flwr.supernode.runtime.run_clientapp")
     _replace("flwr.supernode.runtime.run_clientapp", "get_load_client_app_fn", lambda _: installed)
+
+
+def _clientapp() -> None:
+    _ready_client()
     _call("flwr.supernode.cli.flwr_clientapp", "flwr_clientapp")
+
+
+def _warm_clientapp() -> None:
+    def be_app(words: list[str]) -> None:
+        sys.argv = words
+        _call("flwr.supernode.cli.flwr_clientapp", "flwr_clientapp")
+
+    _ready_client()
+    for name in ("flwr.supernode.cli.flwr_clientapp", "bifl.deploy.client_app"):
+        _module(name)
+    with socket.socket(fileno=sys.stdin.fileno()) as asked:
+        warm.serve(be_app, asked)
 
 
 def _flwr() -> None:
@@ -219,7 +254,8 @@ PROGRAMS: Mapping[str, Callable[[], None]] = {
     "flower-supernode": _supernode,
     "flower-superexec": _superexec,
     "flwr-serverapp": _serverapp,
-    "flwr-clientapp": _clientapp,
+    _APP: _clientapp,
+    _WARM: _warm_clientapp,
     "flwr": _flwr,
     "register": _register,
 }

@@ -14,9 +14,9 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from bifl import codec
-from bifl.core.exchange import Accumulator, Exchange
+from bifl.core.exchange import Abandoned, Accumulator, Exchange
 from bifl.core.message import Message
-from bifl.core.state import Public
+from bifl.core.state import Public, Signed
 from bifl.deploy import checks, protocol
 from bifl.deploy.client_numbers import Numbers
 from bifl.deploy.declared_sizes import Declared
@@ -37,6 +37,7 @@ class Register(NamedTuple):
 
     declared: Declared
     numbers: Numbers
+    signed: Signed | None = None  # knows what they have signed
 
 
 class Nodes(AbstractContextManager["Nodes"]):
@@ -65,9 +66,10 @@ class Nodes(AbstractContextManager["Nodes"]):
         self._journal = Journal(
             exchanges, fresh, world.public, steps, in_context, sleepers, lambda public, _: digest(public, in_context)
         )
-        self._members = Members(len(world.parts), world.public.layout.fingerprint, *register, rules.max_images, tell)
+        self._members = Members(len(world.parts), world.public.layout.fingerprint, *register[:2], rules.max_images, tell)
         self._requests = Requests(grid, run, self._journal, self._members, terms, rules, tell)
         self._gathered = False  # whether those who are late have been waited for
+        self._at_fault: frozenset[int] = frozenset()  # clients without whom the rounds are held from now on
 
     def __exit__(self, kind: object, *_: object) -> None:
         """Let everyone have the last word, if the rounds are done."""
@@ -87,7 +89,16 @@ class Nodes(AbstractContextManager["Nodes"]):
         self._requests.notify()
         if len(self._members.barred) == len(self._world.parts):
             raise RunError(f"every client has declared more images than --max-images {self._rules.max_images} lets it count for")
-        return frozenset(self._members.barred)
+        return self._at_fault.union(self._members.barred)
+
+    def hold_again(self, error: Abandoned) -> None:
+        """Tell that a round was abandoned; those by whose fault it was are left out from now on."""
+        round = self._journal.public.round + 1
+        if not error.at_fault:
+            self._requests.tell(f"{error}; round {round} is held again")
+        for number in sorted(error.at_fault - self._at_fault):
+            self._requests.refuse(number, f"{error}; round {round} is held again, and the run goes on, without it", round)
+        self._at_fault |= error.at_fault
 
     def collect(self, exchange: Exchange, tasks: list[Task], note: Callable[[Answer], None]) -> Accumulator:
         """Ask clients and add up what they say, each as soon as it is there; what cannot be counted is refused."""
@@ -96,8 +107,9 @@ class Nodes(AbstractContextManager["Nodes"]):
             if task.letter:
                 requests[task.number]["letter"] = task.letter
         # a round needs enough ballots; what follows goes on with those who are there, unless the exchange needs more
-        least = min(self._rules.least, sum(task.uploads for task in tasks)) if exchange.trains else 0
-        least = max(least, exchange.quorum)
+        wanted = min(self._rules.least, sum(task.uploads for task in tasks)) if exchange.trains else 0
+        begun = any(task.letter for task in tasks)  # a round that was begun together nobody can join: it is not waited for more
+        least = 0 if begun else max(wanted, exchange.quorum)
         public, total, form = self._journal.public, exchange.total(self._journal.public), exchange.form(self._journal.public)
         context = exchange.context(public)
         known = exchange.uploads_in(context)
@@ -115,6 +127,8 @@ class Nodes(AbstractContextManager["Nodes"]):
                 total.add(message[1])
                 answer = answer._replace(size=len(upload), ideal=codec.ideal_size(upload, message[0], known), upload=upload)
             note(answer)
+        if total.clients < wanted:
+            raise Abandoned(f"round {context.round}: {total.clients} of {wanted} ballots: nothing was counted")
         return total
 
     def _opened(

@@ -19,6 +19,21 @@ from bifl.runs.folder import EXTENDABLE
 # What a server may ask of a client's time and memory.
 _MOST = {"clients": 2**20, "rounds": MOST_ROUNDS, "batch": 2**16, "local_epochs": 1000, "local_steps": 10**6, "seed": 2**63 - 1}
 _PATH = "dataset.path"
+_SERVERS = ("robust", "attack")  # settings that no client needs
+
+
+def words_for_clients(experiment: Experiment) -> str:
+    """An experiment as clients are told of it: what they need, and files by their names alone, wherever the server has them."""
+    settings = pairs(experiment.words())
+    settings = {key: value for key, value in settings.items() if key.partition(".")[0] not in _SERVERS}
+    for kind in REGISTRIES:
+        file, colon, name = settings.get(kind, "").rpartition(":")
+        if colon:
+            settings[kind] = f"{PurePath(file).name}:{name}"
+    if _PATH in settings:
+        settings[_PATH] = PurePath(settings[_PATH]).name
+    settings["start"] = digest_alone(settings.get("start", ""))
+    return shlex.join(f"{key}={value}" for key, value in settings.items())
 
 
 def permitted(text: str, allowed: Sequence[Path], own_data: bool) -> Experiment:
@@ -67,8 +82,8 @@ def same_but_for_length(first: str, second: str) -> bool:
 
 
 def named_files(experiment: Experiment) -> list[Path]:
-    """The files of a user's own that an experiment names."""
-    choices = [getattr(experiment, kind) for kind in REGISTRIES]
+    """The files of a user's own that clients need of an experiment."""
+    choices = [getattr(experiment, kind) for kind in REGISTRIES if kind not in _SERVERS]
     names = [choice.name.rpartition(":")[0] for choice in choices] + [experiment.dataset.parameters.get("path", "")]
     return [Path(name).resolve() for name in dict.fromkeys(names) if name]
 

@@ -47,18 +47,20 @@ class Requests:
         tell: takes a sentence for a person.
 
     Attributes:
+        tell: takes a sentence for a person.
         told: clients for which the last broadcast is counted.
     """
 
     def __init__(
         self, grid: Grid, run: str, journal: Journal, members: Members, terms: protocol.Terms, rules: Rules, tell: Tell
     ) -> None:
-        self._journal, self._members, self._terms, self._rules, self._tell = journal, members, terms, rules, tell
+        self._journal, self._members, self._terms, self._rules, self.tell = journal, members, terms, rules, tell
         # twice the deadline, so that a late answer is still heard, and refused; but no node works through old rounds
         self._post = Post(grid, run, 2 * rules.deadline, tell)
         self._looked = -math.inf
         self._refused = self._catch_up = 0
         self._missing: set[int] = set()
+        self._silent: set[int] = set()  # clients that let a deadline pass and were not heard of since: nobody waits for them
         self.told: set[int] = set()
         self._lost: set[int] = set()  # clients that were without their folder in this exchange
         self._rejected: set[int] = set()  # clients whose last answer was refused
@@ -78,7 +80,7 @@ class Requests:
         """Do not count a client's answer."""
         self._refused += 1
         self._rejected.add(number)
-        self._tell(f"round {round}: client {number} refused: {reason}", REFUSED, number)
+        self.tell(f"round {round}: client {number} refused: {reason}", REFUSED, number)
 
     def gather(self, clients: int) -> None:
         """Wait until all clients have introduced themselves, or time is up and enough have.
@@ -87,7 +89,7 @@ class Requests:
             RunError: too many cannot take part.
         """
         least, deadline = self._rules.least, self._rules.deadline
-        self._tell(f"waiting for {clients} clients, at least {least}; after {deadline:g} s without the others")
+        self.tell(f"waiting for {clients} clients, at least {least}; after {deadline:g} s without the others")
         ends, told = time.monotonic() + deadline, False
         while True:
             self._look()
@@ -100,7 +102,7 @@ class Requests:
             if (late or failed >= clients) and _hopeless(failed, clients, least):
                 raise RunError(f"{there} of {clients} clients are there, and {failed} could not join: see above why")
             if late and not told:
-                self._tell(f"{there} clients after {deadline:g} s, and {least} are needed: waiting for more")
+                self.tell(f"{there} clients after {deadline:g} s, and {least} are needed: waiting for more")
                 told = True
             time.sleep(POLL)
 
@@ -143,14 +145,14 @@ class Requests:
                 else:
                     accepted += number in voters
             late = time.monotonic() > ends
-            awaited = todo.intersection(self._members.voting()) | self._greeted(todo)
+            awaited = todo.intersection(self._members.voting()) - self._silent | self._greeted(todo)
             if accepted >= needed and (late or not awaited):
                 break
             failed &= able
             if (late or failed == able) and _hopeless(len(failed), len(able), needed):
                 raise RunError(f"round {self._journal.public.round + 1}: too few ballots, {accepted} of {needed}; see above why")
             if late and not told:
-                self._tell(f"{accepted} of {needed} ballots after {self._rules.deadline:g} s: waiting for more clients")
+                self.tell(f"{accepted} of {needed} ballots after {self._rules.deadline:g} s: waiting for more clients")
                 told = True
             if late and not awaited:  # those who failed may have been mended
                 todo |= failed
@@ -160,11 +162,12 @@ class Requests:
         self._close(kind, todo)
 
     def _close(self, kind: str, unanswered: set[int]) -> None:
-        """Go on without those who have not answered."""
+        """Go on without those who have not answered. They are asked again in the next exchange, but not waited for."""
         for asked in self._post.asked.values():
             if asked.kind == kind and asked.number in unanswered:
                 self._missing.add(asked.number)
-                self._tell(f"{_what(kind)} of client {asked.number} did not come in time: left out", MISSING, asked.number)
+                self._silent.add(asked.number)
+                self.tell(f"{_what(kind)} of client {asked.number} did not come in time: left out", MISSING, asked.number)
 
     def _look(self) -> None:
         """See which nodes are there, and greet new ones."""
@@ -172,6 +175,7 @@ class Requests:
             return
         self._looked = time.monotonic()
         new = self._members.see(self._post.nodes())
+        self._silent.intersection_update(self._members.present())  # one that went away and comes back is waited for
         self._post.forget(self._forgotten)
         for node in new - {asked.node for asked in self._post.asked.values() if asked.kind == protocol.HELLO}:
             self._greet(node)
@@ -216,6 +220,8 @@ class Requests:
         round = self._journal.public.round
         for asked, said, failure in self._post.replies():
             wanted = (asked.kind, asked.round) == (kind, round)
+            if failure is None or failure.code in RAISED:  # the client's own words, not Flower's
+                self._silent.discard(asked.number)
             if failure is not None:
                 if self._failed(asked, failure, said.get("number")) and wanted and asked.kind != protocol.HELLO:
                     self._missing.add(asked.number)
@@ -241,7 +247,7 @@ class Requests:
         """Tell why there is no answer; whether asking again is pointless."""
         number = asked.number if asked.number >= 0 else self._members.number(asked.node, claimed)
         who = f"node {asked.node}" if number is None else f"client {number}"
-        self._tell(f"{_what(asked.kind)} of {who} failed: {failure.reason}", ERROR, number)
+        self.tell(f"{_what(asked.kind)} of {who} failed: {failure.reason}", ERROR, number)
         self._failures[asked.node] += 1
         hopeless = failure.code in RAISED or self._failures[asked.node] >= _TRIES
         if hopeless and asked.kind == protocol.HELLO:
@@ -265,7 +271,7 @@ class Requests:
         if len(self._reasons) >= clients:
             raise RunError(f"all clients failed: {reasons}")
         if reasons:
-            self._tell(f"all clients that are there failed ({reasons}): start them again when they are mended, or start others")
+            self.tell(f"all clients that are there failed ({reasons}): start them again when they are mended, or start others")
 
 
 def _valid(asked: Asked, said: Fields) -> bool:

@@ -27,6 +27,7 @@ from bifl.deploy.client_numbers import Numbers
 from bifl.deploy.declared_sizes import Declared
 from bifl.deploy.events import FAILED, FINISHED, Tell, say, writer
 from bifl.deploy.nodes import Nodes, Register
+from bifl.deploy.permits import words_for_clients
 from bifl.deploy.protocol import Terms
 from bifl.deploy.requests import Rules
 from bifl.engine import running
@@ -39,6 +40,7 @@ from bifl.runs.budget import ended_early
 from bifl.runs.folder import CONFIG, RunFolder, claim, folder_name, locked
 from bifl.runs.mailbox import Mailbox
 from bifl.runs.record import Record
+from bifl.secure.identities import ClientKeys
 
 RUN = "run"  # in the run's folder: its name, by which clients know it
 _GONE = 60  # seconds that a killed server may take
@@ -93,12 +95,12 @@ class Deployment(Rounds):
 
     def __init__(self, office: Office, world: World, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
         super().__init__(world.experiment, world, folder, mailbox)
-        self._office = office
+        self._office, self._signed = office, office.register.signed
 
     def _clients(self) -> Nodes:
         data, (grid, rules, run, register, tell) = self.world.data, self._office
         share = held_share(self.experiment, data)
-        form, words = data.form, shlex.join(self.experiment.words())
+        form, words = data.form, words_for_clients(self.experiment)
         terms = Terms(words, data.classes, form.shape, data.mean, data.std, share, form.kind)
         world = self.world._replace(public=self.public)
         return Nodes(grid, world, self.exchanges, self.world.public, self._steps, run, terms, rules, register, tell)
@@ -135,7 +137,7 @@ def open_folder(experiment: str, folder: str) -> tuple[RunFolder, World | None]:
 
 
 def run_rounds(
-    grid: Grid, run: RunFolder, given: Rules, numbers: Path | None = None, world: World | None = None
+    grid: Grid, run: RunFolder, given: Rules, numbers: Path | None = None, world: World | None = None, keys: Path | None = None
 ) -> Iterator[Record]:
     """The rounds of a folder that are not there yet, each written down; what happens besides goes to its events.
 
@@ -145,10 +147,12 @@ def run_rounds(
         given: when a round ends.
         numbers: a file that tells which client a node is; none believes the nodes.
         world: what the run's experiment stands for, if it was built before.
+        keys: the folder of the clients' public keys, by which what they sign is checked; none leaves that to the clients.
     """
     tell = writer(run.path)
     _wait_for_lock(run.path, tell)
-    office = Office(grid, given, run_name(run.path), Register(Declared(run.path), Numbers(numbers)), tell)
+    signed = ClientKeys(keys).signed if keys is not None and run.experiment.secure_sum else None
+    office = Office(grid, given, run_name(run.path), Register(Declared(run.path), Numbers(numbers), signed), tell)
     try:
         yield from running.run(run, world or serve(run.experiment), partial(Deployment, office))
     except BiflError as error:
@@ -192,8 +196,8 @@ def main(grid: Grid, context: Context) -> None:
     run, world = open_folder(str(config["experiment"]), str(config["folder"]))
     run.keep_messages = bool(config["keep-messages"])
     given = rules(run.experiment, int(config["min-clients"]), float(config["deadline"]), int(config["max-images"]))
-    numbers = str(config["numbers"])
-    for record in run_rounds(grid, run, given, Path(numbers) if numbers else None, world):
+    numbers, keys = (Path(str(config[name])) if config[name] else None for name in ("numbers", "keys"))
+    for record in run_rounds(grid, run, given, numbers, world, keys):
         score = f"{record.measure} {record.score:.2%}" if record.evaluated else "not evaluated"
         log.info("round %d: %s, %d ballots, %d refused", record.round, score, record.clients, record.refused)
     log.info("the run is in %s", run.path.resolve())

@@ -120,6 +120,7 @@ def _config(run: RunFolder, settings: Settings) -> dict[str, str | int | float |
         "deadline": settings.deadline,
         "max-images": settings.max_images,
         "numbers": str((run.path / FLOWER / NODES).resolve()),
+        "keys": settings.keys,
         "keep-messages": settings.keep_messages,
     }
 

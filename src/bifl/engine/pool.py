@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from bifl.core.exchange import Accumulator, Exchange
+from bifl.core.exchange import Abandoned, Accumulator, Exchange
 from bifl.core.state import Client, Public
 from bifl.data.datasets import save
 from bifl.data.shared import Drawn
@@ -101,6 +101,9 @@ class Pool(AbstractContextManager["Pool"]):
                     total.merge(found)
                     waiting.remove(ready)
         return total
+
+    def hold_again(self, error: Abandoned) -> None:
+        """Nothing: nobody here is at fault on purpose."""
 
     def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> Collection[int]:
         """Give a broadcast to all workers; all who should hear it are there."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from bifl import codec
 from bifl.core.exchange import Abandoned, Accumulator, Exchange, Letters, ballot_of, completing
 from bifl.core.message import Floats, Message
-from bifl.core.state import Public, Server
+from bifl.core.state import Public, Server, Signed
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import Step
 from bifl.engine.collecting import UploadCollector
@@ -21,6 +21,7 @@ from bifl.errors import RunError
 from bifl.exchanges import exchanges_of
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import World, judge, sampled
+from bifl.experiment.starting import refuse_nameless
 from bifl.export.model import Model
 from bifl.runs.mailbox import Mailbox
 from bifl.runs.record import Record, Traffic, flips, layer_flips, spread, sureness
@@ -40,6 +41,9 @@ class Clients(Protocol):
         Raises:
             NobodyVotes: those who were to upload are barred by now.
         """
+
+    def hold_again(self, error: Abandoned) -> None:
+        """A round was abandoned, and is held again without those by whose fault it was."""
 
     def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> Collection[int]:
         """Tell a broadcast, with which the public state is `after`; those of the hearers that are there."""
@@ -90,6 +94,7 @@ class Rounds:
         self.last: Record | None = None
         self.note_clients: Callable[[int, list[dict[str, Any]]], None] = lambda round, clients: None
         self._server = Server()
+        self._signed: Signed | None = None  # who has signed what, where the server has the clients' keys
         self._folder, self._mailbox = folder, mailbox
         self._trained: dict[int, int] = {}  # client → the last round in which it trained
         self._counted: frozenset[int] = frozenset()  # the clients whose ballots are in the last broadcast
@@ -97,6 +102,8 @@ class Rounds:
         self._working: Clients | None = None  # those who train, while they are there
         if folder is not None and (state := checkpoint.load_server(folder, self.public, self._completing)):
             self.public, self.last, self._trained, self._counted, self._server, self._steps = state
+        else:
+            refuse_nameless(experiment.start)
 
     def model(self) -> Model:
         """The global model as it stands."""
@@ -117,6 +124,7 @@ class Rounds:
                 if abandoned == _ATTEMPTS:
                     self._end(error)
                     raise
+                self._at_work().hold_again(error)
                 continue
             except BaseException as error:
                 self._end(error)
@@ -159,7 +167,7 @@ class Rounds:
     def _round(self, clients: Clients) -> Record:
         began, before = time.perf_counter(), self.public
         round, barred = before.round + 1, clients.barred()
-        server = self._server._replace(judge=judge(self.world, round))
+        server = self._server._replace(judge=judge(self.world, round), signed=self._signed)
         taking_part: Collection[int] = sampled(self.experiment, len(self.world.parts), round, barred, self.world.draw)
         hearers = self._hearers(round + 1, barred)  # the others are told when they wake up
         outcomes = []
@@ -175,7 +183,7 @@ class Rounds:
         record = record._replace(seconds=float(f"{time.perf_counter() - began:.3f}"))
         self.note_clients(round, _client_rows(main.collector.answers, evaluation, server.trust))
         trained = self._trained | dict.fromkeys(main.collector.trained, round)
-        server = server._replace(judge=None, talk=None)
+        server = server._replace(judge=None, talk=None, signed=None)
         self._complete(checkpoint.State(public, record, trained, main.collector.counted, server, clients.steps()))
         return record
 
@@ -201,7 +209,7 @@ class Rounds:
         """Carry one exchange out."""
         context = exchange.context(public)
         collector = UploadCollector(lambda sender, data: self._keep(exchange.name, sender, data), exchange.trains)
-        total = clients.collect(exchange, tasks, collector.note)
+        total = clients.collect(exchange.knowing(server), tasks, collector.note)
         if not total.clients and not exchange.trains:
             return Outcome(public, server, collector)  # everyone went away: what was public must do
         server, news = exchange.answer(total, public, server)

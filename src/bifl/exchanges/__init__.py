@@ -52,11 +52,12 @@ def _under_masks(
         ConfigError: the algorithm's uploads cannot be added up.
     """
     from bifl.exchanges.secure_sum import secured
-    from bifl.exchanges.summed import Summed, check_summable
+    from bifl.exchanges.summed import Summed, check_groups, check_summable
 
     public = first_public(experiment, network, experiment.clients)
     parts = {ballot.name: Summed(ballot, algorithm, ballot.opened, bounds.plausible_ballot, ballot.answer, 1)}
     check_summable(parts[ballot.name], public)
+    check_groups(parts[ballot.name], public, experiment.clients, 2 + experiment.colluders)
     if statistics is not None:
         pooled = statistics.pooled
         parts[statistics.name] = Summed(statistics, None, bounds.measured, bounds.plausible_statistics, pooled, 0)

@@ -97,6 +97,10 @@ class Ballot:
         """An algorithm's own `upload` tells, of a client that has trained a little."""
         return upload_form(self.algorithm, public)
 
+    def knowing(self, server: Server) -> Ballot:
+        """The same: every upload is checked by itself."""
+        return self
+
     def opened(self, upload: Message, public: Public) -> Message:
         """The upload within bounds, read as the algorithm reads it."""
         algorithm = self.algorithm.at(public.round + 1)

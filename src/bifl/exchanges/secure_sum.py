@@ -10,117 +10,31 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import numpy as np
-
 from bifl import codec
-from bifl.codec import Context, WireError
+from bifl.codec import Context
 from bifl.core.exchange import Abandoned, Exchange, Letters, Seat, Spoken
-from bifl.core.layout import Layout
-from bifl.core.message import NOTHING, Alphabet, Message
+from bifl.core.message import Message
 from bifl.core.state import Public, Server
-from bifl.errors import Refused
+from bifl.exchanges.secure_step import Step, said_in
 from bifl.exchanges.summed import Summed
 from bifl.secure import cards, threshold, unmasking
 from bifl.secure.integers import WIDEST, fields, packed, summands
 from bifl.secure.masks import Sum
-from bifl.secure.member import Circle, Member
 from bifl.secure.unmasking import Said
-
-BYTES = Alphabet("bytes", 256)
-_NO_MODEL = Layout((), (), (), ())
 
 
 @dataclass(frozen=True)
-class Step:
-    """What all exchanges of a secure sum have in common.
-
-    Attributes:
-        name: of the exchange.
-        sums: names of the round's sums.
-        voters: n, how many clients are drawn to take part in a round.
-        colluders: how many of them may be in league with the server.
-        ahead: 1 if it belongs to the round after the last complete one.
-    """
-
-    name: str
-    sums: tuple[str, ...]
-    voters: int
-    colluders: int
-    ahead: int
-    trains: bool = False
-    tells: bool = False
+class Keys(Step):
+    """Clients send signed keys; each gets all of them."""
 
     @property
     def quorum(self) -> int:
         """k."""
         return threshold(self.voters, self.colluders)
 
-    def circle(self, public: Public) -> Circle:
-        """Who may sum what."""
-        return Circle(public.round + self.ahead, self.sums, self.voters, self.quorum, 2 + self.colluders)
-
-    def member(self, seat: Seat, public: Public) -> Member:
-        """A client's part."""
-        if seat.identity is None:
-            raise Refused("a secure sum needs keys to sign with, and this client has none: start it with --key and --peers")
-        return Member(seat.notes, seat.identity, seat.client.number, seat.client.weight, self.circle(public))
-
-    def context(self, public: Public) -> Context:
-        """Nothing: there is no broadcast."""
-        return Context(_NO_MODEL, public.round + self.ahead)
-
-    def uploads_in(self, context: Context) -> Context | None:
-        """Bytes for any reader."""
-        return None
-
-    def plain(self, public: Public, round: int) -> Context:
-        """Nothing."""
-        return Context(_NO_MODEL, round)
-
-    def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
-        """Nobody."""
-        return ()
-
-    def spoken(self, data: bytes, seat: Seat, public: Public) -> Spoken:
-        """Bytes as a message."""
-        client = seat.client
-        message = Message(np.frombuffer(data, np.uint8), BYTES, NOTHING, NOTHING, client.number, client.weight)
-        return Spoken(message._replace(round=public.round + self.ahead), client)
-
-    def form(self, public: Public) -> Message:
-        """Bytes."""
-        return Message(np.zeros(0, np.uint8), BYTES, NOTHING)
-
-    def longest(self, public: Public) -> int:
-        """Bytes that an upload can have."""
-        return self.voters * max(self.circle(public).sealed, cards.REVEALED) + cards.said_size(len(self.sums))
-
-    def opened(self, upload: Message, public: Public) -> Message:
-        """The upload, if it is bytes of this round and not too many."""
-        if upload.round != public.round + self.ahead:
-            raise WireError(12, f"is of round {upload.round}, this is round {public.round + self.ahead}")
-        if upload.alphabet != BYTES or len(upload.real) or len(upload.scales):
-            raise WireError(6, "is no message of a secure sum")
-        if not 0 < len(upload.symbols) <= self.longest(public):
-            raise WireError(24, f"is {len(upload.symbols)} bytes long, where {self.longest(public)} are the most")
-        return upload
-
-    def total(self, public: Public) -> Said:
-        """What clients say."""
-        return Said()
-
-    def advance(self, public: Public, news: Message) -> Public:
-        """Nothing changes."""
-        return public
-
-    def repeat(self, public: Public) -> Message | None:
-        """Nothing."""
-        return None
-
-
-@dataclass(frozen=True)
-class Keys(Step):
-    """Clients send signed keys; each gets all of them."""
+    def fault(self, number: int, upload: Message, public: Public) -> str | None:
+        """A card must be signed by its client, and its keys must be some."""
+        return unmasking.card_fault(number, upload.weight, said_in(upload), self.circle(public), self.signed)
 
     def say(self, seat: Seat, public: Public, *, uploads: bool) -> Spoken:
         """Make keys."""
@@ -138,6 +52,13 @@ class Keys(Step):
 class Deal(Step):
     """Clients seal shares of their secrets for each other; the server passes them on."""
 
+    def fault(self, number: int, upload: Message, public: Public) -> str | None:
+        """What is sealed cannot be checked; there must be as much of it as there are clients."""
+        if self.talk is None:
+            return None
+        wanted = self.circle(public).dealt * (len(self.talk.roster) - 1)
+        return None if len(upload.symbols) == wanted else f"what it has dealt is {len(upload.symbols)} bytes long, not {wanted}"
+
     def say(self, seat: Seat, public: Public, *, uploads: bool) -> Spoken:
         """Check everyone's keys, and deal shares."""
         return self.spoken(self.member(seat, public).shares(seat.letter), seat, public)
@@ -153,6 +74,13 @@ class Masked(Step):
     """An exchange under masks; each who took part learns who is in the sum."""
 
     summed: Summed
+
+    def fault(self, number: int, upload: Message, public: Public) -> str | None:
+        """A masked upload tells nothing but its form."""
+        if self.talk is None:
+            return None
+        like, place = self.summed.like(public), self.summed.place(public)
+        return unmasking.masked_fault(self.talk, number, said_in(upload), like, place)
 
     def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
         """As without masks."""
@@ -201,6 +129,13 @@ class Agree(Step):
     sum: str
     summed: Summed
 
+    def fault(self, number: int, upload: Message, public: Public) -> str | None:
+        """The list must be signed by its client."""
+        if self.talk is None or self.signed is None:
+            return None
+        signed = self.signed(number, unmasking.to_sign(self.talk, self.sum), said_in(upload))
+        return None if signed else "it has not signed the list of those who are left"
+
     def say(self, seat: Seat, public: Public, *, uploads: bool) -> Spoken:
         """Sign."""
         return self.spoken(self.member(seat, public).agree(self.sum, seat.letter, self.summed.place(public)), seat, public)
@@ -217,6 +152,12 @@ class Reveal(Step):
     sum: str
     summed: Summed
     tells: bool = True
+
+    def fault(self, number: int, upload: Message, public: Public) -> str | None:
+        """What is revealed must be what was committed to and dealt."""
+        if self.talk is None:
+            return None
+        return unmasking.revealed_fault(self.talk, number, said_in(upload), self.circle(public), self.sum)
 
     def context(self, public: Public) -> Context:
         """As without masks."""

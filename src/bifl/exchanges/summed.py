@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -84,6 +85,30 @@ class Summed:
         return ConfigError(
             f"algorithm '{name}' cannot be used with secure_sum=true: it reads each upload with its sender's own scales, rotation "
             f"or choice of weights, so uploads cannot be added up unread: take {INSTEAD}"
+        )
+
+
+def check_groups(summed: Summed, public: Public, clients: int, together: int) -> None:
+    """Refuse an algorithm that deals the weights to groups of clients too small to hide in.
+
+    Args:
+        summed: the exchange.
+        public: the public state before the first round.
+        clients: how many there are, of whom `public.voters` are drawn in a round.
+        together: that must speak of the same weights.
+
+    Raises:
+        ConfigError: in one sentence.
+    """
+    place = summed.place(public)
+    if place(0) is None:
+        return
+    smallest = min(Counter(map(place, range(clients))).values()) * public.voters // clients
+    if smallest < together:
+        name = "" if summed.algorithm is None else summed.algorithm.at(1).name
+        raise ConfigError(
+            f"algorithm '{name}' deals the weights to groups of {smallest} clients here, and a secure sum with "
+            f"colluders={together - 2} is of {together} or more: raise algorithm.together, or lower colluders"
         )
 
 

@@ -99,8 +99,11 @@ def first_public(experiment: Experiment, network: Network, clients: int) -> Publ
 
 
 def _started(experiment: Experiment, data: Dataset, public: Public) -> Public:
-    """The public state before the first round, with the weights of the model that the experiment starts with, if any."""
-    if not experiment.start:
+    """The public state before the first round, with the weights of the model that the experiment starts with, if any.
+
+    Where only its digest is known the run has begun elsewhere, and its weights come from there.
+    """
+    if not experiment.start or experiment.start.startswith("@"):
         return public
     return warmed(
         experiment.start, public, experiment.build().at(1).forward, lambda forward: _network(experiment, data.classes, forward)

@@ -60,6 +60,16 @@ def digest_alone(text: str) -> str:
     return text and f"@{digest}"
 
 
+def refuse_nameless(start: str) -> None:
+    """Refuse to begin a run with a model of which only the digest is known: that is enough for one that goes on.
+
+    Raises:
+        ConfigError: it is so.
+    """
+    if start.startswith("@"):
+        raise ConfigError(f"start={start} names no file: give the path of the model")
+
+
 def warmed(start: str, public: Public, forward: Forward, make: Callable[[Forward], Network]) -> Public:
     """The public state before the first round with the weights of a model file.
 
@@ -100,8 +110,6 @@ def warmed(start: str, public: Public, forward: Forward, make: Callable[[Forward
 
 def _read(path: Path, digest: str, numbers: int) -> bytes:
     """A model file's bytes, if they are those that the digest is of."""
-    if not path.name:
-        raise ConfigError(f"start=@{digest} names no file: give the path of the model")
     try:
         if path.stat().st_size > 4 * numbers + _ROOM:
             raise ConfigError(f"start: '{path}' is larger than any model of this run's network")

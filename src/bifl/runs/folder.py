@@ -16,6 +16,7 @@ from bifl import __version__
 from bifl.errors import Busy, ConfigError, RunError
 from bifl.experiment import config_file
 from bifl.experiment.settings import Experiment
+from bifl.experiment.starting import digest_alone, refuse_nameless
 from bifl.files import append_line, sync_folder, write_atomic, writing
 from bifl.registry import short
 from bifl.runs.mailbox import Mailbox
@@ -70,6 +71,7 @@ class RunFolder:
     @classmethod
     def start(cls, path: Path, experiment: Experiment) -> RunFolder:
         """A new run in exactly this folder."""
+        refuse_nameless(experiment.start)
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
         with locked(path), writing(path):
@@ -105,6 +107,8 @@ class RunFolder:
                 if experiment.rounds < done:
                     raise ConfigError(f"rounds={experiment.rounds} is less than the {done} rounds that '{path}' has already")
                 write_atomic(path / CONFIG, _config(experiment))
+        if read_records(path):  # the checkpoint has everything: the model that it began with may be gone
+            experiment = experiment.changed({"start": digest_alone(experiment.start)})
         return cls(path, experiment)
 
     def records(self) -> list[Record]:

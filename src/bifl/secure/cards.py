@@ -17,6 +17,8 @@ SIGNATURE = 96  # bytes: r and s of ECDSA on P-384
 _WHO = struct.Struct("<II")  # number, weight
 _NUMBER = struct.Struct("<I")
 _HEAD = struct.Struct("<III")  # round, number, weight
+_SHARE = struct.Struct("<IIIBB")  # round, dealer, holder, which sum, which of its two secrets
+MARK = 16  # bytes by which a share is known
 REVEALED = 1 + SECRET  # whether there is a share, and the share
 
 
@@ -53,6 +55,11 @@ def body_size(sums: int) -> int:
     return PUBLIC + sums * (PUBLIC + DIGEST)
 
 
+def sums_of(body: bytes) -> int:
+    """How many sums a card is for."""
+    return (len(body) - PUBLIC) // (PUBLIC + DIGEST)
+
+
 def said_size(sums: int) -> int:
     """Bytes of a card as its owner sends it."""
     return body_size(sums) + SIGNATURE
@@ -61,6 +68,31 @@ def said_size(sums: int) -> int:
 def sealed_size(sums: int) -> int:
     """Bytes of a sealed letter with shares: two a sum."""
     return 2 * SECRET * sums + TAG
+
+
+def dealt_size(sums: int) -> int:
+    """Bytes that a client deals another: a sealed letter, and the marks of the shares in it."""
+    return sealed_size(sums) + 2 * MARK * sums
+
+
+class ShareOf(NamedTuple):
+    """Which share of which secret."""
+
+    round: int
+    dealer: int
+    holder: int
+    sum: int  # its place among the round's sums
+    own_mask: bool  # or of the masks' key
+
+    def mark(self, share: bytes) -> bytes:
+        """What everybody may know of a share: by it a wrong one is found, and nobody guesses 128 random bits."""
+        text = _SHARE.pack(self.round, self.dealer, self.holder, self.sum, self.own_mask)
+        return hashlib.sha256(b"bifl share 1 " + text + share).digest()[:MARK]
+
+    @property
+    def place(self) -> int:
+        """Where its mark is among those of one dealer for one holder."""
+        return MARK * (2 * self.sum + self.own_mask)
 
 
 def roster(cards: Sequence[Card]) -> bytes:

@@ -95,6 +95,30 @@ class NodeKeys:
         return number in self._peers and verified(self._peers[number], data, signature)
 
 
+class ClientKeys:
+    """The public keys of all clients, as the server has them: a folder with `client-N.pub` for each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[int, bytes] = {}
+
+    def signed(self, number: int, data: bytes, signature: bytes) -> bool:
+        """Whether a client has signed this. Keys may be added while a server runs."""
+        if number not in self._known:
+            try:
+                self._known[number] = _public_key((self._folder / f"client-{number}.pub").read_text())
+            except (OSError, ValueError, UnsupportedAlgorithm):
+                return False
+        return verified(self._known[number], data, signature)
+
+
+def _public_key(text: str) -> bytes:
+    key = serialization.load_ssh_public_key(text.encode())
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
+        raise ValueError("it is no key on P-384")
+    return _der(key)
+
+
 def _private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         data = path.read_bytes()
@@ -115,12 +139,10 @@ def read_peers(path: Path) -> Mapping[int, bytes]:
         found = {}
         for line in filter(None, path.read_text().splitlines()):
             number, _, text = line.partition(" ")
-            key = serialization.load_ssh_public_key(text.encode())
-            if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
-                raise ValueError(f"the key of client {number} is none on P-384")
+            key = _public_key(text)
             if not number.isascii() or not number.isdecimal() or int(number) in found:
                 raise ValueError(f"'{number[:20]}' is no number of a client, or there twice")
-            found[int(number)] = _der(key)
+            found[int(number)] = key
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"cannot read '{path}', the list of all clients' public keys: {error}") from error
     if len(set(found.values())) != len(found):

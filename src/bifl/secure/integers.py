@@ -126,12 +126,23 @@ def size(form: Sequence[Field]) -> int:
     return sum(-(-field.length * field.bits // 8) for field in form)
 
 
-def unpacked(data: bytes, form: Sequence[Field]) -> Parts:
-    """The residues; data has the right size.
+def check_packed(data: bytes, form: Sequence[Field]) -> None:
+    """Refuse what `packed` makes of no residues.
 
     Raises:
-        ValueError: the bytes are not what `packed` makes of any.
+        ValueError: in a few words.
     """
+    if len(data) != size(form):
+        raise ValueError(f"it is {len(data)} bytes long instead of {size(form)}")
+    end = 0
+    for field in form:
+        end += -(-field.length * field.bits // 8)
+        if field.length and data[end - 1] & ((1 << (-field.length * field.bits) % 8) - 1):
+            raise ValueError("the padding after its last number is not zero")
+
+
+def unpacked(data: bytes, form: Sequence[Field]) -> Parts:
+    """The residues of checked data."""
     parts, start = [], 0
     for field in form:
         pieces = [np.zeros(0, field.kind)]
@@ -151,8 +162,6 @@ def _pack(part: Residues, field: Field) -> bytes:
 
 def _unpack(data: bytes, count: int, field: Field) -> Residues:
     raw = np.unpackbits(np.frombuffer(data, np.uint8))
-    if raw[count * field.bits :].any():
-        raise ValueError("the padding after the last number is not zero")
     bits = np.zeros((count, 8 * field.kind.itemsize), np.uint8)
     bits[:, -field.bits :] = raw[: count * field.bits].reshape(count, field.bits)
     return np.packbits(bits, axis=1).view(field.kind.newbyteorder(">"))[:, 0].astype(field.kind)

@@ -19,7 +19,7 @@ from bifl.core.exchange import Identity
 from bifl.core.sums import LARGEST_WEIGHT
 from bifl.errors import Refused
 from bifl.secure import cards
-from bifl.secure.cards import Card
+from bifl.secure.cards import Card, ShareOf
 from bifl.secure.integers import Parts
 from bifl.secure.masks import Sum, add_own, add_pair, direction
 from bifl.secure.primitives import SECRET, agreed, commitment, public_key, seal, seed, split, unseal
@@ -41,17 +41,14 @@ class Circle(NamedTuple):
         """Bytes of a sealed letter with shares."""
         return cards.sealed_size(len(self.sums))
 
+    @property
+    def dealt(self) -> int:
+        """Bytes that a client deals another: the letter, and marks of the shares."""
+        return cards.dealt_size(len(self.sums))
 
-class Shares(NamedTuple):
-    """What a client holds of another: for every sum the shares of its key and of its own mask's seed."""
-
-    pairs: tuple[tuple[bytes, bytes], ...]
-
-    @classmethod
-    def read(cls, data: bytes) -> Shares:
-        """From the inside of a sealed letter."""
-        parts = [data[start : start + SECRET] for start in range(0, len(data), SECRET)]
-        return cls(tuple(zip(parts[::2], parts[1::2], strict=True)))
+    def shares(self, dealer: int, holder: int) -> list[ShareOf]:
+        """Those that one client deals another, in order."""
+        return [ShareOf(self.round, dealer, holder, sum, own) for sum in range(len(self.sums)) for own in (False, True)]
 
 
 class Member:
@@ -83,19 +80,22 @@ class Member:
         return card.body + self._identity.sign(self._number, card.text(round))
 
     def shares(self, letter: bytes) -> bytes:
-        """Given all cards: shares of this client's secrets, sealed for every other client in order."""
+        """Given all cards: shares of this client's secrets, sealed for every other client in order, and their marks."""
         state = self._state()
         if "roster" in state:
             self._same(state["roster"], letter, "keys")
             return bytes.fromhex(state["dealt"])
         roster = self._checked_roster(letter, state)
         place = {card.number: index for index, card in enumerate(roster)}
-        split_up = [[split(bytes.fromhex(secret), self._circle.least, len(roster)) for secret in pair] for pair in state["seeds"]]
+        secrets = [bytes.fromhex(secret) for pair in state["seeds"] for secret in pair]
+        split_up = [split(secret, self._circle.least, len(roster)) for secret in secrets]
         dealt = b""
         for card in roster:
             if card.number != self._number:
-                inside = b"".join(part[place[card.number]] for pair in split_up for part in pair)
-                dealt += seal(self._channel(state, card, self._number, card.number), inside, b"")
+                shares = [parts[place[card.number]] for parts in split_up]
+                known = zip(self._circle.shares(self._number, card.number), shares, strict=True)
+                dealt += seal(self._channel(state, card, self._number, card.number), b"".join(shares), b"")
+                dealt += b"".join(which.mark(share) for which, share in known)
         self._write(state | {"roster": letter.hex(), "dealt": dealt.hex()})
         return dealt
 
@@ -105,7 +105,7 @@ class Member:
         if "partners" in state:
             self._same(state["partners"], letter, "shares")
             return
-        found = cards.read_addressed(letter, self._circle.sealed, self._circle.most, "shares")
+        found = self._letters(letter)
         if self._number in found or not found.keys() <= {card.number for card in self._roster(state)}:
             raise Refused("the server passes shares on from clients that are not on its list of keys")
         self._enough([self._number, *found], "have dealt shares")
@@ -176,8 +176,8 @@ class Member:
         told = bytes.fromhex(state["seeds"][index][1])
         for number in self._partners(state):
             if number != self._number:
-                share = held[number].pairs[index][number in survivors] if number in held else None
-                told += bytes(cards.REVEALED) if share is None else b"\1" + share
+                shares = held.get(number)
+                told += b"\1" + shares[2 * index + (number in survivors)] if shares else bytes(cards.REVEALED)
         return told
 
     # ---- what it is made of ------------------------------------------------------------------------------------------
@@ -210,16 +210,22 @@ class Member:
         except ValueError as error:
             raise Refused(f"a key of client {card.number} is none") from error
 
-    def _held(self, state: dict[str, Any]) -> dict[int, Shares]:
-        """The shares that others have dealt this client; a letter that cannot be opened is as good as none."""
-        letters = cards.read_addressed(bytes.fromhex(state["partners"]), self._circle.sealed, self._circle.most, "shares")
+    def _held(self, state: dict[str, Any]) -> dict[int, list[bytes]]:
+        """The shares that others have dealt this client. A letter that cannot be opened, or has other marks, is as good as none."""
         known = {card.number: card for card in self._roster(state)}
         found = {}
-        for number, sealed in letters.items():
-            inside = unseal(self._channel(state, known[number], number, self._number), sealed, b"")
-            if inside is not None:
-                found[number] = Shares.read(inside)
+        for number, row in self._letters(bytes.fromhex(state["partners"])).items():
+            key = self._channel(state, known[number], number, self._number)
+            inside = unseal(key, row[: self._circle.sealed], b"") or b""
+            shares = [inside[start : start + SECRET] for start in range(0, len(inside), SECRET)]
+            marks = zip(self._circle.shares(number, self._number), shares, strict=False)
+            if b"".join(which.mark(share) for which, share in marks) == row[self._circle.sealed :]:
+                found[number] = shares
         return found
+
+    def _letters(self, letter: bytes) -> dict[int, bytes]:
+        """What others have dealt this client, by dealer."""
+        return cards.read_addressed(letter, self._circle.dealt, self._circle.most, "shares")
 
     def _survivors_text(self, state: dict[str, Any], sum: str, survivors: Sequence[int]) -> bytes:
         digest = cards.transcript(bytes.fromhex(state["roster"]), self._partners(state))
@@ -229,8 +235,7 @@ class Member:
         return cards.read_roster(bytes.fromhex(state["roster"]), len(self._circle.sums), self._circle.most)
 
     def _partners(self, state: dict[str, Any]) -> list[int]:
-        letters = cards.read_addressed(bytes.fromhex(state["partners"]), self._circle.sealed, self._circle.most, "shares")
-        return sorted([self._number, *letters])
+        return sorted([self._number, *self._letters(bytes.fromhex(state["partners"]))])
 
     def _enough(self, numbers: Sequence[int], what: str) -> None:
         if len(numbers) < self._circle.least:

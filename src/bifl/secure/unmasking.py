@@ -11,10 +11,11 @@ import numpy as np
 
 from bifl.core.exchange import Abandoned, Letters
 from bifl.core.message import Message
+from bifl.core.state import Signed
 from bifl.core.sums import Total
 from bifl.secure import cards, primitives
-from bifl.secure.cards import Card
-from bifl.secure.integers import Fields, Group, Parts, fields, size, total_of, unpacked
+from bifl.secure.cards import Card, ShareOf
+from bifl.secure.integers import Fields, Group, Parts, check_packed, fields, total_of, unpacked
 from bifl.secure.masks import Sum, add_own, add_pair, direction
 from bifl.secure.member import Circle
 
@@ -27,12 +28,35 @@ class Talk(NamedTuple):
 
     roster: tuple[Card, ...]
     partners: tuple[int, ...] = ()  # clients that have dealt shares
+    dealt: Mapping[int, bytes] = {}  # what each of them has, for every other client on the roster
     masked: Said | None = None  # of the sum under way
     survivors: tuple[int, ...] = ()  # whose summands are in it
 
     def card(self, number: int) -> Card:
         """A client's."""
         return next(card for card in self.roster if card.number == number)
+
+    def row(self, dealer: int, holder: int) -> bytes:
+        """What one client has dealt another: a sealed letter, and the marks of the shares in it."""
+        dealt, numbers = self.dealt[dealer], [card.number for card in self.roster]
+        size = len(dealt) // (len(numbers) - 1)
+        place = numbers.index(holder) - (holder > dealer)
+        return dealt[size * place : size * (place + 1)]
+
+    def mark(self, which: ShareOf) -> bytes:
+        """By which a share is known, as its dealer has told."""
+        marks = self.row(which.dealer, which.holder)[cards.sealed_size(self.sums) :]
+        return marks[which.place : which.place + cards.MARK]
+
+    @property
+    def sums(self) -> int:
+        """How many sums the round has."""
+        return cards.sums_of(self.roster[0].body)
+
+    @property
+    def digest(self) -> bytes:
+        """Of who takes part, as clients compute it."""
+        return cards.transcript(cards.roster(self.roster), self.partners)
 
     @property
     def unit(self) -> int:
@@ -88,58 +112,60 @@ def roster(said: Said, circle: Circle) -> tuple[Talk, Letters]:
     return talk, dict.fromkeys(said.uploads, cards.roster(talk.roster))
 
 
+def card_fault(number: int, weight: int, data: bytes, circle: Circle, signed: Signed | None) -> str | None:
+    """Why a card would be refused by the other clients; None if nothing is found. Who signs what is known to some servers only."""
+    end = cards.body_size(len(circle.sums))
+    if len(data) != cards.said_size(len(circle.sums)):
+        return f"its keys are {len(data)} bytes long, not {cards.said_size(len(circle.sums))}"
+    card = Card(number, weight, data[:end], data[end:])
+    if signed is not None and not signed(number, card.text(circle.round), card.signature):
+        return "its keys are not signed by its node key"
+    keys = [card.channel, *(card.mask_key(sum) for sum in range(len(circle.sums)))]
+    return None if all(map(primitives.is_key, keys)) else "one of its keys is none"
+
+
 def passed_on(talk: Talk, said: Mapping[int, bytes], circle: Circle) -> tuple[Talk, Letters]:
-    """Sealed letters to those whom they are for."""
+    """Sealed letters and marks to those whom they are for."""
     numbers = [card.number for card in talk.roster]
-    step = circle.sealed
-    partners = [number for number in numbers if len(said.get(number, b"")) == step * (len(numbers) - 1)]
+    partners = [number for number in numbers if len(said.get(number, b"")) == circle.dealt * (len(numbers) - 1)]
     enough(circle, partners, "have dealt shares")
-
-    def sealed(sender: int, receiver: int) -> bytes:
-        at = [number for number in numbers if number != sender].index(receiver)
-        return said[sender][step * at : step * (at + 1)]
-
-    letters = {
-        receiver: cards.addressed((sender, sealed(sender, receiver)) for sender in partners if sender != receiver)
+    talk = talk._replace(partners=tuple(partners), dealt={number: said[number] for number in partners})
+    return talk, {
+        receiver: cards.addressed((sender, talk.row(sender, receiver)) for sender in partners if sender != receiver)
         for receiver in partners
     }
-    return talk._replace(partners=tuple(partners)), letters
 
 
 def survivors(talk: Talk, masked: Said, like: Like, circle: Circle, place: Place) -> tuple[Talk, Letters]:
     """Whose summands are there, and of the right form; told to each of them."""
-    fitting = [number for number in talk.partners if number in masked.uploads and _fits(talk, masked, number, like, place)]
-    there = Counter(map(place, fitting))
-    left = [number for number in fitting if there[place(number)] >= circle.together]
+    there = [number for number in talk.partners if number in masked.uploads]
+    fitting = [number for number in there if masked_fault(talk, number, masked.uploads[number], like, place) is None]
+    speaking = Counter(map(place, fitting))
+    left = [number for number in fitting if speaking[place(number)] >= circle.together]
     enough(circle, left, "have sent what can be added up")
     letter = cards.addressed((number, b"") for number in left)
     return talk._replace(masked=masked, survivors=tuple(left)), dict.fromkeys(left, letter)
 
 
-def _fits(talk: Talk, masked: Said, number: int, like: Like, place: Place) -> bool:
+def masked_fault(talk: Talk, number: int, data: bytes, like: Like, place: Place) -> str | None:
+    """Why a masked upload cannot be added up; None if it can."""
+    form = talk.form(like, number, place)
     try:
-        _parts(talk, masked, number, like, place)
-    except ValueError:
-        return False
-    return True
+        check_packed(data, (*form.symbols, *form.numbers))
+    except ValueError as error:
+        return f"its masked upload cannot be added up: {error}"
+    return None
 
 
-def _parts(talk: Talk, masked: Said, number: int, like: Like, place: Place) -> tuple[Parts, Parts]:
-    """A masked upload as residues.
-
-    Raises:
-        ValueError: it has another form.
-    """
-    form, data = talk.form(like, number, place), masked.uploads[number]
-    if len(data) != upload_size(form):
-        raise ValueError(f"{len(data)} bytes instead of {upload_size(form)}")
-    parts = unpacked(data, (*form.symbols, *form.numbers))
+def _parts(talk: Talk, masked: Said, number: int, form: Fields) -> tuple[Parts, Parts]:
+    """A masked upload as residues."""
+    parts = unpacked(masked.uploads[number], (*form.symbols, *form.numbers))
     return parts[: len(form.symbols)], parts[len(form.symbols) :]
 
 
-def upload_size(form: Fields) -> int:
-    """Bytes of a masked upload."""
-    return size((*form.symbols, *form.numbers))
+def to_sign(talk: Talk, sum: str) -> bytes:
+    """What the survivors sign."""
+    return cards.survivors_text(talk.digest, sum, talk.survivors)
 
 
 def agreement(talk: Talk, said: Mapping[int, bytes], circle: Circle) -> Letters:
@@ -157,14 +183,14 @@ def unmasked(talk: Talk, said: Mapping[int, bytes], like: Like, circle: Circle, 
     """
     assert talk.masked is not None
     index = circle.sums.index(name)
-    said = {number: data for number, data in said.items() if len(data) == _revealed_size(talk)}
+    said = {number: data for number, data in said.items() if revealed_fault(talk, number, data, circle, name) is None}
     enough(circle, list(said), "have revealed their shares")
     groups: dict[Hashable, Parts] = {}
     numbers: Parts = []
     keys = {number: _seed(talk, said, number, index, circle) for number in talk.partners}
     for number in talk.survivors:
-        parts = _parts(talk, talk.masked, number, like, place)
         form = talk.form(like, number, place)
+        parts = _parts(talk, talk.masked, number, form)
         add_own(parts, keys[number], Sum(name, form), -1)
         for lost in set(talk.partners).difference(talk.survivors):
             peers, sign = place(lost) == place(number), -direction(number, lost)
@@ -179,8 +205,25 @@ def _added(one: Parts, other: Parts, form: Sequence[Any]) -> Parts:
     return [field.wrapped(first + second) for field, first, second in zip(form, one, other, strict=True)]
 
 
-def _revealed_size(talk: Talk) -> int:
-    return primitives.SECRET + cards.REVEALED * (len(talk.partners) - 1)
+def revealed_fault(talk: Talk, number: int, data: bytes, circle: Circle, name: str) -> str | None:
+    """Why what a client reveals is not believed; None if all of it is what was committed to and dealt."""
+    index = circle.sums.index(name)
+    if number not in talk.survivors or len(data) != primitives.SECRET + cards.REVEALED * (len(talk.partners) - 1):
+        return f"what it reveals is {len(data)} bytes long, or it was not asked"
+    if primitives.commitment(data[: primitives.SECRET]) != talk.card(number).commitment(index):
+        return "it has revealed another seed of its own mask than it committed to"
+    for dealer, share in _revealed(talk, number, data).items():
+        which = ShareOf(circle.round, dealer, number, index, dealer in talk.survivors)
+        if share is not None and which.mark(share) != talk.mark(which):
+            return f"it has revealed another share of client {dealer}'s secret than it was dealt"
+    return None
+
+
+def _revealed(talk: Talk, number: int, data: bytes) -> dict[int, bytes | None]:
+    """The shares that a client reveals, by dealer; None where it says that it holds none."""
+    dealers = [one for one in talk.partners if one != number]
+    rows = (data[start : start + cards.REVEALED] for start in range(primitives.SECRET, len(data), cards.REVEALED))
+    return {dealer: row[1:] if row[0] else None for dealer, row in zip(dealers, rows, strict=True)}
 
 
 def _counted(talk: Talk, groups: Mapping[Hashable, Parts], numbers: Parts, like: Like, place: Place, count: int) -> Total:
@@ -203,30 +246,24 @@ def _counted(talk: Talk, groups: Mapping[Hashable, Parts], numbers: Parts, like:
 
 
 def _seed(talk: Talk, said: Mapping[int, bytes], number: int, index: int, circle: Circle) -> bytes:
-    """The seed of a survivor's own mask, or of a lost one's key: as its owner says, or of the shares that others hold."""
+    """The seed of a survivor's own mask, or of a lost one's key: as its owner says, or of the shares that others hold.
+
+    All that is in `said` was checked: a secret that does not fit its card was dealt so.
+    """
     alive, card = number in talk.survivors, talk.card(number)
-
-    def right(secret: bytes) -> bool:
-        if alive:
-            return primitives.commitment(secret) == card.commitment(index)
-        return primitives.public_key(secret) == card.mask_key(index)
-
-    if alive and number in said and right(said[number][: primitives.SECRET]):
+    if alive and number in said:
         return said[number][: primitives.SECRET]
     indices = {one.number: place + 1 for place, one in enumerate(talk.roster)}
-    shares = {}
-    for holder, data in sorted(said.items()):
-        if holder != number:
-            at = [one for one in talk.partners if one != holder].index(number)
-            row = data[primitives.SECRET :][cards.REVEALED * at : cards.REVEALED * (at + 1)]
-            if row[0]:
-                shares[indices[holder]] = row[1:]
-    enough(circle, list(shares), f"hold a share of client {number}'s secret")
-    order = sorted(shares)
-    for start in range(len(order) - circle.least + 1):  # a liar's share spoils those that it is in
-        secret = primitives.combine({one: shares[one] for one in order[start : start + circle.least]})
-        if right(secret):
+    held = {indices[holder]: _revealed(talk, holder, data)[number] for holder, data in sorted(said.items()) if holder != number}
+    shares = {place: share for place, share in held.items() if share is not None}
+    why = f"{len(shares)} clients hold one that can be used, and {circle.least} are needed"
+    if len(shares) >= circle.least:
+        secret, why = (
+            primitives.combine(dict(list(shares.items())[: circle.least])),
+            "they are not of the secret that its card is about",
+        )
+        told = primitives.commitment(secret) if alive else primitives.public_key(secret)
+        if told == (card.commitment(index) if alive else card.mask_key(index)):
             return secret
-    raise Abandoned(
-        f"round {circle.round}: what clients have revealed of client {number} is not what was shared: nothing was counted"
-    )
+    gone = "does not reveal its mask" if alive else "was lost"
+    raise Abandoned(f"round {circle.round}: client {number} {gone}, and of the shares that it has dealt {why}", {number})

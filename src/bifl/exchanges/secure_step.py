@@ -1,0 +1,129 @@
+"""What all exchanges of a secure sum have in common (`bifl.exchanges.secure_sum`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bifl.codec import Context, WireError
+from bifl.core.exchange import Seat, Spoken
+from bifl.core.layout import Layout
+from bifl.core.message import NOTHING, Alphabet, Message
+from bifl.core.state import Public, Server, Signed
+from bifl.errors import Refused
+from bifl.secure import cards, threshold
+from bifl.secure.member import Circle, Member
+from bifl.secure.unmasking import Said, Talk
+
+BYTES = Alphabet("bytes", 256)
+_NO_MODEL = Layout((), (), (), ())
+
+
+def said_in(upload: Message) -> bytes:
+    """The bytes of a message."""
+    return upload.symbols.astype(np.uint8).tobytes()
+
+
+@dataclass(frozen=True)
+class Step:
+    """What all exchanges of a secure sum have in common.
+
+    Attributes:
+        name: of the exchange.
+        sums: names of the round's sums.
+        voters: n, how many clients are drawn to take part in a round.
+        colluders: how many of them may be in league with the server.
+        ahead: 1 if it belongs to the round after the last complete one.
+        talk: what the server knows of the round so far; only the server checks uploads by it.
+        signed: knows what clients have signed.
+    """
+
+    name: str
+    sums: tuple[str, ...]
+    voters: int
+    colluders: int
+    ahead: int
+    trains: bool = False
+    tells: bool = False
+    talk: Talk | None = None
+    signed: Signed | None = None
+
+    @property
+    def quorum(self) -> int:
+        """None: nobody can join a round under way, so that waiting longer than the deadline is of no use."""
+        return 0
+
+    def circle(self, public: Public) -> Circle:
+        """Who may sum what."""
+        least = threshold(self.voters, self.colluders)
+        return Circle(public.round + self.ahead, self.sums, self.voters, least, 2 + self.colluders)
+
+    def knowing(self, server: Server) -> Step:
+        """The same for a server that checks uploads."""
+        return replace(self, talk=server.talk, signed=server.signed)
+
+    def fault(self, number: int, upload: Message, public: Public) -> str | None:
+        """Why an upload is not believed, by what is known of the round so far; None where nothing is found."""
+        return None
+
+    def member(self, seat: Seat, public: Public) -> Member:
+        """A client's part."""
+        if seat.identity is None:
+            raise Refused("a secure sum needs keys to sign with, and this client has none: start it with --key and --peers")
+        return Member(seat.notes, seat.identity, seat.client.number, seat.client.weight, self.circle(public))
+
+    def context(self, public: Public) -> Context:
+        """Nothing: there is no broadcast."""
+        return Context(_NO_MODEL, public.round + self.ahead)
+
+    def uploads_in(self, context: Context) -> Context | None:
+        """Bytes for any reader."""
+        return None
+
+    def plain(self, public: Public, round: int) -> Context:
+        """Nothing."""
+        return Context(_NO_MODEL, round)
+
+    def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
+        """Nobody."""
+        return ()
+
+    def spoken(self, data: bytes, seat: Seat, public: Public) -> Spoken:
+        """Bytes as a message."""
+        client = seat.client
+        message = Message(np.frombuffer(data, np.uint8), BYTES, NOTHING, NOTHING, client.number, client.weight)
+        return Spoken(message._replace(round=public.round + self.ahead), client)
+
+    def form(self, public: Public) -> Message:
+        """Bytes."""
+        return Message(np.zeros(0, np.uint8), BYTES, NOTHING)
+
+    def longest(self, public: Public) -> int:
+        """Bytes that an upload can have."""
+        return self.voters * max(self.circle(public).dealt, cards.REVEALED) + cards.said_size(len(self.sums))
+
+    def opened(self, upload: Message, public: Public) -> Message:
+        """The upload, if it is bytes of this round and not too many."""
+        if upload.round != public.round + self.ahead:
+            raise WireError(12, f"is of round {upload.round}, this is round {public.round + self.ahead}")
+        if upload.alphabet != BYTES or len(upload.real) or len(upload.scales):
+            raise WireError(6, "is no message of a secure sum")
+        if not 0 < len(upload.symbols) <= self.longest(public):
+            raise WireError(24, f"is {len(upload.symbols)} bytes long, where {self.longest(public)} are the most")
+        if problem := self.fault(upload.sender or 0, upload, public):
+            raise Refused(problem)
+        return upload
+
+    def total(self, public: Public) -> Said:
+        """What clients say."""
+        return Said()
+
+    def advance(self, public: Public, news: Message) -> Public:
+        """Nothing changes."""
+        return public
+
+    def repeat(self, public: Public) -> Message | None:
+        """Nothing."""
+        return None
