@@ -7,36 +7,33 @@ Choice(name='biml', parameters={'alpha': 1.5})
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import bifl.algorithms  # noqa: F401  (registers the algorithms)
 from bifl.attacks import attack, attacked, liars
-from bifl.codec.reals import EXACT, SHORT
 from bifl.core.algorithm import Algorithms, register
 from bifl.data.datasets import dataset
 from bifl.data.partitions import partition
 from bifl.errors import ConfigError
 from bifl.experiment.choices import Choice, Unloaded, chosen, typed
 from bifl.experiment.presets import PRESETS
+from bifl.experiment.ranges import PRECISIONS, check_secure_sum, check_training, check_values, text_of
 from bifl.experiment.starting import marked
 from bifl.experiment.words import pairs, preset_of
 from bifl.nn.models import model
-from bifl.nn.optimizers import checked, optimizer
-from bifl.nn.scores import SCORES
+from bifl.nn.optimizers import optimizer
 from bifl.privacy import Crowd, check_private, privacy, private, secret_dice
 from bifl.privacy.dice import Dice
 from bifl.processes import cores
 from bifl.registry import Registry, nearest, short
 from bifl.robust import protected, robust
 from bifl.tasks import task
-from bifl.training.augmenting import SIGNATURE, augment
-from bifl.training.rates import rate_of, schedule
+from bifl.training.augmenting import augment
+from bifl.training.rates import schedule
 
-__all__ = ["Choice", "Experiment", "Given", "of_words", "pairs", "preset_of"]
+__all__ = ["PRECISIONS", "Choice", "Experiment", "Given", "of_words", "pairs", "preset_of"]
 
 Given = Choice | str | Mapping[str, Any]
 REGISTRIES: dict[str, Registry[Any]] = {
@@ -44,16 +41,6 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "optimizer": optimizer, "schedule": schedule, "augment": augment,
     "robust": robust, "attack": attack, "privacy": privacy,
 }  # fmt: skip
-RANGES = {  # the upper ends keep a config from asking for any amount of memory
-    "rounds": (1, 10**9), "clients": (1, 10**6), "seed": (0, 2**63 - 1),
-    "batch": (2, 10**9), "local_epochs": (1, 10**9), "local_steps": (0, 10**9), "workers": (0, 4096), "colluders": (0, 10**6),
-    "evaluate_every": (1, 10**9),
-}  # fmt: skip
-IDLE = ("train", "sleep")
-BATCHNORM = ("recalibrate", "average")
-DEVICES = ("auto", "cpu", "cuda")
-WIRES = ("context", "packed")
-PRECISIONS = {"short": SHORT, "float32": EXACT}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,68 +142,15 @@ class Experiment:
             if item.name not in REGISTRIES:
                 object.__setattr__(self, item.name, typed(item.name, getattr(self, item.name), item.default))
         object.__setattr__(self, "start", marked(self.start))
-        self._check()
-        self._check_training()
-        self._check_secure_sum()
-
-    def _check(self) -> None:
-        for name, (least, most) in RANGES.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be {least} or more, not {getattr(self, name)}")
-            if getattr(self, name) > most:
-                raise ConfigError(f"{name} must be at most {most:,}, not {getattr(self, name):.3g}")
-        if not 0 < self.participation <= 1:
-            raise ConfigError(f"participation must be greater than 0 and at most 1, not {self.participation}")
-        if not 0 <= self.holdout < 1:
-            raise ConfigError(f"holdout must be a share of each client's images, at least 0 and below 1, not {self.holdout}")
-        choices = {"idle": IDLE, "batchnorm": BATCHNORM, "scores": SCORES, "wire": WIRES, "reals": PRECISIONS, "device": DEVICES}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not '{getattr(self, name)}'")
+        check_values(self)
         if not any(isinstance(choice, Unloaded) for choice in (self.algorithm, self.robust, self.attack, self.privacy)):
             self.build()  # an algorithm refuses its parameters here, before anything was loaded
         if not isinstance(self.task, Unloaded):
             task.make(self.task.name, self.task.parameters)
-
-    def _check_training(self) -> None:
-        if not self.lr or not all(0 < rate < math.inf for rate in self.lr):
-            raise ConfigError(f"lr must be one or more positive numbers, not {_text(self.lr)}")
-        if len(self.lr) not in (1, len(self.lr_steps) + 1):
-            raise ConfigError(
-                f"lr has {len(self.lr)} values for {len(self.lr_steps)} lr_steps: give one, or one more than lr_steps"
-            )
-        if list(self.lr_steps) != sorted(set(self.lr_steps)) or min(self.lr_steps, default=1) < 1:
-            raise ConfigError(f"lr_steps must be rising round numbers, not {_text(self.lr_steps)}")
-        if self.local_steps and self.local_epochs != 1:
-            raise ConfigError(f"local_steps={self.local_steps} and local_epochs={self.local_epochs} are both given: one is enough")
-        for name, value in {"proximal": self.proximal, "clip": self.clip}.items():
-            if not 0 <= value < math.inf:
-                raise ConfigError(f"{name} must be 0 or more, not {value}")
         how = {kind: getattr(self, kind) for kind in ("optimizer", "schedule", "augment")}
         made = {kind: REGISTRIES[kind].make(*_parts(own)) for kind, own in how.items() if not isinstance(own, Unloaded)}
-        if "optimizer" in made:
-            checked(self.optimizer.name, made["optimizer"])
-        if "schedule" in made:
-            rate_of(self.schedule.name, made["schedule"], 1, self.lr, self.lr_steps)
-        if "augment" in made and not callable(made["augment"]):
-            raise ConfigError(f"augment '{self.augment.name}' must return {SIGNATURE}, not a {type(made['augment']).__name__}")
-
-    def _check_secure_sum(self) -> None:
-        if not self.secure_sum:
-            return
-        if self.attack.name != "none":
-            raise ConfigError(
-                "secure_sum=true does not go with attack=: clients bound their own uploads here, as no real liar would"
-            )
-        for module in ("cryptography", "Crypto"):
-            if find_spec(module) is None:
-                raise ConfigError("secure_sum=true needs cryptography and pycryptodome: pip install 'bifl[secure]'")
-        voters = math.ceil(self.participation * self.clients - 1e-9)
-        if voters < 2 + self.colluders:
-            raise ConfigError(
-                f"secure_sum=true with colluders={self.colluders} needs {2 + self.colluders} clients a round or more, so that each "
-                f"has somebody to hide among: clients={self.clients} with participation={self.participation:g} gives {voters}"
-            )
+        check_training(self, made)
+        check_secure_sum(self)
 
     @classmethod
     def of(cls, preset: str | None = None, overrides: Iterable[str] = (), **settings: Any) -> Experiment:
@@ -290,7 +224,7 @@ class Experiment:
 
     def words(self) -> list[str]:
         """The same as `key=value` texts: `Experiment.of(None, words)` is this one again."""
-        return [f"{key}={_text(value) if isinstance(value, tuple) else value}" for key, value in self.flat().items()]
+        return [f"{key}={text_of(value) if isinstance(value, tuple) else value}" for key, value in self.flat().items()]
 
     def python_files(self) -> list[str]:
         """The users' Python files that its choices come from."""
@@ -306,7 +240,3 @@ def of_words(words: Iterable[str]) -> Experiment:
 
 def _parts(choice: Choice) -> tuple[str, Mapping[str, Any]]:
     return choice.name, choice.parameters
-
-
-def _text(values: Iterable[object]) -> str:
-    return ",".join(map(str, values))
