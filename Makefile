@@ -6,7 +6,8 @@
 PYTHON ?= python3
 BIN = .venv/bin
 JOBS ?= 2
-PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile
+# files in the order of their names: the last ones are short, so that no process waits long for the other
+PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 READY = .venv/.ready
 
 .PHONY: ready run test processors old avx2 bench clean

@@ -146,17 +146,17 @@ def test_every_study_has_its_own_rounds_in_the_report(tmp_path: Path) -> None:
 
 
 def test_reproduce_runs_keeps_and_shows(tmp_path: Path, here: Run) -> None:
-    command = ["reproduce", "unbalanced", "--quick", "rounds=1"]
+    command = ["reproduce", "pictures", "--quick", "rounds=1"]
     first = here(*command, cwd=tmp_path)
-    assert "4 runs, 0 known already; 4 to run, 4 rounds: about" in first.stdout
-    assert "BiFL-BiML" in first.stdout
+    assert "1 run, 0 known already; 1 to run, 1 round: about" in first.stdout
+    assert "FA" in first.stdout
     again = here(*command, cwd=tmp_path)
-    assert "4 runs, all known already" in again.stdout
-    more = here("reproduce", "unbalanced", "--quick", "rounds=2", cwd=tmp_path)
-    assert "4 to run, 4 rounds" in more.stdout, "the first round of each is not run again"
+    assert "1 run, all known already" in again.stdout
+    more = here("reproduce", "pictures", "--quick", "rounds=2", cwd=tmp_path)
+    assert "1 to run, 1 round" in more.stdout, "the first round is not run again"
     assert "start anew" not in more.stdout
     made = {path.name for path in (tmp_path / "runs" / "quick").iterdir()}
-    pages = {f"unbalanced-mnist5k-{n}-rounds.{kind}" for n in (1, 2) for kind in ("md", "png")}
+    pages = {f"pictures-mnist5k-{n}-rounds{kind}" for n in (1, 2) for kind in (".md", ".png", "-bits.png")}
     assert made == {"cells", "work", "report.html"} | pages
 
 

@@ -45,7 +45,7 @@ def simulated(experiment: Experiment) -> tuple[Simulation, list[Record]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_simulator_and_loop_say_the_same_bytes(case: str) -> None:
-    experiment = Experiment(clients=20, rounds=3, workers=1, **CASES[case])
+    experiment = Experiment(clients=8, rounds=3, workers=1, **CASES[case])
     simulation, records = simulated(experiment)
     *_, (_, public) = loop(experiment)
     assert simulation.public.weights.tobytes() == public.weights.tobytes()
