@@ -11,13 +11,14 @@ from contextlib import AbstractContextManager, ExitStack
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bifl.core.exchange import Abandoned, Accumulator, Exchange
 from bifl.core.state import Client, Public
 from bifl.data.datasets import save
 from bifl.data.shared import Drawn
 from bifl.engine.catch_up import Step
+from bifl.engine.dealing import Dealer
 from bifl.engine.ledger import Ledger
 from bifl.engine.turns import Answer, Evaluation, Score, Task, Troubles
 from bifl.engine.worker import Job, Worker
@@ -50,6 +51,8 @@ class Pool(AbstractContextManager["Pool"]):
     ) -> None:  # fmt: skip
         self._world, self._checkpoint, self._trained, self._keep_messages = world, checkpoint, trained, keep_messages
         self._count = min(world.experiment.processes(), len(world.parts))
+        fixed = bool(world.algorithm.keeps) or world.experiment.secure_sum  # which has notes of its own
+        self._dealer = Dealer(world.parts, self._count, fixed)
         self._stack = ExitStack()
         self._local: Worker | None = None
         self._workers: list[Connection] = []
@@ -73,6 +76,7 @@ class Pool(AbstractContextManager["Pool"]):
 
     def barred(self) -> tuple[int, ...]:
         """None: they are all ours."""
+        self._dealer.begin()
         return ()
 
     def collect(self, exchange: Exchange, tasks: list[Task], note: Callable[[Answer], None]) -> Accumulator:
@@ -87,8 +91,9 @@ class Pool(AbstractContextManager["Pool"]):
                     total = found
             return total
         waiting: list[Any] = []
+        ranks = self._dealer.deal(task.number for task in tasks)
         for rank, worker in enumerate(self._workers):
-            own = [task for task in tasks if self._rank(task.number) == rank]
+            own = [task for task in tasks if ranks[task.number] == rank]
             if own:
                 self._send(worker, ("collect", (exchange.name, own)))
                 waiting.append(worker)
@@ -129,7 +134,7 @@ class Pool(AbstractContextManager["Pool"]):
         """A client as it would be after training once more."""
         if self._local is not None:
             return self._local.trained(number, voted)
-        owner = self._workers[number % self._count]
+        owner = self._workers[self._dealer.owner(number)]
         self._send(owner, ("trained", (number, voted)))
         found: Client = self._receive(owner)
         return found
@@ -144,20 +149,16 @@ class Pool(AbstractContextManager["Pool"]):
 
     def _job(self, rank: int) -> Job:
         world = self._world
-        parts: Any = world.parts  # what is drawn when it is needed need not be sorted out
+        owner, parts = self._dealer.owner, cast(Any, world.parts)  # what is drawn when it is needed need not be sorted out
         if not isinstance(parts, Drawn):
-            parts = {number: part for number, part in enumerate(parts) if self._rank(number) == rank}
-        shards = {number: world.shards[number] for number in self._holders if self._rank(number) == rank}
+            parts = {number: part for number, part in enumerate(parts) if not self._dealer.fixed or owner(number) == rank}
+        shards = {number: world.shards[number] for number in self._holders if owner(number) == rank}
         own = list(chunks(len(world.data.test_labels)))[rank :: self._count]
-        trained = {number: round for number, round in self._trained.items() if self._rank(number) == rank}
+        trained = {number: round for number, round in self._trained.items() if owner(number) == rank}
         return Job(
             world.experiment, world.algorithm, world.network, parts, shards, own, world.public, self._checkpoint, trained,
             self._keep_messages, simulated_identity(world.experiment),
         )  # fmt: skip
-
-    def _rank(self, number: int) -> int:
-        """Which worker owns a client."""
-        return number % self._count
 
     def _start(self, jobs: list[Job]) -> list[Connection]:
         paths = os.pathsep.join(path for path in sys.path if path)  # what this process can import, and not the current folder (-P)

@@ -43,7 +43,7 @@ class Job(NamedTuple):
     experiment: Experiment
     algorithm: Algorithms
     network: Network
-    parts: dict[int, np.ndarray[Any, Any]] | Sequence[np.ndarray[Any, Any]]  # images of the clients that this worker owns
+    parts: dict[int, np.ndarray[Any, Any]] | Sequence[np.ndarray[Any, Any]]  # images of the clients that this worker may run
     shards: dict[int, np.ndarray[Any, Any]]  # images that they hold out, of those that do
     chunks: list[int]  # parts of the test set that this worker evaluates
     public: Public
