@@ -37,9 +37,9 @@ DRAWS = 20  # groups of each size
 ABOUT = """\
 # What a curious server reads from uploads
 
-Written by `python benchmarks/class_inference.py --page` from `results/privacy.jsonl`; without `--page` it measures what
-is missing there. [security.md](../security.md#a-curious-server-follows-the-protocol-and-looks-at-everything) says what
-follows from it.
+Written by `python benchmarks/class_inference.py --page` from `results/privacy.jsonl`; without `--page`
+it measures what is missing there.
+[security.md](../security.md#a-curious-server-follows-the-protocol-and-looks-at-everything) says what follows from it.
 
 The question is "does client i hold class c?", for all pairs of a client and a class. The numbers are the AUC of the attacker's
 answers: 0.5 is guessing, 1 is certainty. mnist5k, `mnist_cnn`, 20 clients of 100 images (two steps of training a round), all of
