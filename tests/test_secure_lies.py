@@ -255,7 +255,7 @@ def test_shares_of_another_secret_stop_a_round_and_their_dealer_is_named(monkeyp
     table = Table([1] * 4)
     talk, letters = table.keys(ALL)
     said = {number: table.member(number).shares(letters[number]) for number in range(3)}
-    monkeypatch.setattr(members, "split", lambda secret, *sizes: primitives.split(primitives.seed(), *sizes))
+    monkeypatch.setattr(members, "split", lambda secret, *sizes: primitives.split([primitives.seed() for _ in secret], *sizes))
     said[3] = table.member(3).shares(letters[3])
     monkeypatch.undo()
     talk, letters = unmasking.passed_on(talk, said, table.circle)

@@ -71,7 +71,7 @@ def test_a_mask_is_never_used_twice() -> None:
 @settings(max_examples=20)
 def test_any_k_shares_recover_and_fewer_do_not(count: int, data: st.DataObject) -> None:
     least, secret = data.draw(st.integers(2, count)), primitives.seed()
-    shares = dict(enumerate(primitives.split(secret, least, count), 1))
+    shares = dict(enumerate(primitives.split([primitives.seed(), secret], least, count)[1], 1))
     chosen = data.draw(st.permutations(sorted(shares)))[:least]
     assert primitives.combine({one: shares[one] for one in chosen}) == secret
     assert primitives.combine({one: shares[one] for one in chosen[1:]}) != secret

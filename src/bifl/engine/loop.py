@@ -16,7 +16,7 @@ from bifl import codec
 from bifl.core.algorithm import weight_of
 from bifl.core.message import Message
 from bifl.core.state import Client, Public, Server
-from bifl.engine.seat import Desk, Seat, Workplace, arrived
+from bifl.engine.seat import Desk, Seat, arrived, workplace
 from bifl.exchanges import exchanges_of, simulated_identity
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build, judge, sampled
@@ -29,7 +29,7 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
     world = build(experiment, kind)
     public, server = world.public, Server()
     samples = Samples.of(world.data.images, world.data.labels, world.data)
-    place = Workplace(experiment, world.algorithm, world.network, samples, world.task.loss)
+    place = workplace(experiment, world.algorithm, world.network, samples, world.task.loss, world.parts)
     exchanges = exchanges_of(experiment, world.algorithm, world.network, world.data.form)
     weights = [weight_of(world.algorithm, len(part)) for part in world.parts]
     clients = [Client(public.weights, public.weights, public.real, weight, number) for number, weight in enumerate(weights)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from typing import NamedTuple
+from collections.abc import Mapping, MutableMapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,15 +25,39 @@ from bifl.training.local import train
 from bifl.training.measuring import image_moments
 from bifl.training.samples import Samples
 
+Parts = Mapping[int, np.ndarray[Any, Any]] | Sequence[np.ndarray[Any, Any]]  # each client's samples
+
 
 class Workplace(NamedTuple):
-    """What a client works with."""
+    """What clients work with."""
 
     experiment: Experiment
     algorithm: Algorithms
     network: Network
     samples: Samples
     loss: Loss
+    wrong: Mapping[int, Samples] = MappingProxyType({})  # what clients train on that lie about labels
+
+    def samples_of(self, number: int) -> Samples:
+        """What a client trains on."""
+        return self.wrong.get(number, self.samples)
+
+
+def workplace(
+    experiment: Experiment, algorithm: Algorithms, network: Network, samples: Samples, loss: Loss, parts: Parts
+) -> Workplace:
+    """What the clients with these parts of the samples work with; who trains on wrong labels is decided here, once."""
+    place = Workplace(experiment, algorithm, network, samples, loss)
+    by = attack.make(experiment.attack.name, experiment.attack.parameters)
+    if by is None or by.labels is true_labels:
+        return place
+    owned = parts if isinstance(parts, Mapping) else range(len(parts))
+    who = liars(experiment.seed, experiment.clients, by.share).intersection(owned)
+    true = samples.labels.cpu().numpy()
+    labels, classes = true.copy(), int(true.max()) + 1
+    for number in who:
+        labels[parts[number]] = by.labels(true[parts[number]], classes, stream(experiment.seed, 0, None, "attack labels"))
+    return place._replace(wrong=dict.fromkeys(who, samples._replace(labels=torch.from_numpy(labels).to(samples.labels.device))))
 
 
 def arrived(experiment: Experiment, client: Client, fresh: Floats, public: Public) -> Client:
@@ -65,25 +91,12 @@ class Seat:
 
     def train(self, client: Client) -> tuple[Client, float]:
         """Local training in the round under way."""
-        (experiment, algorithm, network, samples, loss), round = self._place, self._public.round + 1
-        samples = self._believed(experiment, samples)
-        return train(client, network, algorithm.at(round).forward, samples, self._part, plan(experiment, round), loss)
-
-    def _believed(self, experiment: Experiment, samples: Samples) -> Samples:
-        """The samples with the labels that a lying client trains on; usually as they are."""
-        lies = attack.make(experiment.attack.name, experiment.attack.parameters)
-        if lies is None or lies.labels is true_labels:
-            return samples
-        if self.client.number not in liars(experiment.seed, experiment.clients, lies.share):
-            return samples
-        own = samples.labels.cpu().numpy().copy()
-        dice = stream(experiment.seed, 0, None, "attack labels")
-        part = self._part.numpy()
-        own[part] = lies.labels(own[part], int(own.max()) + 1, dice)
-        return samples._replace(labels=torch.from_numpy(own).to(samples.labels.device))
+        place, round = self._place, self._public.round + 1
+        samples, forward = place.samples_of(self.client.number), place.algorithm.at(round).forward
+        return train(client, place.network, forward, samples, self._part, plan(place.experiment, round), place.loss)
 
     def measure(self) -> Floats:
         """Moments of the global network on some of the client's images."""
-        (experiment, algorithm, network, samples, _), public = self._place, self._public
-        forward, most = algorithm.at(public.round).forward, 2 * experiment.batch
-        return image_moments(network, public, forward, samples, self._part, self.client.number, most)
+        place, public = self._place, self._public
+        forward, most = place.algorithm.at(public.round).forward, 2 * place.experiment.batch
+        return image_moments(place.network, public, forward, place.samples, self._part, self.client.number, most)

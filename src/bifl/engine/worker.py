@@ -25,7 +25,7 @@ from bifl.core.state import Client, Public, remembered
 from bifl.data.datasets import Dataset, mapped
 from bifl.engine import checkpoint
 from bifl.engine.client_store import LIMIT, Shelf
-from bifl.engine.seat import Desk, Seat, Workplace, arrived
+from bifl.engine.seat import Desk, Seat, arrived, workplace
 from bifl.engine.turns import Answer, Score, Task, Turn
 from bifl.errors import BiflError, Diverged, RunError
 from bifl.exchanges import exchanges_of
@@ -68,6 +68,7 @@ class Worker:
         self.samples = Samples.of(data.images, data.labels, data).on(device)
         self.test = Samples.of(data.test_images, data.test_labels, data).on(device)
         self.public, self.task = job.public, task_of(job.experiment)
+        self._place = workplace(job.experiment, job.algorithm, job.network, self.samples, self.task.loss, job.parts)
         self._known: tuple[str, Public, codec.Context] | None = None  # the exchange, the public state and their context
         self.fresh, _ = self.network.initial()
         self.identity = job.identity
@@ -98,11 +99,10 @@ class Worker:
     def turn(self, name: str, task: Task) -> Turn:
         """A client's part in an exchange: what it says, as bytes."""
         exchange = self.exchanges[name]
-        place = Workplace(self.experiment, self.algorithm, self.network, self.samples, self.task.loss)
         part = torch.from_numpy(self.parts[task.number])
         client = arrived(self.experiment, self._client(task.number), self.fresh, self.public)
         desk = Desk(task.letter, self.notes[task.number], self.identity)
-        seat = Seat(place, part, self.public, client._replace(voted=task.voted), desk)
+        seat = Seat(self._place, part, self.public, client._replace(voted=task.voted), desk)
         spoken = exchange.say(seat, self.public, uploads=task.uploads)
         context, loss = self._context(name), spoken.loss
         if loss is not None and not np.isfinite(loss):
@@ -114,9 +114,8 @@ class Worker:
 
     def trained(self, number: int, voted: bool) -> Client:
         """A client as it would be after training once more; it is not remembered."""
-        place = Workplace(self.experiment, self.algorithm, self.network, self.samples, self.task.loss)
         client = arrived(self.experiment, self._client(number), self.fresh, self.public)._replace(voted=voted)
-        seat = Seat(place, torch.from_numpy(self.parts[number]), self.public, client, Desk(b"", {}, None))
+        seat = Seat(self._place, torch.from_numpy(self.parts[number]), self.public, client, Desk(b"", {}, None))
         return train_turn(self.algorithm, client, self.public, seat.train)[0]
 
     def _remember(self, client: Client, round: int) -> None:

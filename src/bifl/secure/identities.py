@@ -52,6 +52,11 @@ def _simulated(seed: int, number: int) -> ec.EllipticCurvePrivateKey:
     return ec.derive_private_key(1 + int.from_bytes(secret, "big") % (_ORDER - 1), ec.SECP384R1())
 
 
+@lru_cache(maxsize=4096)
+def _simulated_public(seed: int, number: int) -> bytes:
+    return _der(_simulated(seed, number).public_key())
+
+
 class SimulatedKeys:
     """Keys of all clients, made of an experiment's seed: a simulation has nobody to hide them from."""
 
@@ -64,7 +69,7 @@ class SimulatedKeys:
 
     def signed(self, number: int, data: bytes, signature: bytes) -> bool:
         """Whether a client has signed this."""
-        return verified(_der(_simulated(self._seed, number).public_key()), data, signature)
+        return verified(_simulated_public(self._seed, number), data, signature)
 
 
 class NodeKeys:

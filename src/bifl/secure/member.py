@@ -88,7 +88,7 @@ class Member:
         roster = self._checked_roster(letter, state)
         place = {card.number: index for index, card in enumerate(roster)}
         secrets = [bytes.fromhex(secret) for pair in state["seeds"] for secret in pair]
-        split_up = [split(secret, self._circle.least, len(roster)) for secret in secrets]
+        split_up = split(secrets, self._circle.least, len(roster))
         dealt = b""
         for card in roster:
             if card.number != self._number:

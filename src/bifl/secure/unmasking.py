@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -23,42 +25,52 @@ Place = Callable[[int], Hashable]  # client → which weights it speaks of
 Like = Callable[[int], Message]  # client → an upload of the same form
 
 
-class Talk(NamedTuple):
-    """What the server knows of a round's secure sums so far."""
+@dataclass(frozen=True)
+class Talk:
+    """What the server knows of a round's secure sums so far.
+
+    Attributes:
+        roster: everyone's card, in order.
+        partners: clients that have dealt shares.
+        dealt: what each of them has, for every other client on the roster.
+        masked: uploads of the sum under way.
+        survivors: whose uploads are in it.
+    """
 
     roster: tuple[Card, ...]
-    partners: tuple[int, ...] = ()  # clients that have dealt shares
-    dealt: Mapping[int, bytes] = {}  # what each of them has, for every other client on the roster
-    masked: Said | None = None  # of the sum under way
-    survivors: tuple[int, ...] = ()  # whose summands are in it
+    partners: tuple[int, ...] = ()
+    dealt: Mapping[int, bytes] = field(default_factory=dict)
+    masked: Said | None = None
+    survivors: tuple[int, ...] = ()
 
-    def card(self, number: int) -> Card:
-        """A client's."""
-        return next(card for card in self.roster if card.number == number)
+    @cached_property
+    def cards(self) -> dict[int, Card]:
+        """By client."""
+        return {card.number: card for card in self.roster}
+
+    @cached_property
+    def places(self) -> dict[int, int]:
+        """Client → where it stands on the roster."""
+        return {card.number: place for place, card in enumerate(self.roster)}
 
     def row(self, dealer: int, holder: int) -> bytes:
         """What one client has dealt another: a sealed letter, and the marks of the shares in it."""
-        dealt, numbers = self.dealt[dealer], [card.number for card in self.roster]
-        size = len(dealt) // (len(numbers) - 1)
-        place = numbers.index(holder) - (holder > dealer)
+        dealt = self.dealt[dealer]
+        size = len(dealt) // (len(self.roster) - 1)
+        place = self.places[holder] - (holder > dealer)
         return dealt[size * place : size * (place + 1)]
 
     def mark(self, which: ShareOf) -> bytes:
         """By which a share is known, as its dealer has told."""
-        marks = self.row(which.dealer, which.holder)[cards.sealed_size(self.sums) :]
+        marks = self.row(which.dealer, which.holder)[cards.sealed_size(cards.sums_of(self.roster[0].body)) :]
         return marks[which.place : which.place + cards.MARK]
 
-    @property
-    def sums(self) -> int:
-        """How many sums the round has."""
-        return cards.sums_of(self.roster[0].body)
-
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """Of who takes part, as clients compute it."""
         return cards.transcript(cards.roster(self.roster), self.partners)
 
-    @property
+    @cached_property
     def unit(self) -> int:
         """What divides the weight of everyone who has sent keys."""
         return math.gcd(*(card.weight for card in self.roster))
@@ -129,7 +141,7 @@ def passed_on(talk: Talk, said: Mapping[int, bytes], circle: Circle) -> tuple[Ta
     numbers = [card.number for card in talk.roster]
     partners = [number for number in numbers if len(said.get(number, b"")) == circle.dealt * (len(numbers) - 1)]
     enough(circle, partners, "have dealt shares")
-    talk = talk._replace(partners=tuple(partners), dealt={number: said[number] for number in partners})
+    talk = replace(talk, partners=tuple(partners), dealt={number: said[number] for number in partners})
     return talk, {
         receiver: cards.addressed((sender, talk.row(sender, receiver)) for sender in partners if sender != receiver)
         for receiver in partners
@@ -144,7 +156,7 @@ def survivors(talk: Talk, masked: Said, like: Like, circle: Circle, place: Place
     left = [number for number in fitting if speaking[place(number)] >= circle.together]
     enough(circle, left, "have sent what can be added up")
     letter = cards.addressed((number, b"") for number in left)
-    return talk._replace(masked=masked, survivors=tuple(left)), dict.fromkeys(left, letter)
+    return replace(talk, masked=masked, survivors=tuple(left)), dict.fromkeys(left, letter)
 
 
 def masked_fault(talk: Talk, number: int, data: bytes, like: Like, place: Place) -> str | None:
@@ -194,7 +206,7 @@ def unmasked(talk: Talk, said: Mapping[int, bytes], like: Like, circle: Circle, 
         add_own(parts, keys[number], Sum(name, form), -1)
         for lost in set(talk.partners).difference(talk.survivors):
             peers, sign = place(lost) == place(number), -direction(number, lost)
-            add_pair(parts, keys[lost], talk.card(number).mask_key(index), Sum(name, form), sign, peers=peers)
+            add_pair(parts, keys[lost], talk.cards[number].mask_key(index), Sum(name, form), sign, peers=peers)
         known = groups.get(place(number))
         groups[place(number)] = parts[0] if known is None else _added(known, parts[0], form.symbols)
         numbers = _added(numbers, parts[1], form.numbers) if numbers else parts[1]
@@ -210,7 +222,7 @@ def revealed_fault(talk: Talk, number: int, data: bytes, circle: Circle, name: s
     index = circle.sums.index(name)
     if number not in talk.survivors or len(data) != primitives.SECRET + cards.REVEALED * (len(talk.partners) - 1):
         return f"what it reveals is {len(data)} bytes long, or it was not asked"
-    if primitives.commitment(data[: primitives.SECRET]) != talk.card(number).commitment(index):
+    if primitives.commitment(data[: primitives.SECRET]) != talk.cards[number].commitment(index):
         return "it has revealed another seed of its own mask than it committed to"
     for dealer, share in _revealed(talk, number, data).items():
         which = ShareOf(circle.round, dealer, number, index, dealer in talk.survivors)
@@ -250,11 +262,11 @@ def _seed(talk: Talk, said: Mapping[int, bytes], number: int, index: int, circle
 
     All that is in `said` was checked: a secret that does not fit its card was dealt so.
     """
-    alive, card = number in talk.survivors, talk.card(number)
+    alive, card = number in talk.survivors, talk.cards[number]
     if alive and number in said:
         return said[number][: primitives.SECRET]
-    indices = {one.number: place + 1 for place, one in enumerate(talk.roster)}
-    held = {indices[holder]: _revealed(talk, holder, data)[number] for holder, data in sorted(said.items()) if holder != number}
+    others = [holder for holder in sorted(said) if holder != number]
+    held = {talk.places[holder] + 1: _revealed(talk, holder, said[holder])[number] for holder in others}
     shares = {place: share for place, share in held.items() if share is not None}
     why = f"{len(shares)} clients hold one that can be used, and {circle.least} are needed"
     if len(shares) >= circle.least:
