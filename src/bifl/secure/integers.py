@@ -30,6 +30,9 @@ Integers = npt.NDArray[np.int64]
 Residues = npt.NDArray[np.unsignedinteger]
 
 
+_KINDS = [np.dtype(f"<u{1 << max(0, (bits - 1).bit_length() - 3)}") for bits in range(WIDEST + 1)]
+
+
 class Field(NamedTuple):
     """A vector of integers modulo 2^bits."""
 
@@ -39,7 +42,7 @@ class Field(NamedTuple):
     @property
     def kind(self) -> np.dtype[np.unsignedinteger]:
         """The smallest type that holds them."""
-        return np.dtype(f"<u{1 << max(0, (self.bits - 1).bit_length() - 3)}")
+        return _KINDS[self.bits]
 
     def wrapped(self, numbers: Integers | Residues) -> Residues:
         """Integers modulo 2^bits."""

@@ -56,11 +56,11 @@ def direction(own: int, other: int) -> int:
 
 def _add(parts: Parts, form: Sequence[Field], key: bytes, sign: int) -> None:
     """Add a key stream modulo each field's 2^bits, in place."""
-    stream = keystream(key, sum(field.length * field.kind.itemsize for field in form))
-    start = 0
-    for part, field in zip(parts, form, strict=True):
-        end = start + field.length * field.kind.itemsize
-        mask = np.frombuffer(stream[start:end], field.kind)
-        np.add(part, mask, out=part) if sign > 0 else np.subtract(part, mask, out=part)
-        np.bitwise_and(part, field.kind.type((1 << field.bits) - 1), out=part)
-        start = end
+    sizes = [field.length * field.kind.itemsize for field in form]
+    stream, start = memoryview(keystream(key, sum(sizes))), 0
+    for part, field, size in zip(parts, form, sizes, strict=True):
+        if size:
+            mask = np.frombuffer(stream[start : start + size], field.kind)
+            np.add(part, mask, out=part) if sign > 0 else np.subtract(part, mask, out=part)
+            np.bitwise_and(part, field.kind.type((1 << field.bits) - 1), out=part)
+        start += size
