@@ -268,14 +268,12 @@ def _seed(talk: Talk, said: Mapping[int, bytes], number: int, index: int, circle
     others = [holder for holder in sorted(said) if holder != number]
     held = {talk.places[holder] + 1: _revealed(talk, holder, said[holder])[number] for holder in others}
     shares = {place: share for place, share in held.items() if share is not None}
-    why = f"{len(shares)} clients hold one that can be used, and {circle.least} are needed"
+    why = f"can be used by {len(shares)} clients, and {circle.least} are needed"
     if len(shares) >= circle.least:
-        secret, why = (
-            primitives.combine(dict(list(shares.items())[: circle.least])),
-            "they are not of the secret that its card is about",
-        )
+        secret = primitives.combine(dict(list(shares.items())[: circle.least]))
+        why = "are of another secret than its card is about"
         told = primitives.commitment(secret) if alive else primitives.public_key(secret)
         if told == (card.commitment(index) if alive else card.mask_key(index)):
             return secret
     gone = "does not reveal its mask" if alive else "was lost"
-    raise Abandoned(f"round {circle.round}: client {number} {gone}, and of the shares that it has dealt {why}", {number})
+    raise Abandoned(f"round {circle.round}: client {number} {gone}, and the shares that it has dealt {why}", {number})
