@@ -6,9 +6,9 @@ when a client's turn comes. Results do not depend on it.
 >>> import numpy as np
 >>> from bifl.core.state import Client
 >>> fresh = np.zeros(5000, np.float32)
->>> shelf = Shelf(fresh)
->>> shelf[7] = Client(fresh + 1, fresh, fresh, weight=600)
->>> shelf[7].start is fresh, float(shelf[7].aux.sum())
+>>> store = ClientStore(fresh)
+>>> store[7] = Client(fresh + 1, fresh, fresh, weight=600)
+>>> store[7].start is fresh, float(store[7].aux.sum())
 (True, 5000.0)
 """
 
@@ -30,7 +30,7 @@ _BLOCK = 2**28  # bytes by which the file grows
 _ITEM = 4  # bytes of a float32
 
 
-class Shelf(dict[int, Client]):
+class ClientStore(dict[int, Client]):
     """Clients by number; `aux`, `start` and `memory` of those that are put here go into the file.
 
     Args:

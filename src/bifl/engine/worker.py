@@ -24,7 +24,7 @@ from bifl.core.message import NOTHING
 from bifl.core.state import Client, Public, remembered
 from bifl.data.datasets import Dataset, mapped
 from bifl.engine import checkpoint
-from bifl.engine.client_store import LIMIT, Shelf
+from bifl.engine.client_store import LIMIT, ClientStore
 from bifl.engine.seat import Desk, Seat, arrived, workplace
 from bifl.engine.turns import Answer, Score, Task, Turn
 from bifl.errors import BiflError, Diverged, RunError
@@ -94,7 +94,7 @@ class Worker:
         """Memory, or a file if what clients have to remember might not fit."""
         vectors = len({"aux", "start", "memory"} & set(self.algorithm.keeps))
         much = vectors * len(self.parts) * self.fresh.nbytes > LIMIT
-        return Shelf(self.fresh, self.checkpoint) if much else {}
+        return ClientStore(self.fresh, self.checkpoint) if much else {}
 
     def turn(self, name: str, task: Task) -> Turn:
         """A client's part in an exchange: what it says, as bytes."""
