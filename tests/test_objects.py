@@ -209,6 +209,7 @@ def test_a_folder_survives_the_process(tmp_path: Path) -> None:
 # ---- a client's own network ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.floats
 @pytest.mark.parametrize("algorithm", ["biml", "fedavg", "fttq"])
 def test_a_clients_own_network_is_what_it_trains_next(algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[tuple[int, int], Client] = {}
@@ -219,7 +220,7 @@ def test_a_clients_own_network_is_what_it_trains_next(algorithm: str, tmp_path: 
         remember(self, client, round)
 
     monkeypatch.setattr(Worker, "_remember", note)
-    settings = TINY | {"algorithm": algorithm, "workers": 1, "batchnorm": "average", "model": {"name": "mlp", "hidden": 8}}
+    settings = TINY | {"algorithm": algorithm, "workers": 1, "batchnorm": "average", "model": {"name": "mlp", "hidden": 32}}
     with_folder = bifl.simulate(Experiment(**settings), folder=tmp_path / "state")
     simulation = bifl.simulate(Experiment(**settings))
     own: dict[int, tuple[bytes, bytes]] = {}
@@ -235,8 +236,8 @@ def test_a_clients_own_network_is_what_it_trains_next(algorithm: str, tmp_path: 
     data, part = simulation.world.data, simulation.world.parts[1]
     mine = data._replace(test_images=data.images[part], test_labels=data.labels[part])
     own_loss, loss = (one.metrics(mine)[1] for one in (with_folder.client_model(1), with_folder.model()))
-    if algorithm != "biml":  # whose three rounds are too few for that on some processors
-        assert own_loss < loss, "it knows its own images better than the global network does"
+    # 0.63 to 0.90 of the global network's loss with three seeds, on two processors
+    assert own_loss < loss, "it knows its own images better than the global network does"
 
 
 def test_scores_of_constant_weights_are_no_network() -> None:
