@@ -136,7 +136,7 @@ def test_one_that_was_silent_and_answers_is_waited_for_again(tmp_path: Path, sma
         deliver()
         return real(names)
 
-    grid.nodes[102].app, grid.pull_messages = answer, pull  # type: ignore[method-assign]
+    grid.nodes[102].app, grid.pull_messages = answer, pull  # type: ignore[method-assign, assignment]
     records = deploy(grid, tmp_path / "run", quick(small, rounds=4, batchnorm="average"), deadline=60)
     assert [record.clients for record in records] == [3, 2, 3, 3]
     assert "the ballot of round 2 came late" in told(tmp_path / "run")

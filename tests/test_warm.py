@@ -82,7 +82,7 @@ def test_where_it_cannot_be_started_the_caller_is_told() -> None:
 def test_a_supernode_looks_again_soon_after_a_message_and_rests_when_none_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int | None] = [None, 7, None, None, 8, *[None] * 9]
     pauses: list[float] = []
-    monkeypatch.setattr(pinned.time, "sleep", pauses.append)
+    monkeypatch.setattr("bifl.deploy.pinned.time.sleep", pauses.append)
     pull = pinned.pull_eagerly(lambda state: found.pop(0))
     assert [pull(state=0) for _ in range(3)] == [None, 7, 8]
     assert pauses == [0.2, pytest.approx(0.3)]  # the first time it did not wait: Flower does

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -60,7 +61,7 @@ class Step:
         least = threshold(self.voters, self.colluders)
         return Circle(public.round + self.ahead, self.sums, self.voters, least, 2 + self.colluders)
 
-    def knowing(self, server: Server) -> Step:
+    def knowing(self, server: Server) -> Self:
         """The same for a server that checks uploads."""
         return replace(self, talk=server.talk, signed=server.signed)
 
