@@ -5,8 +5,10 @@
 
 FedAvg with two workers, a test sample for every six training samples, as MNIST has them. A round is taken to last as long as its
 phases would on two quiet cores: while clients train, hear or evaluate as long as the worker that has more to do, and between that
-as long as the server computes. The first round is left out. "Other work of turns" is what turns take beside so many times the best
-step, timed alone as in `steps.py`: messages, setting up, page faults, caches and memory that two workers share.
+as long as the server computes. The first round is left out. "Steps" are so many times the best one, timed alone as in `steps.py`;
+"steps beyond the best" is what training takes more: gathering batches, setting up, page faults, caches and memory that processes
+share. "Messages" are all else of clients' turns. Columns from "steps" to "waiting" make up the round, as far as medians add up.
+"Turns, two workers : one process" is what they take in all, by what they take in a process that has no second worker beside it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import gc
 import os
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -24,17 +25,24 @@ from typing import Any, NamedTuple
 
 import torch
 from plain import BATCH, CASES, LR, MEAN, STD, Case, images
+from speed import timed
 from steps import ours
 
 import bifl
 from bifl.data.datasets import Dataset, dataset
+from bifl.engine import seat
 from bifl.engine.pool import Pool
+from bifl.engine.worker import Worker
 from bifl.processes import KEEPS_MEMORY
 
 WORKERS = 2
 TRAINING, EVALUATION, HEARING = "collect", "score", "tell"
 STEPS = 1.5  # seconds of the processor to time steps for
 CASE = ("BENCH_CASE", "BENCH_CLIENTS", "BENCH_IMAGES")  # in the environment, for the dataset
+COLUMNS = (
+    "network", "s a round", "steps", "steps beyond the best", "messages", "evaluation", "hearing", "server alone",
+    "waiting for the slower worker", "server in all", "garbage", "turns, two workers : one process", "start, s a worker",
+)  # fmt: skip
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -126,21 +134,33 @@ def rounds(experiment: bifl.Experiment) -> list[Round]:
     return found[1:]
 
 
-def collecting(experiment: bifl.Experiment) -> float:
-    """The share of the collector of garbage in a run that is all in this process."""
-    taken: dict[str, float] = defaultdict(float)
+class Inside(NamedTuple):
+    """A round that is all in one process."""
+
+    turns: float  # seconds of the processor
+    messages: float  # share of turns: all but training itself
+    garbage: float  # share of everything
+
+
+def inside(experiment: bifl.Experiment) -> Inside:
+    """The second of two rounds."""
+    taken = dict.fromkeys(("start", "stop", "train", "turn"), 0.0)
 
     def noted(phase: str, _: object) -> None:
         taken[phase] += time.thread_time()
 
-    gc.callbacks.append(noted)
-    began = time.process_time()
-    try:
-        for _ in bifl.simulate(experiment.changed({"workers": 1})):
-            pass
-    finally:
-        gc.callbacks.remove(noted)
-    return (taken["stop"] - taken["start"]) / (time.process_time() - began)
+    with timed(seat, "train", taken, time.thread_time), timed(Worker, "turn", taken, time.thread_time):
+        simulation = iter(bifl.simulate(experiment.changed({"workers": 1, "rounds": 2})))
+        next(simulation)  # compiles
+        taken.update(dict.fromkeys(taken, 0.0))
+        gc.callbacks.append(noted)
+        began = time.process_time()
+        try:
+            next(simulation)
+        finally:
+            gc.callbacks.remove(noted)
+        whole = time.process_time() - began
+    return Inside(taken["turn"], 1 - taken["train"] / taken["turn"], (taken["stop"] - taken["start"]) / whole)
 
 
 def starting(experiment: bifl.Experiment) -> float:
@@ -170,19 +190,20 @@ def measured(case: Case, voters: int, count: int) -> list[str]:
     settings |= {"participation": voters / case.clients, "algorithm": "fedavg", "batchnorm": "average"}
     experiment = bifl.Experiment(rounds=count + 1, workers=WORKERS, **settings)
     steps = voters * -(-case.images // BATCH) * step_time(case)
-    found = rounds(experiment)
-    shares = {
-        "training steps": [steps / one.whole() for one in found],
-        "other work of turns": [(one.of(TRAINING) - steps) / one.whole() for one in found],
-        "evaluation": [one.of(EVALUATION) / one.whole() for one in found],
-        "hearing": [one.of(HEARING) / one.whole() for one in found],
-        "server, workers wait": [WORKERS * one.alone() / one.whole() for one in found],
-        "waiting for the slower worker": [one.uneven() / one.whole() for one in found],
-    }
-    server = median(one.server / one.whole() for one in found)
-    small = experiment.changed({"rounds": 1})
-    cells = [f"{median(one.whole() for one in found) / WORKERS:.2f}", *(f"{median(values):.1%}" for values in shares.values())]
-    return [case.model, *cells, f"{server:.1%}", f"{collecting(small):.2%}", f"{starting(small):.1f}"]
+    alone, found = inside(experiment), rounds(experiment)
+    shares = [
+        lambda one: steps / one.whole(),
+        lambda one: ((1 - alone.messages) * one.of(TRAINING) - steps) / one.whole(),
+        lambda one: alone.messages * one.of(TRAINING) / one.whole(),
+        lambda one: one.of(EVALUATION) / one.whole(),
+        lambda one: one.of(HEARING) / one.whole(),
+        lambda one: WORKERS * one.alone() / one.whole(),
+        lambda one: one.uneven() / one.whole(),
+        lambda one: one.server / one.whole(),
+    ]  # in the order of COLUMNS
+    cells = [f"{median(one.whole() for one in found) / WORKERS:.2f}", *(f"{median(map(share, found)):.1%}" for share in shares)]
+    cells += [f"{alone.garbage:.2%}", f"{median(one.of(TRAINING) for one in found) / alone.turns:.2f}"]
+    return [case.model, *cells, f"{starting(experiment):.1f}"]
 
 
 def main() -> None:
@@ -195,9 +216,7 @@ def main() -> None:
     if not KEEPS_MEMORY.items() <= os.environ.items():  # malloc reads them when a process starts
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | KEEPS_MEMORY)
     torch.set_num_threads(1)
-    names = ["network", "s a round", "training steps", "other work of turns", "evaluation", "hearing", "server alone"]
-    names += ["waiting for the slower worker", "server's own work", "garbage", "start, s a worker"]
-    print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for name in chosen.networks:
         case = CASES[name] if chosen.clients is None else CASES[name]._replace(clients=chosen.clients, images=BATCH)
         print(f"| {' | '.join(measured(case, chosen.voters or case.clients, chosen.rounds))} |", flush=True)
