@@ -2,6 +2,7 @@
 
     python benchmarks/attacks.py                       # docs/results/attacks.md: the reduced table; hours on two cores
     python benchmarks/attacks.py --whole               # every attack and rule, 0 to 40 %, 10 and 30 clients, three seeds: days
+    python benchmarks/attacks.py fedavg --rules flower_krum,flower_median,flower_trimmed    # Flower's own sums (flower_rules.py)
     python benchmarks/attacks.py biml --attacks flip --rules none,credibility --shares 0,0.3 --seeds 0
     python benchmarks/attacks.py --page                # the page anew of what is kept; runs nothing
 
@@ -12,14 +13,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from functools import cache
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
+import flower_rules  # noqa: F401  registers Flower's rules
+
 from bifl.engine.simulator import simulate
 from bifl.experiment.settings import Experiment
+from bifl.processes import cores
 from bifl.runs import kept
 
 ROOT = Path(__file__).parent.parent
@@ -28,10 +33,12 @@ PICTURE = ROOT / "docs" / "images" / "attacks.png"
 LAST = 5  # rounds
 ALGORITHMS = ("biml", "fedavg", "murmur")
 ATTACKS = ("flip", "collude", "random", "scaled", "labels", "reals")
-RULES = ("none", "credibility", "trimmed_mean", "krum", "median", "norm_clip", "bounded_step")
+FLOWER = ("flower_krum", "flower_median", "flower_trimmed")
+RULES = ("none", "credibility", "trimmed_mean", "krum", "median", "norm_clip", "bounded_step", *FLOWER)
 FEW_RULES = RULES[:5]
-ASSUMED = {"trimmed_mean", "krum"}  # rules that must be told how many lie: they are told the truth
+ASSUMED = {"trimmed_mean", "krum", "flower_trimmed", "flower_krum"}  # rules that must be told how many lie
 UNFIT = {("biml", "norm_clip"), ("fedavg", "bounded_step"), ("murmur", "bounded_step")}
+UNFIT |= set(product(("biml", "murmur"), FLOWER))  # of ballots they make no sense; for murmur ours are the same
 
 
 class Case(NamedTuple):
@@ -64,8 +71,9 @@ def cases(options: argparse.Namespace) -> list[Case]:
     return list(dict.fromkeys(found))
 
 
-def run(case: Case, seed: int, settings: Iterable[str]) -> float:
-    """Accuracy of a case, from what is kept or from a run that is kept then."""
+def run(job: tuple[int, Case], settings: Iterable[str]) -> float:
+    """Accuracy of a seed and a case, from what is kept or from a run that is kept then."""
+    seed, case = job
     experiment = case.experiment(seed, settings)
     records = kept.load(FOLDER, experiment)
     if len(records) < experiment.rounds:
@@ -168,12 +176,11 @@ def main() -> None:
     if options.whole:
         options.attacks, options.rules, options.shares = ATTACKS, RULES, [0.0, 0.1, 0.2, 0.3, 0.4]
         options.clients, options.seeds = [10, 30], [0, 1, 2]
-    for seed, case in product(options.seeds, () if options.page else cases(options)):
-        accuracy = run(case, seed, options.set)
-        print(
-            f"{case.algorithm:8} {case.clients:3} clients {case.attack:8} {case.share:.0%} {case.rule:13} s{seed} {accuracy:6.2f}",
-            flush=True,
-        )
+    wanted = list(product(options.seeds, () if options.page else cases(options)))
+    with ProcessPoolExecutor(cores()) as pool:
+        for (seed, case), accuracy in zip(wanted, pool.map(partial(run, settings=options.set), wanted), strict=True):
+            liars = f"{case.attack:8} {case.share:.0%}"
+            print(f"{case.algorithm:8} {case.clients:3} clients {liars} {case.rule:14} s{seed} {accuracy:6.2f}", flush=True)
     if not options.set:
         write_page()
 
