@@ -24,7 +24,7 @@ from bifl.paper.study_tables import Shown
 from bifl.report import charts
 from bifl.report.collect import Result
 from bifl.report.page import render
-from bifl.report.remarks import ordering, remarks
+from bifl.report.remarks import ordering, remarks, seldom
 from bifl.report.summary import settings
 from bifl.runs import kept
 from bifl.runs.comparison import price, summarise
@@ -169,6 +169,8 @@ def test_a_report_says_what_its_means_are_of() -> None:
     assert reach.up == pytest.approx(4e-4)
     (said,) = [text for text in remarks(setting.series) if "evaluated every 4 rounds" in text]
     assert said.startswith("biml evaluate_every=4, up_down evaluate_every=4: evaluated every 4 rounds: 3 of the last 10")
+    (all_of_them,) = seldom([one for one in setting.series if one.averaged is not None])
+    assert all_of_them.startswith("All: evaluated every 4 rounds")
     assert (ordering(setting.series) or "").startswith("The paper’s order, fedavg > biml")
     page = render([setting])
     assert "last 10 rounds, as far as they were evaluated, and its best round" in page

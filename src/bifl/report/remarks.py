@@ -31,9 +31,14 @@ def seldom(series: list[Series]) -> list[str]:
             how = f"every {one.experiment.evaluate_every} rounds: {one.averaged} of the last {min(LAST, one.rounds)}"
             found.setdefault(how, []).append(one.label)
     return [
-        f"{', '.join(labels)}: evaluated {how}, whose mean this is; what was reached in between shows in the next evaluation."
+        f"{_whose(labels, series)}: evaluated {how}, whose mean this is; what was reached in between shows in the next evaluation."
         for how, labels in found.items()
     ]
+
+
+def _whose(labels: list[str], series: list[Series]) -> str:
+    """Labels, each once; `All` where there are no others, and several."""
+    return "All" if 1 < len(labels) == len(series) else ", ".join(dict.fromkeys(labels))
 
 
 def versions(series: list[Series]) -> Counter[str]:
