@@ -40,7 +40,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo 'installing into .venv: some minutes'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m bifl.engine.ahead
+	$(BIN)/python -m bifl.engine.precompile
 	@touch $(READY)
 
 .venv-bench/.ready: pyproject.toml constraints.txt

@@ -39,7 +39,7 @@ def once(folder: str, deed: str) -> dict[str, float]:
     from bifl.deploy.client_state import Home
     from bifl.deploy.local_data import Operator
     from bifl.deploy.protocol import Terms
-    from bifl.engine.turns import Task
+    from bifl.engine.turns import Assignment
     from bifl.experiment.settings import Experiment
 
     lap("import bifl")
@@ -53,9 +53,9 @@ def once(folder: str, deed: str) -> dict[str, float]:
         raise SystemExit("there is nothing in the folder")
     lap("open")
     if deed == "turn":
-        worker.turn("ballot", Task(0, False, True))
+        worker.turn("ballot", Assignment(0, False, True))
     elif deed == "measure":
-        worker.turn("statistics", Task(0, False, True))
+        worker.turn("statistics", Assignment(0, False, True))
     lap("work")
     return laps | {"MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000}
 

@@ -19,10 +19,10 @@ from bifl.core.layout import Layout
 from bifl.core.message import NOTHING, Message
 from bifl.core.state import Client, Public, Server
 from bifl.data.partitions import Index, dealer, split
-from bifl.engine.seat import Desk, Seat, Workplace
+from bifl.engine.client_side import Belongings, ClientTools, LocalSide
 from bifl.exchanges import exchanges_of
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import World, build
+from bifl.experiment.setup import Setup, build
 from bifl.training.samples import Samples
 
 Numbers = npt.NDArray[np.float64]
@@ -50,9 +50,9 @@ class Scene(NamedTuple):
     shadows: View
 
 
-def halves(world: World, clients: int, deals: int) -> tuple[list[Index], list[Index]]:
+def halves(setup: Setup, clients: int, deals: int) -> tuple[list[Index], list[Index]]:
     """Images of the clients, one half of the training images dealt out, and of shadow clients, the rest dealt several times."""
-    experiment, labels = world.experiment, world.data.labels
+    experiment, labels = setup.experiment, setup.data.labels
     order = np.random.default_rng([experiment.seed, 1]).permutation(len(labels))
     own, other = np.sort(order[: len(order) // 2]), np.sort(order[len(order) // 2 :])
     deal = dealer(experiment.partition.name, experiment.partition.parameters)
@@ -71,23 +71,23 @@ def watch(experiment: Experiment, rounds: Collection[int], deals: int) -> Iterat
         rounds: which to look at; the federation goes on to the last of them.
         deals: how often the attacker's images are dealt to as many shadow clients as there are clients.
     """
-    world = build(experiment)
-    targets, shadows = halves(world, experiment.clients, deals)
-    parts, public, server = [*targets, *shadows], world.public, Server()
-    samples = Samples.of(world.data.images, world.data.labels, world.data)
-    place = Workplace(experiment, world.algorithm, world.network, samples, world.task.loss)
-    exchanges = exchanges_of(experiment, world.algorithm, world.network, world.data.form)
+    setup = build(experiment)
+    targets, shadows = halves(setup, experiment.clients, deals)
+    parts, public, server = [*targets, *shadows], setup.public, Server()
+    samples = Samples.of(setup.data.images, setup.data.labels, setup.data)
+    tools = ClientTools(experiment, setup.algorithm, setup.network, samples, setup.task.loss)
+    exchanges = exchanges_of(experiment, setup.algorithm, setup.network, setup.data.form)
     clients = [Client(public.weights, public.weights, public.real, len(part), number) for number, part in enumerate(parts)]
     for round in range(1, max(rounds) + 1):
-        remember = world.algorithm.at(round).keeps
+        remember = setup.algorithm.at(round).keeps
         present = len(parts) if remember or round in rounds else len(targets)
         before, seen = public, dict[str, list[Message]]()
         for exchange in exchanges:
             total, known = exchange.total(public), exchange.context(public)
             for number in range(present):
                 client = clients[number]._replace(voted=round > 1)
-                seat = Seat(place, torch.from_numpy(parts[number]), public, client, Desk(b"", {}, None))
-                spoken = exchange.say(seat, public, uploads=True)
+                side = LocalSide(tools, torch.from_numpy(parts[number]), public, client, Belongings(b"", {}, None))
+                spoken = exchange.say(side, public, uploads=True)
                 clients[number] = spoken.client
                 assert spoken.message is not None, "all upload"
                 upload = exchange.opened(codec.decode(codec.encode(spoken.message, known), known), public)
@@ -98,15 +98,15 @@ def watch(experiment: Experiment, rounds: Collection[int], deals: int) -> Iterat
             assert isinstance(news, Message), "there is no secure sum here"
             public = exchange.advance(public, codec.decode(codec.encode(news, known), known))
         if round in rounds:
-            view = _view(world, parts, before, seen)
+            view = _view(setup, parts, before, seen)
             cut = len(targets)
             yield Scene(round, public.layout, View(*(part[:cut] for part in view)), View(*(part[cut:] for part in view)))
 
 
-def _view(world: World, parts: Sequence[Index], before: Public, seen: dict[str, list[Message]]) -> View:
-    labels, trained = world.data.labels, before.layout.trained
-    images = [np.bincount(labels[part], minlength=world.data.classes) for part in parts]
-    forward = world.algorithm.at(before.round + 1).forward
+def _view(setup: Setup, parts: Sequence[Index], before: Public, seen: dict[str, list[Message]]) -> View:
+    labels, trained = setup.data.labels, before.layout.trained
+    images = [np.bincount(labels[part], minlength=setup.data.classes) for part in parts]
+    forward = setup.algorithm.at(before.round + 1).forward
     ballots = seen["ballot"]
     known = before.weights if forward.name == "real" else np.sign(before.weights)
     weights = [ballot.values() - known for ballot in ballots]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bifl.algorithms.paper import biml
 from bifl.core import BINARY, Algorithm, Client, Message, Public, register
-from bifl.core.exchange import Seat, Spoken
+from bifl.core.exchange import ClientReply, ClientSide
 from bifl.core.layout import Layout
 from bifl.core.layout import Tensor as Spec
 from bifl.core.message import Floats
@@ -129,11 +129,11 @@ def test_one_client_of_four_cannot_end_a_run_or_ruin_its_model(
     Statistics of training are bounded less closely: there liars spoil the first rounds, but do not end the run.
     """
 
-    def lying(self: Statistics, seat: Seat, public: Public, *, uploads: bool) -> Spoken:
-        spoken = honest_say(self, seat, public, uploads=uploads)
-        assert spoken.message is not None
-        lie = spoken.message._replace(real=np.full_like(spoken.message.real, 2.0**30))
-        return spoken._replace(message=lie) if seat.client.number == 2 else spoken
+    def lying(self: Statistics, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
+        replied = honest_say(self, side, public, uploads=uploads)
+        assert replied.message is not None
+        lie = replied.message._replace(real=np.full_like(replied.message.real, 2.0**30))
+        return replied._replace(message=lie) if side.client.number == 2 else replied
 
     honest_say = Statistics.say
 

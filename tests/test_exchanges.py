@@ -12,7 +12,7 @@ import pytest
 
 from bifl import exchanges
 from bifl.codec import Context
-from bifl.core.exchange import Seat, Spoken
+from bifl.core.exchange import ClientReply, ClientSide
 from bifl.core.layout import Layout, Tensor
 from bifl.core.message import Message, reals_only
 from bifl.core.state import Public, Server
@@ -50,10 +50,10 @@ class Greeting:
     def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
         return ()
 
-    def say(self, seat: Seat, public: Public, *, uploads: bool) -> Spoken:
-        client = seat.client
+    def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
+        client = side.client
         numbers = np.array([client.number, 1], np.float32)
-        return Spoken(reals_only(numbers)._replace(sender=client.number, weight=client.weight, round=public.round), client)
+        return ClientReply(reals_only(numbers)._replace(sender=client.number, weight=client.weight, round=public.round), client)
 
     def form(self, public: Public) -> Message:
         return reals_only(np.zeros(2, np.float32))

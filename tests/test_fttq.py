@@ -99,13 +99,13 @@ def test_no_more_than_a_trit_is_sent() -> None:
 
 
 def test_the_judge_holds_out_training_images_only_where_it_is_needed() -> None:
-    world = build(Experiment(algorithm="fttq", clients=4))
-    assert len(world.held) == 80, "2 % of 4,000"
-    assert not set(world.held.tolist()) & set(np.concatenate(world.parts).tolist())
-    assert {len(part) for part in world.parts} == {980}
-    score = judge(world, 1)
+    setup = build(Experiment(algorithm="fttq", clients=4))
+    assert len(setup.held) == 80, "2 % of 4,000"
+    assert not set(setup.held.tolist()) & set(np.concatenate(setup.parts).tolist())
+    assert {len(part) for part in setup.parts} == {980}
+    score = judge(setup, 1)
     assert score is not None
-    assert 0 <= score(world.public.weights, world.public.real) <= 1
+    assert 0 <= score(setup.public.weights, setup.public.real) <= 1
     plain = build(Experiment(algorithm="fedavg", clients=4))
     assert len(plain.held) == 0
     assert judge(plain, 1) is None
@@ -122,7 +122,7 @@ def test_it_learns_and_its_model_file_scores_the_same(tolerance: float, tmp_path
     model = simulation.model()
     model.save(tmp_path / "model")
     again = Model.read(tmp_path / "model")
-    accuracy, loss = again.score(simulation.world.data)
+    accuracy, loss = again.score(simulation.setup.data)
     # ϑ times a layer and a layer with its weights times ϑ are rounded differently: of 1,000 images the odd one may change sides
     assert accuracy == pytest.approx(records[-1].accuracy, abs=0.003)
     assert loss == pytest.approx(records[-1].loss, rel=1e-4)

@@ -100,7 +100,7 @@ def test_a_cell_is_edited_and_run_again() -> None:
 
 def test_arrays_by_name_in_order_and_as_a_dataset_are_the_same() -> None:
     named = arrays()
-    data = bifl.simulate(Experiment(**TINY, workers=1), model=Windows(), data=named).world.data
+    data = bifl.simulate(Experiment(**TINY, workers=1), model=Windows(), data=named).setup.data
     runs = [run(data=given, model=Windows)[1] for given in (named, tuple(named.values()), data)]
     assert runs[0] == runs[1] == runs[2]
     assert data.images.dtype == np.float32
@@ -150,10 +150,10 @@ def test_names_of_given_objects_are_not_offered() -> None:
 def test_the_model_file_of_an_object_loads_again(tmp_path: Path) -> None:
     simulation, records = run(model=Windows(width=7))
     simulation.model().save(tmp_path / "model")
-    assert Model.read(tmp_path / "model").score(simulation.world.data)[0] == records[-1].accuracy  # in the same process
+    assert Model.read(tmp_path / "model").score(simulation.setup.data)[0] == records[-1].accuracy  # in the same process
     assert "was given as an object, Windows" in refused(command("eval", "model", "mnist5k", cwd=tmp_path))
     again = Model.read(tmp_path / "model", network=lambda classes: Windows(classes, 7))
-    assert again.score(simulation.world.data)[0] == records[-1].accuracy
+    assert again.score(simulation.setup.data)[0] == records[-1].accuracy
     assert isinstance(bifl.load(tmp_path / "model", model=Windows(width=7)), Windows)
     with pytest.raises(DataError, match="is not a model file of this program"):
         bifl.load(tmp_path / "model", model=Windows(width=6))
@@ -240,7 +240,7 @@ def test_a_clients_own_network_is_what_it_trains_next(algorithm: str, tmp_path: 
         models = simulation.client_model(1), with_folder.client_model(1)
         assert models[0].to_bytes() == models[1].to_bytes()
         own[record.round] = models[0].message.symbols.tobytes(), models[0].message.real.tobytes()
-    data, part = simulation.world.data, simulation.world.parts[1]
+    data, part = simulation.setup.data, simulation.setup.parts[1]
     mine = data._replace(test_images=data.images[part], test_labels=data.labels[part])
     own_loss, loss = (one.metrics(mine)[1] for one in (with_folder.client_model(1), with_folder.model()))
     # 0.63 to 0.90 of the global network's loss with three seeds, on two processors

@@ -195,7 +195,7 @@ def test_one_and_two_workers_the_loop_and_the_saved_model_agree(name: str, batch
     assert public.real.tobytes() == simulation.public.real.tobytes()
 
     simulation.model().save(tmp_path / "model")
-    world_data = simulation.world.data
+    world_data = simulation.setup.data
     accuracy, loss = Model.read(tmp_path / "model").score(world_data)
     assert accuracy == records[-1].accuracy
     assert loss == pytest.approx(records[-1].loss, rel=1e-5)

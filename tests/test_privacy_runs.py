@@ -71,15 +71,15 @@ def test_simulator_loop_and_secure_sum_agree(small: Path, how: dict[str, Any]) -
 def test_nothing_is_sent_that_is_not_accounted(tmp_path: Path, small: Path, how: dict[str, Any], alphabet: object) -> None:
     """A message holds the bounded update, as bits or clipped; its weight is 1, its reals are the public ones."""
     experiment = private(small, rounds=1, partition="quantity", reals="float32", **how)
-    world = build(experiment)
-    assert len({len(part) for part in world.parts}) > 1
+    setup = build(experiment)
+    assert len({len(part) for part in setup.parts}) > 1
     folder = simulated(tmp_path / "run", experiment)
-    length = numbers(world.public.layout)
-    ballot = Simulation(world).exchanges[0]
+    length = numbers(setup.public.layout)
+    ballot = Simulation(setup).exchanges[0]
     for path in sorted((folder / "messages/round-00001").glob("ballot-0*")):
-        message = codec.decode(path.read_bytes(), ballot.context(world.public))
+        message = codec.decode(path.read_bytes(), ballot.context(setup.public))
         assert message.weight == 1
-        assert message.real.tobytes() == world.public.real.tobytes()
+        assert message.real.tobytes() == setup.public.real.tobytes()
         assert not len(message.scales)
         assert message.alphabet == alphabet
         assert len(message.symbols) == (rotated_length(length) if alphabet == BINARY else length)

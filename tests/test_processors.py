@@ -72,15 +72,15 @@ def adding(public: Public, news: Message) -> Public:
 @pytest.mark.parametrize("react", [take_over, adding])
 def test_the_whole_state_does_without_the_readers_initial_weights(rounds: int, react: Callable[[Public, Message], Public]) -> None:
     experiment = Experiment(algorithm="fedavg", clients=2)
-    world = serve(experiment)
-    algorithm, fresh = replace(experiment.build().at(1), absorb=react), world.public
+    setup = serve(experiment)
+    algorithm, fresh = replace(experiment.build().at(1), absorb=react), setup.public
     public, generator = fresh, np.random.default_rng(0)
     for round in range(1, rounds + 1):
         symbols = generator.normal(size=fresh.layout.count).astype(np.float32)
         public = absorb(algorithm, public, Message(symbols, FLOAT32, fresh.real, NOTHING, round=round))
     elsewhere = fresh._replace(weights=np.nextafter(fresh.weights, np.float32(2)))
     assert digest(elsewhere, True) != digest(fresh, True)
-    exchanges = exchanges_of(experiment, algorithm, world.network, world.data.form)
+    exchanges = exchanges_of(experiment, algorithm, setup.network, setup.data.form)
     said = whole(public, exchanges, fresh, True, {})
     assert digest(restored(said, exchanges, elsewhere), True) == digest(public, True)
     assert ("model" in said) == (rounds == 0 or react is adding), "the model only where the broadcasts do not tell it"

@@ -106,8 +106,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory, small: Path) -> Iterator[Sta
         patch.setattr(transport, "time", clock)
         patch.setattr(requests, "LOOK", 0.0)
         stage = Stage(tmp_path_factory.mktemp("stage"), small)
-        world = serve(stage.experiment)
-        patch.setattr(server_app, "serve", lambda experiment: world)  # once: a hundred runs need the same network and images
+        setup = serve(stage.experiment)
+        patch.setattr(server_app, "serve", lambda experiment: setup)  # once: a hundred runs need the same network and images
         yield stage
 
 

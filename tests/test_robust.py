@@ -29,7 +29,7 @@ from bifl.core import (
 )
 from bifl.core.layout import Layout
 from bifl.core.layout import Tensor as Spec
-from bifl.core.sums import Pile
+from bifl.core.sums import UploadList
 from bifl.engine.loop import loop
 from bifl.engine.simulator import Simulation
 from bifl.errors import ConfigError
@@ -68,7 +68,7 @@ def with_trust(
 ) -> tuple[Tally, Floats]:
     rule = robust.make(name, parameters)
     assert rule is not None
-    pile = Pile()
+    pile = UploadList()
     for upload in uploads:
         pile.add(upload)
     return rule.total(pile.in_order(), public, trust)

@@ -64,9 +64,9 @@ def test_without_test_images_the_clients_evaluate(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", images=digits.images[:600, 0], labels=digits.labels[:600])
     own = {"name": "npz", "path": str(tmp_path / "own.npz"), "test_share": 0.0}
     simulation, records = simulated(Experiment(dataset=own, clients=4, rounds=3, workers=1))
-    held = [len(shard) for shard in simulation.world.shards]
+    held = [len(shard) for shard in simulation.setup.shards]
     assert held == [30] * 4
-    assert not set(np.concatenate(simulation.world.shards)) & set(np.concatenate(simulation.world.parts))
+    assert not set(np.concatenate(simulation.setup.shards)) & set(np.concatenate(simulation.setup.parts))
     last = records[-1]
     assert last.clients_worst is not None
     assert last.clients_p10 is not None
@@ -134,7 +134,7 @@ def test_sampling_takes_the_ceiling_without_rounding_noise() -> None:
 @pytest.mark.parametrize("algorithm", ["baseline", "bnn"])
 def test_centralised_training_sends_nothing(algorithm: str) -> None:
     simulation, (record,) = simulated(Experiment(algorithm=algorithm, rounds=1))
-    assert len(simulation.world.parts) == 1
+    assert len(simulation.setup.parts) == 1
     assert (record.up_bytes, record.down_bytes, record.broadcast_bytes, record.up_bpp) == (0, 0, 0, 0)
     assert record.accuracy > 0.85  # 93.0 to 95.2 % with three seeds, on two processors
 
@@ -164,7 +164,7 @@ def test_a_saved_model_computes_what_the_trained_one_did(tmp_path: Path) -> None
     size = simulation.model().save(tmp_path / "model")
     assert size < 1.3 * 82_242 / 8
     model = Model.read(tmp_path / "model")
-    accuracy, loss = model.score(simulation.world.data)
+    accuracy, loss = model.score(simulation.setup.data)
     assert accuracy == records[-1].accuracy
     assert loss == pytest.approx(records[-1].loss, rel=1e-6)
     weights = bifl.load(tmp_path / "model").get_parameter("conv1.weight").detach().numpy()

@@ -71,8 +71,8 @@ def test_a_hundred_thousand_clients_run_as_in_the_loop(algorithm: str) -> None:
 
 def test_nothing_is_kept_of_a_registered_client() -> None:
     """A round leaves a model of 328 kB behind; a list of a hundred thousand clients would be 800 kB and more."""
-    world = build(experiment(MANY))
-    simulation = Simulation(world)
+    setup = build(experiment(MANY))
+    simulation = Simulation(setup)
     with simulation._clients() as pool:
         assert isinstance(pool, Pool)
         assert pool._local is not None

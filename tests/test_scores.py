@@ -83,9 +83,9 @@ def test_what_is_fixed_is_in_no_message(words: dict[str, Any]) -> None:
 def test_training_does_not_move_it(kind: type[Network], words: dict[str, Any]) -> None:
     experiment = Experiment(**words | {"algorithm": "fedavg"})
     *_, (_, public) = loop(experiment, kind)
-    world = build(experiment, kind)
-    world.network.show(public.weights, public.real, world.algorithm.at(1).forward)
-    norm = world.network.ordinary().get_submodule("5")
+    setup = build(experiment, kind)
+    setup.network.show(public.weights, public.real, setup.algorithm.at(1).forward)
+    norm = setup.network.ordinary().get_submodule("5")
     assert isinstance(norm, nn.BatchNorm1d)
     assert norm.weight.tolist() == [1] * 10
     assert norm.bias.tolist() == [0] * 10
@@ -99,7 +99,7 @@ def test_simulator_loop_and_files_agree(words: dict[str, Any], tmp_path: Path) -
     assert public.weights.tobytes() == simulation.public.weights.tobytes()
     assert public.real.tobytes() == simulation.public.real.tobytes()
     simulation.model().save(tmp_path / "model")
-    read, data = Model.read(tmp_path / "model"), simulation.world.data
+    read, data = Model.read(tmp_path / "model"), simulation.setup.data
     assert read.scores == "fixed"
     assert read.score(data)[0] == records[-1].accuracy
     images = (torch.from_numpy(data.test_images) / 255 - torch.tensor(data.mean)) / torch.tensor(data.std)
@@ -122,8 +122,8 @@ def test_a_model_starts_a_run_of_its_own_kind_alone(words: dict[str, Any], tmp_p
 
 
 def test_a_file_with_other_scores_is_refused(words: dict[str, Any], tmp_path: Path) -> None:
-    world = build(Experiment(**words))
-    made = Model.of(world.experiment.model, world.network, world.data, world.public, world.algorithm.at(1).forward, scores="fixed")
+    setup = build(Experiment(**words))
+    made = Model.of(setup.experiment.model, setup.network, setup.data, setup.public, setup.algorithm.at(1).forward, scores="fixed")
     facts, message, constants = model_file.parts(made.to_bytes())
     assert facts["scores"] == "fixed"
     for scores in ("none", ["fixed"]):

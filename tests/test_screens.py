@@ -26,8 +26,8 @@ from bifl.runs.comparison import Summary
 from bifl.runs.record import Record
 from bifl.show import split_stats
 from bifl.show.plot import draw
-from bifl.show.sheet import NAME, SPREAD, Column, Sheet
 from bifl.show.terminal import Meter, comparison_table, run_table
+from bifl.show.wrapped_table import NAME, SPREAD, Column, WrappedTable
 from tests.commands import Run, refused
 
 WIDTHS = (40, 60, 80, 100)
@@ -53,7 +53,7 @@ def test_no_number_is_cut(width: int) -> None:
         ["b", "1.00 ± 0.10", *"123456"],
     ]
     columns = [Column("algorithm", NAME), Column("accuracy\n%", SPREAD), *(Column(f"bit/param\n{n}") for n in range(6))]
-    words = shown(Sheet(columns, rows, "a title", "a caption"), width).split()
+    words = shown(WrappedTable(columns, rows, "a title", "a caption"), width).split()
     for cell in (text for row in rows for text in row[2:]):
         assert cell in words
     for number in ("97.75", "1.00", "a", "title", "caption"):

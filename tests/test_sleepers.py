@@ -9,7 +9,7 @@ import pytest
 
 import bifl
 import tests.algorithms  # noqa: F401
-from bifl.engine import seat
+from bifl.engine import client_side
 from bifl.engine.simulator import Simulation
 from bifl.experiment.setup import build, sampled
 from tests.federation import deploy, neighbours, quick, same, simulated
@@ -20,13 +20,13 @@ from tests.grid import Clock
 def test_nobody_trains_whose_work_is_thrown_away(algorithm: str, trainings: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before: all ten clients trained where two uploaded and nothing is remembered of the others."""
     trained: list[int] = []
-    train = getattr(seat, "train")  # noqa: B009
+    train = getattr(client_side, "train")  # noqa: B009
 
     def noted(client: Any, *rest: Any) -> Any:
         trained.append(client.number)
         return train(client, *rest)
 
-    monkeypatch.setattr(seat, "train", noted)
+    monkeypatch.setattr(client_side, "train", noted)
     experiment = bifl.Experiment(algorithm=algorithm, participation=0.2, clients=10, rounds=1, workers=1)
     list(bifl.simulate(experiment))
     assert len(trained) == trainings

@@ -45,11 +45,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def test_a_run_begins_as_good_as_its_model(models: dict[str, Path]) -> None:
     for algorithm, forward in (("biml", "binary"), ("fedavg", "real")):
-        world = build(Experiment(**SMALL, algorithm=algorithm, start=str(models[algorithm])))
-        first = Model.of(world.experiment.model, world.network, world.data, world.public, world.algorithm.at(1).forward)
+        setup = build(Experiment(**SMALL, algorithm=algorithm, start=str(models[algorithm])))
+        first = Model.of(setup.experiment.model, setup.network, setup.data, setup.public, setup.algorithm.at(1).forward)
         known = Model.read(models[algorithm])
         assert known.forward.name == forward
-        assert first.score(world.data) == pytest.approx(known.score(world.data), abs=1e-6)
+        assert first.score(setup.data) == pytest.approx(known.score(setup.data), abs=1e-6)
         assert np.array_equal(first.message.symbols, known.message.symbols)
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bifl.core import returns
+from bifl.core import return_checks
 from bifl.core.algorithm import Algorithm, Algorithms, Schedule, as_it_is, selection
 from bifl.core.message import BINARY, Message
 from bifl.core.randomness import stream
@@ -123,11 +123,11 @@ def _upload(client: Client, public: Public, honest: Algorithm, by: Attack, who: 
     if client.number not in who:
         return said
     about = selection(honest, public, client.number)
-    message, memory = returns.sent(honest.name, "upload", said, public, about)
+    message, memory = return_checks.sent(honest.name, "upload", said, public, about)
     ballots = message.alphabet == BINARY and honest.reads is as_it_is
     liar = Liar(client.number, ballots, public.seed, public.round + 1)
     changed = by.trained(client, public, liar)
     if changed is not client:
-        message, memory = returns.sent(honest.name, "upload", honest.upload(changed, public), public, about)
+        message, memory = return_checks.sent(honest.name, "upload", honest.upload(changed, public), public, about)
     lie = by.said(message, public, liar)
     return lie if memory is None else Sent(lie, memory)

@@ -21,10 +21,10 @@ def personalise(options: argparse.Namespace) -> int:
         own = simulation.client_model(options.client)
     path = options.out or run.path / f"client-{options.client}.model"
     written = own.save(path)
-    out, world, shared = console(), simulation.world, simulation.model()
-    shard = world.shards[options.client]
-    held = world.data._replace(test_images=world.data.images[shard], test_labels=world.data.labels[shard])
-    for what, data in {f"what client {options.client} holds out": held, "the test set": world.data}.items():
+    out, setup, shared = console(), simulation.setup, simulation.model()
+    shard = setup.shards[options.client]
+    held = setup.data._replace(test_images=setup.data.images[shard], test_labels=setup.data.labels[shard])
+    for what, data in {f"what client {options.client} holds out": held, "the test set": setup.data}.items():
         if len(data.test_labels):
             mine, theirs = own.metrics(data)[0], shared.metrics(data)[0]
             name = next(iter(mine))  # the one that tables show, in %

@@ -11,7 +11,7 @@ from bifl.engine import running
 from bifl.errors import ConfigError
 from bifl.experiment.refusals import refuse_rule
 from bifl.experiment.settings import Experiment, pairs, preset_of
-from bifl.experiment.setup import LastDataset, World, build
+from bifl.experiment.setup import LastDataset, Setup, build
 from bifl.nn.sent import remark
 from bifl.registry import short
 from bifl.runs.budget import ended_early
@@ -27,18 +27,18 @@ def run(options: argparse.Namespace) -> int:
     track = _track(options)
     if options.resume:
         run = RunFolder.resume(options.resume, pairs(options.settings), options.trust)
-        world = build(run.experiment)
+        setup = build(run.experiment)
     else:
         preset, overrides = preset_of(options.settings)
         experiment = Experiment.of(preset, overrides)
-        world = build(experiment)  # refuses what cannot be run, before anything is written
-        remark(world.network)
+        setup = build(experiment)  # refuses what cannot be run, before anything is written
+        remark(setup.network)
         run = RunFolder.start(options.out or claim(Path("runs"), folder_name(experiment, preset)), experiment)
     run.keep_messages = options.keep_messages
     out = console()
     with Meter(out, run.experiment.rounds).running() as meter:
         try:
-            _go(run, world, meter, short(run.experiment.algorithm.name), track)
+            _go(run, setup, meter, short(run.experiment.algorithm.name), track)
         except KeyboardInterrupt:
             return _stopped(run, f"bifl run --resume {shlex.quote(str(run.path))}", track)
     out.print(run_table(run.records(), run.path / "model"))
@@ -69,8 +69,8 @@ def compare(options: argparse.Namespace) -> int:
     with Meter(out, sum(one.run.experiment.rounds for one in comparison.runs)).running() as meter:
         for one in comparison.runs:
             try:
-                world = build(one.run.experiment, data=images.of(one.run.experiment))
-                _go(one.run, world, meter, one.run.path.name, track)
+                setup = build(one.run.experiment, data=images.of(one.run.experiment))
+                _go(one.run, setup, meter, one.run.path.name, track)
             except KeyboardInterrupt:
                 return _stopped(one.run, f"bifl compare --resume {shlex.quote(str(comparison.path))}", track)
     results = comparison.results()
@@ -85,9 +85,9 @@ def compare(options: argparse.Namespace) -> int:
     return 0
 
 
-def _go(run: RunFolder, world: World, meter: Meter, label: str, track: str | None) -> None:
+def _go(run: RunFolder, setup: Setup, meter: Meter, label: str, track: str | None) -> None:
     meter.begin(label, run.records())
-    for record in followed(running.run(run, world), run, track):
+    for record in followed(running.run(run, setup), run, track):
         meter.show(record, run.experiment.rounds)
 
 

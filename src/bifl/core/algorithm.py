@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bifl.core import returns
+from bifl.core import return_checks
 from bifl.core.forward import Forward, binary
 from bifl.core.message import Floats, Message, Selection
 from bifl.core.randomness import random_signs
 from bifl.core.spending import Spending, once_more
 from bifl.core.state import Client, Public, Sent, Server
-from bifl.core.sums import Pile, Tally, Total
+from bifl.core.sums import Tally, Total, UploadList
 from bifl.errors import AlgorithmError, ConfigError
 from bifl.registry import Registry
 
@@ -160,7 +160,7 @@ def train_turn(algorithms: Algorithms, client: Client, public: Public, train: Tr
     """
     if public.news is not None:
         algorithm = algorithms.at(public.news.round)
-        client = returns.client(algorithm.name, algorithm.update(client, public, public.news), public)
+        client = return_checks.client(algorithm.name, algorithm.update(client, public, public.news), public)
     return train(client._replace(start=client.aux, real=public.real))
 
 
@@ -168,7 +168,7 @@ def upload_turn(algorithms: Algorithms, client: Client, public: Public) -> tuple
     """Say what came of the training."""
     algorithm = algorithms.at(public.round + 1)
     about = selection(algorithm, public, client.number)
-    message, memory = returns.sent(algorithm.name, "upload", algorithm.upload(client, public), public, about)
+    message, memory = return_checks.sent(algorithm.name, "upload", algorithm.upload(client, public), public, about)
     upload = message._replace(round=public.round + 1, weight=client.weight, sender=client.number, about=about)
     return (client if memory is None else client._replace(memory=memory)), upload
 
@@ -186,27 +186,30 @@ def upload_form(algorithms: Algorithms, public: Public) -> Message:
 # ---- the server's turn ------------------------------------------------------------------------------------------------
 
 
-def new_total(algorithm: Algorithm) -> Total | Pile:
+def new_total(algorithm: Algorithm) -> Total | UploadList:
     """What a round's uploads are added to."""
-    return Total() if algorithm.aggregate is None and algorithm.robust is None else Pile()
+    return Total() if algorithm.aggregate is None and algorithm.robust is None else UploadList()
 
 
-def server_turn(algorithms: Algorithms, public: Public, total: Total | Pile, server: Server) -> tuple[Server, Message]:
+def server_turn(algorithms: Algorithms, public: Public, total: Total | UploadList, server: Server) -> tuple[Server, Message]:
     """Make the next broadcast of a round's uploads; the server with what it keeps in memory."""
     algorithm = algorithms.at(public.round + 1)
     if isinstance(total, Total):
         tally = total.tally()
     elif algorithm.robust is not None:
         found, trust = algorithm.robust(total.in_order(), public, server.trust)
-        tally, server = returns.tally(algorithm.name, found, public), server._replace(trust=returns.trust(algorithm.name, trust))
+        tally, server = (
+            return_checks.tally(algorithm.name, found, public),
+            server._replace(trust=return_checks.trust(algorithm.name, trust)),
+        )
     elif algorithm.aggregate is not None:
-        tally = returns.tally(algorithm.name, algorithm.aggregate(total.in_order(), public), public)
+        tally = return_checks.tally(algorithm.name, algorithm.aggregate(total.in_order(), public), public)
     else:
         raise TypeError("a pile of uploads needs an algorithm that aggregates them")
     if algorithm.spending is not None:
         server = server._replace(summed=once_more(server.summed, tally.clients))
     about = selection(algorithm, public, None)
-    message, memory = returns.sent(algorithm.name, "broadcast", algorithm.broadcast(tally, public, server), public, about)
+    message, memory = return_checks.sent(algorithm.name, "broadcast", algorithm.broadcast(tally, public, server), public, about)
     news = message._replace(round=public.round + 1, weight=1, sender=None, about=about)
     return (server if memory is None else server._replace(memory=memory)), news
 
@@ -214,5 +217,5 @@ def server_turn(algorithms: Algorithms, public: Public, total: Total | Pile, ser
 def absorb(algorithms: Algorithms, public: Public, news: Message) -> Public:
     """The public state after a broadcast, absorbed by the algorithm that made it."""
     algorithm = algorithms.at(news.round)
-    after = returns.public(algorithm.name, algorithm.absorb(public, news), public)
+    after = return_checks.public(algorithm.name, algorithm.absorb(public, news), public)
     return after._replace(round=news.round, news=news, before=public.news)

@@ -48,7 +48,7 @@ class Identity(Protocol):
         """Whether a client has signed this."""
 
 
-class Seat(Protocol):
+class ClientSide(Protocol):
     """A client at work, as an exchange sees it: what it remembers, and what it can do with its own data."""
 
     client: Client  # private state, as far as it is remembered
@@ -63,7 +63,7 @@ class Seat(Protocol):
         """Moments of the inputs of every batch-norm in the global network, on some of the client's own data."""
 
 
-class Spoken(NamedTuple):
+class ClientReply(NamedTuple):
     """What a client says in an exchange, and what it is like afterwards."""
 
     message: Message | None  # None where a client only listens and trains
@@ -116,7 +116,7 @@ class Exchange(Protocol):
     def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
         """Clients that take part without uploading, given who uploads and who is there."""
 
-    def say(self, seat: Seat, public: Public, *, uploads: bool) -> Spoken:
+    def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """A client's part."""
 
     def form(self, public: Public) -> Message:

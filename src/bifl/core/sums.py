@@ -239,7 +239,7 @@ class Total:
         return Tally(self.clients, total, unit, votes, 2 * share - 1, real, scales)
 
 
-class Pile:
+class UploadList:
     """All uploads of a round, for an `aggregate` that must see them together."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from bifl.deploy.client_state import FILES, Home
 from bifl.deploy.local_data import Operator, Source
 from bifl.deploy.protocol import Refusal, Request
 from bifl.engine.catch_up import digest
-from bifl.engine.turns import Task
+from bifl.engine.turns import Assignment
 from bifl.engine.worker import Worker
 from bifl.errors import BiflError
 
@@ -103,7 +103,7 @@ def _turn(worker: Worker, home: Home, request: Request, told: Path | None) -> Fi
     """The client's part in an exchange; its operator hears of training, not of what follows it."""
     if request.exchange not in worker.exchanges:
         raise Refusal(f"the server asks for the exchange '{request.exchange}', which this run does not have")
-    turn = worker.turn(request.exchange, Task(home.number, request.voted, request.uploads, request.letter))
+    turn = worker.turn(request.exchange, Assignment(home.number, request.voted, request.uploads, request.letter))
     if not worker.exchanges[request.exchange].trains:
         return {} if turn.upload is None else {"upload": turn.upload}
     home.tidy(request.round + 1)

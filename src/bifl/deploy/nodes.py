@@ -25,9 +25,9 @@ from bifl.deploy.members import Members
 from bifl.deploy.requests import Requests, Rules
 from bifl.deploy.transport import Fields
 from bifl.engine.catch_up import Journal, Step, digest
-from bifl.engine.turns import Answer, Evaluation, Score, Task, Troubles
+from bifl.engine.turns import Answer, Assignment, Evaluation, Score, Troubles
 from bifl.errors import BiflError, RunError
-from bifl.experiment.setup import World
+from bifl.experiment.setup import Setup
 from bifl.training.evaluation import chunks, evaluate
 from bifl.training.samples import Samples
 
@@ -45,7 +45,7 @@ class Nodes(AbstractContextManager["Nodes"]):
 
     Args:
         grid: Flower's.
-        world: what is run, with the public state as it stands.
+        setup: what is run, with the public state as it stands.
         exchanges: of a round.
         fresh: the public state before the first round.
         steps: the last broadcasts, if the run was continued.
@@ -57,16 +57,16 @@ class Nodes(AbstractContextManager["Nodes"]):
     """
 
     def __init__(
-        self, grid: Grid, world: World, exchanges: Sequence[Exchange], fresh: Public, steps: tuple[Step, ...], run: str,
+        self, grid: Grid, setup: Setup, exchanges: Sequence[Exchange], fresh: Public, steps: tuple[Step, ...], run: str,
         terms: protocol.Terms, rules: Rules, register: Register, tell: Tell,
     ) -> None:  # fmt: skip
-        self._world, self._share, self._rules = world, terms.share, rules
-        in_context = world.experiment.in_context()
-        sleepers = world.experiment.clients_sleep()
+        self._world, self._share, self._rules = setup, terms.share, rules
+        in_context = setup.experiment.in_context()
+        sleepers = setup.experiment.clients_sleep()
         self._journal = Journal(
-            exchanges, fresh, world.public, steps, in_context, sleepers, lambda public, _: digest(public, in_context)
+            exchanges, fresh, setup.public, steps, in_context, sleepers, lambda public, _: digest(public, in_context)
         )
-        self._members = Members(len(world.parts), world.public.layout.fingerprint, *register[:2], rules.max_images, tell)
+        self._members = Members(len(setup.parts), setup.public.layout.fingerprint, *register[:2], rules.max_images, tell)
         self._requests = Requests(grid, run, self._journal, self._members, terms, rules, tell)
         self._gathered = False  # whether those who are late have been waited for
         self._at_fault: frozenset[int] = frozenset()  # clients without whom the rounds are held from now on
@@ -100,15 +100,15 @@ class Nodes(AbstractContextManager["Nodes"]):
             self._requests.refuse(number, f"{error}; round {round} is held again, and the run goes on, without it", round)
         self._at_fault |= error.at_fault
 
-    def collect(self, exchange: Exchange, tasks: list[Task], note: Callable[[Answer], None]) -> Accumulator:
+    def collect(self, exchange: Exchange, assignments: list[Assignment], note: Callable[[Answer], None]) -> Accumulator:
         """Ask clients and add up what they say, each as soon as it is there; what cannot be counted is refused."""
-        requests: dict[int, Fields] = {task.number: {"voted": task.voted, "uploads": task.uploads} for task in tasks}
-        for task in tasks:
-            if task.letter:
-                requests[task.number]["letter"] = task.letter
+        requests: dict[int, Fields] = {one.number: {"voted": one.voted, "uploads": one.uploads} for one in assignments}
+        for assignment in assignments:
+            if assignment.letter:
+                requests[assignment.number]["letter"] = assignment.letter
         # a round needs enough ballots; what follows goes on with those who are there, unless the exchange needs more
-        wanted = min(self._rules.least, sum(task.uploads for task in tasks)) if exchange.trains else 0
-        begun = any(task.letter for task in tasks)  # a round that was begun together nobody can join: it is not waited for more
+        wanted = min(self._rules.least, sum(one.uploads for one in assignments)) if exchange.trains else 0
+        begun = any(one.letter for one in assignments)  # a round that was begun together nobody can join: it is not waited for more
         least = 0 if begun else max(wanted, exchange.quorum)
         public, total, form = self._journal.public, exchange.total(self._journal.public), exchange.form(self._journal.public)
         context = exchange.context(public)
@@ -152,20 +152,20 @@ class Nodes(AbstractContextManager["Nodes"]):
 
     def score(self) -> Evaluation:
         """The global model on the server's test images, if it has any, and on what the clients hold out."""
-        world, public = self._world, self._journal.public
+        setup, public = self._world, self._journal.public
         scores = []
-        if len(world.data.test_labels):
-            world.network.show(public.weights, public.real, world.algorithm.at(public.round).forward)
-            test = Samples.of(world.data.test_images, world.data.test_labels, world.data)
-            found = evaluate(world.network, world.task, test, np.arange(len(test.labels)), chunks(len(test.labels)))
+        if len(setup.data.test_labels):
+            setup.network.show(public.weights, public.real, setup.algorithm.at(public.round).forward)
+            test = Samples.of(setup.data.test_images, setup.data.test_labels, setup.data)
+            found = evaluate(setup.network, setup.task, test, np.arange(len(test.labels)), chunks(len(test.labels)))
             scores += [Score(None, *chunk) for chunk in found]
         if self._share:
             for number, said in self._requests.ask_all(protocol.SCORE, {number: {} for number in self._members.voting()}, 0):
-                sensible = checks.scores(number, said, checks.held_out(self._members[number].images, self._share), world.task)
+                sensible = checks.scores(number, said, checks.held_out(self._members[number].images, self._share), setup.task)
                 if sensible is None:
                     self._requests.refuse(number, "its evaluation makes no sense", public.round)
                 scores += sensible or []
-        return Evaluation.of(scores, world.task)
+        return Evaluation.of(scores, setup.task)
 
     def steps(self) -> tuple[Step, ...]:
         """The last broadcasts."""

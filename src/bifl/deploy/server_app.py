@@ -34,7 +34,7 @@ from bifl.engine import running
 from bifl.engine.round import Rounds
 from bifl.errors import BiflError, ConfigError, RunError
 from bifl.experiment.settings import Experiment, of_words
-from bifl.experiment.setup import World, held_share, sampled, serve
+from bifl.experiment.setup import Setup, held_share, sampled, serve
 from bifl.files import write_atomic, writing
 from bifl.runs.budget import ended_early
 from bifl.runs.folder import CONFIG, RunFolder, claim, folder_name, locked
@@ -93,17 +93,17 @@ class Office(NamedTuple):
 class Deployment(Rounds):
     """An experiment under way on Flower's nodes: an iterable of records; for the other arguments and attributes see `Rounds`."""
 
-    def __init__(self, office: Office, world: World, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
-        super().__init__(world.experiment, world, folder, mailbox)
+    def __init__(self, office: Office, setup: Setup, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
+        super().__init__(setup.experiment, setup, folder, mailbox)
         self._office, self._signed = office, office.register.signed
 
     def _clients(self) -> Nodes:
-        data, (grid, rules, run, register, tell) = self.world.data, self._office
+        data, (grid, rules, run, register, tell) = self.setup.data, self._office
         share = held_share(self.experiment, data)
         form, words = data.form, words_for_clients(self.experiment)
         terms = Terms(words, data.classes, form.shape, data.mean, data.std, share, form.kind)
-        world = self.world._replace(public=self.public)
-        return Nodes(grid, world, self.exchanges, self.world.public, self._steps, run, terms, rules, register, tell)
+        setup = self.setup._replace(public=self.public)
+        return Nodes(grid, setup, self.exchanges, self.setup.public, self._steps, run, terms, rules, register, tell)
 
 
 def federate(
@@ -126,18 +126,18 @@ def run_name(folder: Path) -> str:
     return path.read_text()
 
 
-def open_folder(experiment: str, folder: str) -> tuple[RunFolder, World | None]:
+def open_folder(experiment: str, folder: str) -> tuple[RunFolder, Setup | None]:
     """The run to begin, with what its experiment stands for; or the one to continue, if the folder holds one."""
     if folder and (Path(folder) / CONFIG).is_file():
         run = RunFolder.resume(Path(folder), trust=True)  # who starts the server was asked before it wrote or resumed this folder
         return run, None
     chosen = of_words(shlex.split(experiment))
-    world = serve(chosen)  # refuses what cannot be run, before anything is written
-    return RunFolder.start(Path(folder) if folder else claim(Path("runs"), folder_name(chosen)), chosen), world
+    setup = serve(chosen)  # refuses what cannot be run, before anything is written
+    return RunFolder.start(Path(folder) if folder else claim(Path("runs"), folder_name(chosen)), chosen), setup
 
 
 def run_rounds(
-    grid: Grid, run: RunFolder, given: Rules, numbers: Path | None = None, world: World | None = None, keys: Path | None = None
+    grid: Grid, run: RunFolder, given: Rules, numbers: Path | None = None, setup: Setup | None = None, keys: Path | None = None
 ) -> Iterator[Record]:
     """The rounds of a folder that are not there yet, each written down; what happens besides goes to its events.
 
@@ -146,7 +146,7 @@ def run_rounds(
         run: the run.
         given: when a round ends.
         numbers: a file that tells which client a node is; none believes the nodes.
-        world: what the run's experiment stands for, if it was built before.
+        setup: what the run's experiment stands for, if it was built before.
         keys: the folder of the clients' public keys, by which what they sign is checked; none leaves that to the clients.
     """
     tell = writer(run.path)
@@ -154,7 +154,7 @@ def run_rounds(
     signed = ClientKeys(keys).signed if keys is not None and run.experiment.secure_sum else None
     office = Office(grid, given, run_name(run.path), Register(Declared(run.path), Numbers(numbers), signed), tell)
     try:
-        yield from running.run(run, world or serve(run.experiment), partial(Deployment, office))
+        yield from running.run(run, setup or serve(run.experiment), partial(Deployment, office))
     except BiflError as error:
         tell(str(error), FAILED)
         raise
@@ -193,11 +193,11 @@ def main(grid: Grid, context: Context) -> None:
     """What `flwr run` starts."""
     end_with_parent()
     config = context.run_config
-    run, world = open_folder(str(config["experiment"]), str(config["folder"]))
+    run, setup = open_folder(str(config["experiment"]), str(config["folder"]))
     run.keep_messages = bool(config["keep-messages"])
     given = rules(run.experiment, int(config["min-clients"]), float(config["deadline"]), int(config["max-images"]))
     numbers, keys = (Path(str(config[name])) if config[name] else None for name in ("numbers", "keys"))
-    for record in run_rounds(grid, run, given, numbers, world, keys):
+    for record in run_rounds(grid, run, given, numbers, setup, keys):
         score = f"{record.measure} {record.score:.2%}" if record.evaluated else "not evaluated"
         log.info("round %d: %s, %d ballots, %d refused", record.round, score, record.clients, record.refused)
     log.info("the run is in %s", run.path.resolve())

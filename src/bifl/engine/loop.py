@@ -16,7 +16,7 @@ from bifl import codec
 from bifl.core.algorithm import weight_of
 from bifl.core.message import Message
 from bifl.core.state import Client, Public, Server
-from bifl.engine.seat import Desk, Seat, arrived, workplace
+from bifl.engine.client_side import Belongings, LocalSide, arrived, client_tools
 from bifl.exchanges import exchanges_of, simulated_identity
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build, judge, sampled
@@ -26,32 +26,32 @@ from bifl.training.samples import Samples
 
 def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tuple[Message, Public]]:
     """Each round's broadcast and the public state after it; with `kind=PlainNetwork` in PyTorch's own layers throughout."""
-    world = build(experiment, kind)
-    public, server = world.public, Server()
-    samples = Samples.of(world.data.images, world.data.labels, world.data)
-    place = workplace(experiment, world.algorithm, world.network, samples, world.task.loss, world.parts)
-    exchanges = exchanges_of(experiment, world.algorithm, world.network, world.data.form)
-    weights = [weight_of(world.algorithm, len(part)) for part in world.parts]
+    setup = build(experiment, kind)
+    public, server = setup.public, Server()
+    samples = Samples.of(setup.data.images, setup.data.labels, setup.data)
+    tools = client_tools(experiment, setup.algorithm, setup.network, samples, setup.task.loss, setup.parts)
+    exchanges = exchanges_of(experiment, setup.algorithm, setup.network, setup.data.form)
+    weights = [weight_of(setup.algorithm, len(part)) for part in setup.parts]
     clients = [Client(public.weights, public.weights, public.real, weight, number) for number, weight in enumerate(weights)]
     notes: list[dict[str, bytes]] = [{} for _ in clients]
     identity = simulated_identity(experiment)
     voters: list[int] = []
     for round in range(1, experiment.rounds + 1):
         counted, voters = voters, sampled(experiment, len(clients), round)
-        server = server._replace(judge=judge(world, round))
+        server = server._replace(judge=judge(setup, round))
         heard: list[Message] = []
         uploading, letters = voters, dict[int, bytes]()
         for exchange in exchanges:
             total, known = exchange.total(public), exchange.context(public)
             spelled = exchange.uploads_in(known)
             for number in sorted({*uploading, *exchange.listeners(uploading, range(len(clients)))}):
-                part, desk = torch.from_numpy(world.parts[number]), Desk(letters.get(number, b""), notes[number], identity)
-                client = arrived(experiment, clients[number], world.public.weights, public)
-                seat = Seat(place, part, public, client._replace(voted=number in counted), desk)
-                spoken = exchange.say(seat, public, uploads=number in uploading)
-                clients[number] = spoken.client
-                if spoken.message is not None:
-                    upload = codec.decode(codec.encode(spoken.message, spelled), spelled)
+                part, own = torch.from_numpy(setup.parts[number]), Belongings(letters.get(number, b""), notes[number], identity)
+                client = arrived(experiment, clients[number], setup.public.weights, public)
+                side = LocalSide(tools, part, public, client._replace(voted=number in counted), own)
+                reply = exchange.say(side, public, uploads=number in uploading)
+                clients[number] = reply.client
+                if reply.message is not None:
+                    upload = codec.decode(codec.encode(reply.message, spelled), spelled)
                     total.add(exchange.opened(upload, public))
             server, news = exchange.answer(total, public, server)
             if not isinstance(news, Message):

@@ -17,7 +17,7 @@ from bifl.core.message import TERNARY, Floats
 from bifl.core.state import Client, Public
 from bifl.engine.worker import Job, Worker
 from bifl.errors import RunError
-from bifl.experiment.setup import World
+from bifl.experiment.setup import Setup
 from bifl.export.model import Model
 from bifl.training.measuring import image_moments
 from bifl.training.samples import Samples
@@ -25,11 +25,11 @@ from bifl.training.samples import Samples
 _MOST = 1024  # images to measure batch-norm on
 
 
-def from_checkpoint(world: World, number: int, voted: bool, folder: Path | None, trained: dict[int, int]) -> Client:
+def from_checkpoint(setup: Setup, number: int, voted: bool, folder: Path | None, trained: dict[int, int]) -> Client:
     """A client after training once more, from what is remembered of it.
 
     Args:
-        world: what is run, with the public state as it stands.
+        setup: what is run, with the public state as it stands.
         number: of the client.
         voted: whether its ballot is in the last broadcast.
         folder: with clients' state; None where there is none.
@@ -39,41 +39,41 @@ def from_checkpoint(world: World, number: int, voted: bool, folder: Path | None,
         RunError: what it remembered is gone.
     """
     past = {number: trained[number]} if number in trained else {}
-    if past and folder is None and world.algorithm.at(past[number]).keeps:
+    if past and folder is None and setup.algorithm.at(past[number]).keeps:
         raise RunError(
             f"what client {number} remembers is gone with the loop: ask for its model inside the loop, or give simulate a folder"
         )
-    parts, shards = {number: world.parts[number]}, {number: world.shards[number]}
-    job = Job(world.experiment, world.algorithm, world.network, parts, shards, [], world.public, folder, past)
-    return Worker(job, world.data).trained(number, voted)
+    parts, shards = {number: setup.parts[number]}, {number: setup.shards[number]}
+    job = Job(setup.experiment, setup.algorithm, setup.network, parts, shards, [], setup.public, folder, past)
+    return Worker(job, setup.data).trained(number, voted)
 
 
-def own_model(world: World, public: Public, client: Client) -> Model:
+def own_model(setup: Setup, public: Public, client: Client) -> Model:
     """The model that a client has after training, with batch-norm's statistics measured in it on the client's own images.
 
     The running ones of a few steps are half those of the global network, which its own is far from by then.
 
     Args:
-        world: what is run.
+        setup: what is run.
         public: the state that it began the round with.
         client: after training.
 
     Raises:
         RunError: clients train something else than weights.
     """
-    algorithm = world.algorithm.at(public.round + 1)
+    algorithm = setup.algorithm.at(public.round + 1)
     forward = algorithm.forward
     if forward.of_scores:
         raise RunError(f"clients of algorithm '{algorithm.name}' train scores of constant weights: they have no own network")
     weights = _trits(client, forward, public.layout) if forward.alphabet == TERNARY else client.aux
     own = public._replace(weights=weights, real=client.real)
     if public.layout.moments:
-        samples = Samples.of(world.data.images, world.data.labels, world.data)
-        part = torch.from_numpy(world.parts[client.number])
-        moments = image_moments(world.network, own, forward, samples, part, client.number, _MOST)
+        samples = Samples.of(setup.data.images, setup.data.labels, setup.data)
+        part = torch.from_numpy(setup.parts[client.number])
+        moments = image_moments(setup.network, own, forward, samples, part, client.number, _MOST)
         own = own._replace(real=np.concatenate([client.real[: public.layout.trained], moments]))
-    choice = world.experiment
-    return Model.of(choice.model, world.network, world.data, own, forward, choice.task, choice.scores)
+    choice = setup.experiment
+    return Model.of(choice.model, setup.network, setup.data, own, forward, choice.task, choice.scores)
 
 
 @torch.no_grad()

@@ -19,12 +19,12 @@ from bifl.data.datasets import save
 from bifl.data.shared import Drawn
 from bifl.engine.catch_up import Step
 from bifl.engine.dealing import Dealer
-from bifl.engine.ledger import Ledger
-from bifl.engine.turns import Answer, Evaluation, Score, Task, Troubles
+from bifl.engine.missed_bytes import MissedBytes
+from bifl.engine.turns import Answer, Assignment, Evaluation, Score, Troubles
 from bifl.engine.worker import Job, Worker
 from bifl.errors import BiflError, RunError
 from bifl.exchanges import simulated_identity
-from bifl.experiment.setup import World
+from bifl.experiment.setup import Setup
 from bifl.experiment.transfer import Built, dumps
 from bifl.files import writing
 from bifl.processes import KEEPS_MEMORY
@@ -35,7 +35,7 @@ class Pool(AbstractContextManager["Pool"]):
     """Runs clients' turns and evaluations; a context, so that no process outlives it.
 
     Args:
-        world: what is run, with the public state as it stands.
+        setup: what is run, with the public state as it stands.
         exchanges: of a round.
         fresh: the public state before the first round.
         steps: the last broadcasts, if the run was continued.
@@ -46,18 +46,18 @@ class Pool(AbstractContextManager["Pool"]):
     """
 
     def __init__(
-        self, world: World, exchanges: Sequence[Exchange], fresh: Public, steps: tuple[Step, ...], checkpoint: Path | None,
+        self, setup: Setup, exchanges: Sequence[Exchange], fresh: Public, steps: tuple[Step, ...], checkpoint: Path | None,
         trained: dict[int, int], keep_messages: bool, evaluated: int = 0,
     ) -> None:  # fmt: skip
-        self._world, self._checkpoint, self._trained, self._keep_messages = world, checkpoint, trained, keep_messages
-        self._count = min(world.experiment.processes(), len(world.parts))
-        fixed = bool(world.algorithm.keeps) or world.experiment.secure_sum  # which has notes of its own
-        self._dealer = Dealer(world.parts, self._count, fixed)
+        self._world, self._checkpoint, self._trained, self._keep_messages = setup, checkpoint, trained, keep_messages
+        self._count = min(setup.experiment.processes(), len(setup.parts))
+        fixed = bool(setup.algorithm.keeps) or setup.experiment.secure_sum  # which has notes of its own
+        self._dealer = Dealer(setup.parts, self._count, fixed)
         self._stack = ExitStack()
         self._local: Worker | None = None
         self._workers: list[Connection] = []
-        self._ledger = Ledger(world, exchanges, fresh, steps, trained, evaluated)
-        self._holders = [number for number, shard in enumerate(world.shards) if len(shard)]
+        self._missed = MissedBytes(setup, exchanges, fresh, steps, trained, evaluated)
+        self._holders = [number for number, shard in enumerate(setup.shards) if len(shard)]
 
     def __enter__(self) -> Pool:
         try:
@@ -79,21 +79,21 @@ class Pool(AbstractContextManager["Pool"]):
         self._dealer.begin()
         return ()
 
-    def collect(self, exchange: Exchange, tasks: list[Task], note: Callable[[Answer], None]) -> Accumulator:
-        """Run the tasks and add up what clients say, each worker for its own."""
-        self._ledger.ask(task.number for task in tasks)
-        total = exchange.total(self._ledger.public)
+    def collect(self, exchange: Exchange, assignments: list[Assignment], note: Callable[[Answer], None]) -> Accumulator:
+        """Run the assignments and add up what clients say, each worker for its own."""
+        self._missed.ask(assignment.number for assignment in assignments)
+        total = exchange.total(self._missed.public)
         if self._local is not None:
-            for found in self._local.collect(exchange.name, tasks):
+            for found in self._local.collect(exchange.name, assignments):
                 if isinstance(found, Answer):
                     note(found)
                 else:
                     total = found
             return total
         waiting: list[Any] = []
-        ranks = self._dealer.deal(task.number for task in tasks)
+        ranks = self._dealer.deal(assignment.number for assignment in assignments)
         for rank, worker in enumerate(self._workers):
-            own = [task for task in tasks if ranks[task.number] == rank]
+            own = [assignment for assignment in assignments if ranks[assignment.number] == rank]
             if own:
                 self._send(worker, ("collect", (exchange.name, own)))
                 waiting.append(worker)
@@ -113,22 +113,22 @@ class Pool(AbstractContextManager["Pool"]):
     def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> Collection[int]:
         """Give a broadcast to all workers; all who should hear it are there."""
         self._ask("hear", [(exchange.name, news)] * self._count)
-        self._ledger.add(exchange.name, news, after, hearers)
+        self._missed.add(exchange.name, news, after, hearers)
         return hearers
 
     def score(self) -> Evaluation:
         """Let the workers evaluate the global model."""
-        self._ledger.ask(self._holders)
+        self._missed.ask(self._holders)
         scores = [score for scores in self._ask("score", [()] * self._count) for score in scores]
         return Evaluation.of(scores, self._world.task)
 
     def steps(self) -> tuple[Step, ...]:
         """The last broadcasts."""
-        return self._ledger.steps
+        return self._missed.steps
 
     def troubles(self) -> Troubles:
         """Nothing but bytes for those who had slept: a worker that fails ends the run."""
-        return Troubles(catch_up_bytes=self._ledger.settle())
+        return Troubles(catch_up_bytes=self._missed.settle())
 
     def trained(self, number: int, voted: bool) -> Client:
         """A client as it would be after training once more."""
@@ -148,16 +148,16 @@ class Pool(AbstractContextManager["Pool"]):
         return [self._receive(worker) for worker in self._workers]
 
     def _job(self, rank: int) -> Job:
-        world = self._world
-        owner, parts = self._dealer.owner, cast(Any, world.parts)  # what is drawn when it is needed need not be sorted out
+        setup = self._world
+        owner, parts = self._dealer.owner, cast(Any, setup.parts)  # what is drawn when it is needed need not be sorted out
         if not isinstance(parts, Drawn):
             parts = {number: part for number, part in enumerate(parts) if not self._dealer.fixed or owner(number) == rank}
-        shards = {number: world.shards[number] for number in self._holders if owner(number) == rank}
-        own = list(chunks(len(world.data.test_labels)))[rank :: self._count]
+        shards = {number: setup.shards[number] for number in self._holders if owner(number) == rank}
+        own = list(chunks(len(setup.data.test_labels)))[rank :: self._count]
         trained = {number: round for number, round in self._trained.items() if owner(number) == rank}
         return Job(
-            world.experiment, world.algorithm, world.network, parts, shards, own, world.public, self._checkpoint, trained,
-            self._keep_messages, simulated_identity(world.experiment),
+            setup.experiment, setup.algorithm, setup.network, parts, shards, own, setup.public, self._checkpoint, trained,
+            self._keep_messages, simulated_identity(setup.experiment),
         )  # fmt: skip
 
     def _start(self, jobs: list[Job]) -> list[Connection]:

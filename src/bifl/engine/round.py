@@ -16,11 +16,11 @@ from bifl.core.state import Public, Server, Signed
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import Step
 from bifl.engine.collecting import UploadCollector
-from bifl.engine.turns import NOT_EVALUATED, Answer, Evaluation, NobodyVotes, Task, Troubles, evaluated_in
+from bifl.engine.turns import NOT_EVALUATED, Answer, Assignment, Evaluation, NobodyVotes, Troubles, evaluated_in
 from bifl.errors import RunError
 from bifl.exchanges import exchanges_of
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import World, judge, sampled
+from bifl.experiment.setup import Setup, judge, sampled
 from bifl.experiment.starting import refuse_nameless
 from bifl.export.model import Model
 from bifl.runs.mailbox import Mailbox
@@ -35,8 +35,8 @@ class Clients(Protocol):
     def barred(self) -> Collection[int]:
         """A round begins: the clients that may not take part in it."""
 
-    def collect(self, exchange: Exchange, tasks: list[Task], note: Callable[[Answer], None]) -> Accumulator:
-        """Let clients say something; the sum of it. Every answer that is counted is noted; not every task need be done.
+    def collect(self, exchange: Exchange, assignments: list[Assignment], note: Callable[[Answer], None]) -> Accumulator:
+        """Let clients say something; the sum of it. Every answer that is counted is noted; not every assignment need be done.
 
         Raises:
             NobodyVotes: those who were to upload are barred by now.
@@ -76,7 +76,7 @@ class Rounds:
 
     Args:
         experiment: what to run.
-        world: the same with everything loaded.
+        setup: the same with everything loaded.
         folder: where a checkpoint is written after every round, and taken from if there is one; None keeps nothing.
         mailbox: keeps a copy of every message, if given.
 
@@ -86,11 +86,11 @@ class Rounds:
         note_clients: called with a round's number and what is known of each client, before the round is complete.
     """
 
-    def __init__(self, experiment: Experiment, world: World, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
-        self.experiment, self.world = experiment, world
-        self.exchanges = exchanges_of(experiment, world.algorithm, world.network, world.data.form)
+    def __init__(self, experiment: Experiment, setup: Setup, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
+        self.experiment, self.setup = experiment, setup
+        self.exchanges = exchanges_of(experiment, setup.algorithm, setup.network, setup.data.form)
         self._ballot, self._completing = ballot_of(self.exchanges), completing(self.exchanges)
-        self.public: Public = world.public
+        self.public: Public = setup.public
         self.last: Record | None = None
         self.note_clients: Callable[[int, list[dict[str, Any]]], None] = lambda round, clients: None
         self._server = Server()
@@ -107,9 +107,9 @@ class Rounds:
 
     def model(self) -> Model:
         """The global model as it stands."""
-        forward = self.world.algorithm.at(max(self.public.round, 1)).forward
-        world, choice = self.world, self.experiment
-        return Model.of(choice.model, world.network, world.data, self.public, forward, choice.task, choice.scores)
+        forward = self.setup.algorithm.at(max(self.public.round, 1)).forward
+        setup, choice = self.setup, self.experiment
+        return Model.of(choice.model, setup.network, setup.data, self.public, forward, choice.task, choice.scores)
 
     def __iter__(self) -> Iterator[Record]:
         """The rounds that are left. A loop that was left goes on where it was: the clients wait until `close`."""
@@ -135,7 +135,7 @@ class Rounds:
 
     def _affords_a_round(self) -> bool:
         """Whether the budget of `privacy=` leaves room for another round, even if its sum is of no more clients than it must be."""
-        spending, fewest = self.world.algorithm.at(self.public.round + 1).spending, self._completing.quorum or self.public.voters
+        spending, fewest = self.setup.algorithm.at(self.public.round + 1).spending, self._completing.quorum or self.public.voters
         return spending is None or spending.affords(self._server.summed, fewest, self.public.layout)
 
     def _at_work(self) -> Clients:
@@ -167,14 +167,14 @@ class Rounds:
     def _round(self, clients: Clients) -> Record:
         began, before = time.perf_counter(), self.public
         round, barred = before.round + 1, clients.barred()
-        server = self._server._replace(judge=judge(self.world, round), signed=self._signed)
-        taking_part: Collection[int] = sampled(self.experiment, len(self.world.parts), round, barred, self.world.draw)
+        server = self._server._replace(judge=judge(self.setup, round), signed=self._signed)
+        taking_part: Collection[int] = sampled(self.experiment, len(self.setup.parts), round, barred, self.setup.draw)
         hearers = self._hearers(round + 1, barred)  # the others are told when they wake up
         outcomes = []
         public, letters = before, None
         for exchange in self.exchanges:
-            tasks = self._tasks(exchange, taking_part, barred, letters)
-            outcome = self._hold(exchange, clients, tasks, public, server, hearers)
+            assignments = self._assignments(exchange, taking_part, barred, letters)
+            outcome = self._hold(exchange, clients, assignments, public, server, hearers)
             public, server, taking_part, letters = outcome.public, outcome.server, outcome.collector.counted, outcome.letters
             outcomes.append(outcome)
         main = outcomes[self.exchanges.index(self._ballot)]
@@ -189,27 +189,33 @@ class Rounds:
 
     def _hearers(self, round: int, barred: Collection[int]) -> list[int]:
         """The clients that have something to do in a round."""
-        voters = sampled(self.experiment, len(self.world.parts), round, barred, self.world.draw)
-        return [task.number for task in self._tasks(self._ballot, voters, barred)]
+        voters = sampled(self.experiment, len(self.setup.parts), round, barred, self.setup.draw)
+        return [assignment.number for assignment in self._assignments(self._ballot, voters, barred)]
 
-    def _tasks(
+    def _assignments(
         self, exchange: Exchange, uploading: Collection[int], barred: Collection[int], letters: Letters | None = None
-    ) -> list[Task]:
+    ) -> list[Assignment]:
         """What an exchange asks of whom: of those who upload, if there were letters those who got one, and of those who listen."""
-        everyone = range(len(self.world.parts))
+        everyone = range(len(self.setup.parts))
         present: Collection[int] = set(everyone).difference(barred) if barred else everyone
         uploaders = set(uploading) if letters is None else set(uploading).intersection(letters)
         asked = sorted(uploaders.union(exchange.listeners(uploaders, present)))
         told = letters or {}
-        return [Task(number, number in self._counted, number in uploaders, told.get(number, b"")) for number in asked]
+        return [Assignment(number, number in self._counted, number in uploaders, told.get(number, b"")) for number in asked]
 
     def _hold(
-        self, exchange: Exchange, clients: Clients, tasks: list[Task], public: Public, server: Server, hearers: Collection[int]
+        self,
+        exchange: Exchange,
+        clients: Clients,
+        assignments: list[Assignment],
+        public: Public,
+        server: Server,
+        hearers: Collection[int],
     ) -> Outcome:
         """Carry one exchange out."""
         context = exchange.context(public)
         collector = UploadCollector(lambda sender, data: self._keep(exchange.name, sender, data), exchange.trains)
-        total = clients.collect(exchange.knowing(server), tasks, collector.note)
+        total = clients.collect(exchange.knowing(server), assignments, collector.note)
         if not total.clients and not exchange.trains:
             return Outcome(public, server, collector)  # everyone went away: what was public must do
         server, news = exchange.answer(total, public, server)
@@ -225,7 +231,7 @@ class Rounds:
     def _record(self, before: Public, main: Outcome, outcomes: list[Outcome], evaluation: Evaluation, troubles: Troubles) -> Record:
         """What the round achieved; `main` is the outcome of its ballot."""
         after, round = outcomes[-1].public, before.round + 1
-        spending = self.world.algorithm.at(round).spending
+        spending = self.setup.algorithm.at(round).spending
         told = outcomes[self.exchanges.index(self._completing)]
         uploads, receivers = len(main.collector.counted), len(told.receivers)
         traffic = Traffic(uploads, main.collector.bytes, receivers, len(told.data), main.collector.ideal, told.ideal)
@@ -234,7 +240,7 @@ class Rounds:
             traffic = traffic.plus(up, down)
         letters = sum(len(letter) for outcome in outcomes for letter in (outcome.letters or {}).values())
         traffic = traffic._replace(catch_up=troubles.catch_up_bytes, letters=letters)
-        if self.world.algorithm.at(round).central:  # nothing leaves the one machine
+        if self.setup.algorithm.at(round).central:  # nothing leaves the one machine
             traffic = Traffic(uploads, 0, receivers, 0)
         return Record(
             round=round,

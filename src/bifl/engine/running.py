@@ -8,23 +8,23 @@ from pathlib import Path
 
 from bifl.engine.round import Rounds
 from bifl.engine.simulator import Simulation
-from bifl.experiment.setup import World
+from bifl.experiment.setup import Setup
 from bifl.runs.folder import RunFolder, locked
 from bifl.runs.mailbox import Mailbox
 from bifl.runs.record import Record
 
-Begin = Callable[[World, Path, Mailbox | None], Rounds]
+Begin = Callable[[Setup, Path, Mailbox | None], Rounds]
 
 
-def run(folder: RunFolder, world: World, begin: Begin = Simulation) -> Iterator[Record]:
+def run(folder: RunFolder, setup: Setup, begin: Begin = Simulation) -> Iterator[Record]:
     """Run the remaining rounds; each is written down before it is handed out.
 
     Args:
         folder: of the run.
-        world: what the folder's experiment stands for.
-        begin: what runs the rounds, from `world`, the folder for checkpoints and the mailbox.
+        setup: what the folder's experiment stands for.
+        begin: what runs the rounds, from `setup`, the folder for checkpoints and the mailbox.
     """
-    with locked(folder.path), closing(begin(world, folder.checkpoint, folder.mailbox())) as rounds:
+    with locked(folder.path), closing(begin(setup, folder.checkpoint, folder.mailbox())) as rounds:
         folder.prepare(rounds.last)
         rounds.note_clients = folder.append_clients
         for record in rounds:

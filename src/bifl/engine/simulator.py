@@ -17,7 +17,7 @@ from bifl.engine.round import Rounds
 from bifl.errors import ConfigError
 from bifl.experiment.objects import Data, Net, dataset_of, model_name
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import World, build
+from bifl.experiment.setup import Setup, build
 from bifl.export.model import Model
 from bifl.files import writing
 from bifl.runs.mailbox import Mailbox
@@ -52,25 +52,25 @@ def simulate(
 class Simulation(Rounds):
     """An experiment under way on this machine: an iterable of records; for arguments and attributes see `Rounds`."""
 
-    def __init__(self, world: World, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
-        super().__init__(world.experiment, world, folder, mailbox)
+    def __init__(self, setup: Setup, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
+        super().__init__(setup.experiment, setup, folder, mailbox)
 
     def client_model(self, number: int) -> Model:
         """A client's own network, after training once more on its own images: see `bifl.engine.own_model`."""
-        if not 0 <= number < len(self.world.parts):
-            raise ConfigError(f"client {number} is none of 0 to {len(self.world.parts) - 1}")
-        voted, world = number in self._counted, self.world._replace(public=self.public)
+        if not 0 <= number < len(self.setup.parts):
+            raise ConfigError(f"client {number} is none of 0 to {len(self.setup.parts) - 1}")
+        voted, setup = number in self._counted, self.setup._replace(public=self.public)
         if self._folder is None and isinstance(self._working, Pool):
             client = self._working.trained(number, voted)
         else:
-            client = from_checkpoint(world, number, voted, self._folder, self._trained)
-        return own_model(world, self.public, client)
+            client = from_checkpoint(setup, number, voted, self._folder, self._trained)
+        return own_model(setup, self.public, client)
 
     def _clients(self) -> Pool:
-        world = self.world._replace(public=self.public)
+        setup = self.setup._replace(public=self.public)
         kept = self._mailbox is not None
         return Pool(
-            world, self.exchanges, self.world.public, self._steps, self._folder, self._trained, kept, self._last_evaluated()
+            setup, self.exchanges, self.setup.public, self._steps, self._folder, self._trained, kept, self._last_evaluated()
         )  # fmt: skip
 
     def _last_evaluated(self) -> int:

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bifl.experiment.settings import Experiment
-from bifl.tasks.task import Task as Goal
+from bifl.tasks.task import Task
 
 
 class NobodyVotes(Exception):
     """None of those who were drawn to vote may: the draw must be repeated without them."""
 
 
-class Task(NamedTuple):
+class Assignment(NamedTuple):
     """A client's part in an exchange."""
 
     number: int
@@ -70,7 +70,7 @@ class Evaluation(NamedTuple):
     clients: dict[int, dict[str, Any]]  # of each that holds samples out: how many, its loss, its metrics
 
     @classmethod
-    def of(cls, scores: list[Score], goal: Goal) -> Evaluation:
+    def of(cls, scores: list[Score], task: Task) -> Evaluation:
         """Add up; in one order, whoever computed what."""
         scores = sorted(scores, key=lambda score: (score.client is not None, score.client or 0, score.chunk))
         tests = [score for score in scores if score.client is None] or scores
@@ -78,10 +78,10 @@ class Evaluation(NamedTuple):
         for score in scores:
             if score.client is not None:
                 owners.setdefault(score.client, []).append(score)
-        clients = {number: _held(own, goal) for number, own in owners.items()}
+        clients = {number: _held(own, task) for number, own in owners.items()}
         if not tests:
-            return cls(dict.fromkeys(goal.metrics(np.zeros(goal.length), 1), math.nan), math.nan, clients)
-        return cls(*_added(tests, goal), clients)
+            return cls(dict.fromkeys(task.metrics(np.zeros(task.length), 1), math.nan), math.nan, clients)
+        return cls(*_added(tests, task), clients)
 
 
 NOT_EVALUATED = Evaluation({}, math.nan, {})
@@ -92,14 +92,14 @@ def evaluated_in(experiment: Experiment, round: int) -> bool:
     return round % experiment.evaluate_every == 0 or round == experiment.rounds
 
 
-def _added(scores: list[Score], goal: Goal) -> tuple[dict[str, float], float]:
+def _added(scores: list[Score], task: Task) -> tuple[dict[str, float], float]:
     samples = sum(score.images for score in scores)
-    sums = np.zeros(goal.length)
+    sums = np.zeros(task.length)
     for score in scores:
         sums = sums + np.array(score.sums)
-    return goal.metrics(sums, samples), sum(score.loss for score in scores) / samples
+    return task.metrics(sums, samples), sum(score.loss for score in scores) / samples
 
 
-def _held(scores: list[Score], goal: Goal) -> dict[str, Any]:
-    metrics, loss = _added(scores, goal)
+def _held(scores: list[Score], task: Task) -> dict[str, Any]:
+    metrics, loss = _added(scores, task)
     return {"held": sum(score.images for score in scores), "loss": loss, **metrics}

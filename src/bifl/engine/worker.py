@@ -24,9 +24,9 @@ from bifl.core.message import NOTHING
 from bifl.core.state import Client, Public, remembered
 from bifl.data.datasets import Dataset, mapped
 from bifl.engine import checkpoint
+from bifl.engine.client_side import Belongings, LocalSide, arrived, client_tools
 from bifl.engine.client_store import LIMIT, ClientStore
-from bifl.engine.seat import Desk, Seat, arrived, workplace
-from bifl.engine.turns import Answer, Score, Task, Turn
+from bifl.engine.turns import Answer, Assignment, Score, Turn
 from bifl.errors import BiflError, Diverged, RunError
 from bifl.exchanges import exchanges_of
 from bifl.experiment.settings import Experiment
@@ -68,7 +68,7 @@ class Worker:
         self.samples = Samples.of(data.images, data.labels, data).on(device)
         self.test = Samples.of(data.test_images, data.test_labels, data).on(device)
         self.public, self.task = job.public, task_of(job.experiment)
-        self._place = workplace(job.experiment, job.algorithm, job.network, self.samples, self.task.loss, job.parts)
+        self._tools = client_tools(job.experiment, job.algorithm, job.network, self.samples, self.task.loss, job.parts)
         self._known: tuple[str, Public, codec.Context] | None = None  # the exchange, the public state and their context
         self.fresh, _ = self.network.initial()
         self.identity = job.identity
@@ -96,27 +96,29 @@ class Worker:
         much = vectors * len(self.parts) * self.fresh.nbytes > LIMIT
         return ClientStore(self.fresh, self.checkpoint) if much else {}
 
-    def turn(self, name: str, task: Task) -> Turn:
+    def turn(self, name: str, assignment: Assignment) -> Turn:
         """A client's part in an exchange: what it says, as bytes."""
         exchange = self.exchanges[name]
-        part = torch.from_numpy(self.parts[task.number])
-        client = arrived(self.experiment, self._client(task.number), self.fresh, self.public)
-        desk = Desk(task.letter, self.notes[task.number], self.identity)
-        seat = Seat(self._place, part, self.public, client._replace(voted=task.voted), desk)
-        spoken = exchange.say(seat, self.public, uploads=task.uploads)
-        context, loss = self._context(name), spoken.loss
+        part = torch.from_numpy(self.parts[assignment.number])
+        client = arrived(self.experiment, self._client(assignment.number), self.fresh, self.public)
+        own = Belongings(assignment.letter, self.notes[assignment.number], self.identity)
+        side = LocalSide(self._tools, part, self.public, client._replace(voted=assignment.voted), own)
+        reply = exchange.say(side, self.public, uploads=assignment.uploads)
+        context, loss = self._context(name), reply.loss
         if loss is not None and not np.isfinite(loss):
-            raise Diverged(f"round {context.round}: the loss of client {task.number} is {loss}: the training diverged; lower lr")
-        if spoken.client is not seat.client:
-            self._remember(spoken.client, context.round)
-        said = None if spoken.message is None else codec.encode(spoken.message, exchange.uploads_in(context))
-        return Turn(task.number, said, loss, self.weight(task.number))
+            raise Diverged(
+                f"round {context.round}: the loss of client {assignment.number} is {loss}: the training diverged; lower lr"
+            )
+        if reply.client is not side.client:
+            self._remember(reply.client, context.round)
+        said = None if reply.message is None else codec.encode(reply.message, exchange.uploads_in(context))
+        return Turn(assignment.number, said, loss, self.weight(assignment.number))
 
     def trained(self, number: int, voted: bool) -> Client:
         """A client as it would be after training once more; it is not remembered."""
         client = arrived(self.experiment, self._client(number), self.fresh, self.public)._replace(voted=voted)
-        seat = Seat(self._place, torch.from_numpy(self.parts[number]), self.public, client, Desk(b"", {}, None))
-        return train_turn(self.algorithm, client, self.public, seat.train)[0]
+        side = LocalSide(self._tools, torch.from_numpy(self.parts[number]), self.public, client, Belongings(b"", {}, None))
+        return train_turn(self.algorithm, client, self.public, side.train)[0]
 
     def _remember(self, client: Client, round: int) -> None:
         """Keep what a client must know of a round."""
@@ -128,18 +130,18 @@ class Worker:
         if self.checkpoint is not None:
             checkpoint.save_client(self.checkpoint, client.number, round, client, keeps)
 
-    def collect(self, name: str, tasks: list[Task]) -> Iterator[Answer | Accumulator]:
+    def collect(self, name: str, assignments: list[Assignment]) -> Iterator[Answer | Accumulator]:
         """Clients' parts in an exchange, one after the other, and at last the sum of what they said."""
         exchange = self.exchanges[name]
         total, context = exchange.total(self.public), exchange.uploads_in(self._context(name))
-        for task in tasks:
-            turn, size, ideal = self.turn(name, task), None, None
+        for assignment in assignments:
+            turn, size, ideal = self.turn(name, assignment), None, None
             if turn.upload is not None:
                 upload = codec.decode(turn.upload, context)  # what a server would read
                 total.add(exchange.opened(upload, self.public))
                 size, ideal = len(turn.upload), codec.ideal_size(turn.upload, upload, context)
             kept = turn.upload if self._keep_messages else None
-            yield Answer(task.number, size, ideal, turn.loss, turn.images, kept)
+            yield Answer(assignment.number, size, ideal, turn.loss, turn.images, kept)
         yield total
 
     def _context(self, name: str) -> codec.Context:

@@ -12,12 +12,12 @@ from functools import partial
 import numpy as np
 
 from bifl.codec import Context, Precision
-from bifl.core import returns
+from bifl.core import return_checks
 from bifl.core.algorithm import Algorithms, absorb, new_total, selection, server_turn, train_turn, upload_form, upload_turn
-from bifl.core.exchange import Seat, Spoken
+from bifl.core.exchange import ClientReply, ClientSide
 from bifl.core.message import Floats, Message, Selection
 from bifl.core.state import Client, Public, Server
-from bifl.core.sums import Pile, Total
+from bifl.core.sums import Total, UploadList
 from bifl.privacy.dice import round_secret
 
 
@@ -75,23 +75,23 @@ class Ballot:
         """The others, where they train without uploading and something of that is remembered."""
         return set(present).difference(voters) if self.idle_trains else set()
 
-    def say(self, seat: Seat, public: Public, *, uploads: bool) -> Spoken:
+    def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """React to the last news, train, and upload what came of it."""
-        client, loss = train_turn(self.algorithm, seat.client, public, seat.train)
+        client, loss = train_turn(self.algorithm, side.client, public, side.train)
         client = client._replace(real=self.says(client.real, public))
         if self.algorithm.at(public.round + 1).spending is not None:  # even a loss, or that there is none, would tell something
-            return self._say_privately(seat, client, public, uploads=uploads)
+            return self._say_privately(side, client, public, uploads=uploads)
         if not uploads or not np.isfinite(loss):
-            return Spoken(None, client, loss)
+            return ClientReply(None, client, loss)
         client, upload = upload_turn(self.algorithm, client, public)
-        return Spoken(upload, client, loss)
+        return ClientReply(upload, client, loss)
 
-    def _say_privately(self, seat: Seat, client: Client, public: Public, *, uploads: bool) -> Spoken:
+    def _say_privately(self, side: ClientSide, client: Client, public: Public, *, uploads: bool) -> ClientReply:
         """Upload what is accounted for, and say nothing else of the training."""
         if not uploads:
-            return Spoken(None, client)
-        told, upload = upload_turn(self.algorithm, client._replace(secret=round_secret(seat.notes, public)), public)
-        return Spoken(upload, told._replace(secret=b""))
+            return ClientReply(None, client)
+        told, upload = upload_turn(self.algorithm, client._replace(secret=round_secret(side.notes, public)), public)
+        return ClientReply(upload, told._replace(secret=b""))
 
     def form(self, public: Public) -> Message:
         """An algorithm's own `upload` tells, of a client that has trained a little."""
@@ -104,13 +104,13 @@ class Ballot:
     def opened(self, upload: Message, public: Public) -> Message:
         """The upload within bounds, read as the algorithm reads it."""
         algorithm = self.algorithm.at(public.round + 1)
-        return returns.opened(algorithm.name, algorithm.reads(self.bound(upload, public), public), public)
+        return return_checks.opened(algorithm.name, algorithm.reads(self.bound(upload, public), public), public)
 
-    def total(self, public: Public) -> Total | Pile:
+    def total(self, public: Public) -> Total | UploadList:
         """Exact sums, or a pile for an algorithm that must see all uploads together."""
         return new_total(self.algorithm.at(public.round + 1))
 
-    def answer(self, total: Total | Pile, public: Public, server: Server) -> tuple[Server, Message]:
+    def answer(self, total: Total | UploadList, public: Public, server: Server) -> tuple[Server, Message]:
         """The algorithm's broadcast."""
         server, news = server_turn(self.algorithm, public, total, server)
         return server, news._replace(real=self.says(news.real, public))

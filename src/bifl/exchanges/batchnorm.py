@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from bifl.codec import Context, KnownReals, Precision
-from bifl.core.exchange import Seat, Spoken
+from bifl.core.exchange import ClientReply, ClientSide
 from bifl.core.message import Floats, Message, reals_only
 from bifl.core.state import Public, Server
-from bifl.core.sums import Pile, Total, mean
+from bifl.core.sums import Total, UploadList, mean
 
 
 def last_statistics(real: Floats, public: Public) -> Floats:
@@ -62,11 +62,11 @@ class Statistics:
         """Nobody."""
         return ()
 
-    def say(self, seat: Seat, public: Public, *, uploads: bool) -> Spoken:
+    def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Measure the global network."""
-        client = seat.client
-        message = reals_only(seat.measure())._replace(sender=client.number, weight=client.weight, round=public.round)
-        return Spoken(message, client)
+        client = side.client
+        message = reals_only(side.measure())._replace(sender=client.number, weight=client.weight, round=public.round)
+        return ClientReply(message, client)
 
     def form(self, public: Public) -> Message:
         """Real numbers alone."""
@@ -80,11 +80,11 @@ class Statistics:
         """The upload: it is bounded by the others, when they are all there."""
         return upload
 
-    def total(self, public: Public) -> Pile:
+    def total(self, public: Public) -> UploadList:
         """All uploads: each is bounded by the others."""
-        return Pile()
+        return UploadList()
 
-    def answer(self, total: Pile, public: Public, server: Server) -> tuple[Server, Message]:
+    def answer(self, total: UploadList, public: Public, server: Server) -> tuple[Server, Message]:
         """The pooled statistics."""
         return server, reals_only(mean(self.bound(total.uploads, public)).real)._replace(round=public.round)
 

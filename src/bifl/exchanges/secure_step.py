@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from bifl.codec import Context, WireError
-from bifl.core.exchange import Seat, Spoken
+from bifl.core.exchange import ClientReply, ClientSide
 from bifl.core.layout import Layout
 from bifl.core.message import NOTHING, Alphabet, Message
 from bifl.core.state import Public, Server, Signed
@@ -69,11 +69,11 @@ class Step:
         """Why an upload is not believed, by what is known of the round so far; None where nothing is found."""
         return None
 
-    def member(self, seat: Seat, public: Public) -> Member:
+    def member(self, side: ClientSide, public: Public) -> Member:
         """A client's part."""
-        if seat.identity is None:
+        if side.identity is None:
             raise Refused("a secure sum needs keys to sign with, and this client has none: start it with --key and --peers")
-        return Member(seat.notes, seat.identity, seat.client.number, seat.client.weight, self.circle(public))
+        return Member(side.notes, side.identity, side.client.number, side.client.weight, self.circle(public))
 
     def context(self, public: Public) -> Context:
         """Nothing: there is no broadcast."""
@@ -91,11 +91,11 @@ class Step:
         """Nobody."""
         return ()
 
-    def spoken(self, data: bytes, seat: Seat, public: Public) -> Spoken:
+    def replied(self, data: bytes, side: ClientSide, public: Public) -> ClientReply:
         """Bytes as a message."""
-        client = seat.client
+        client = side.client
         message = Message(np.frombuffer(data, np.uint8), BYTES, NOTHING, NOTHING, client.number, client.weight)
-        return Spoken(message._replace(round=public.round + self.ahead), client)
+        return ClientReply(message._replace(round=public.round + self.ahead), client)
 
     def form(self, public: Public) -> Message:
         """Bytes."""

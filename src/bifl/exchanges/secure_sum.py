@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bifl import codec
 from bifl.codec import Context
-from bifl.core.exchange import Abandoned, Exchange, Letters, Seat, Spoken
+from bifl.core.exchange import Abandoned, ClientReply, ClientSide, Exchange, Letters
 from bifl.core.message import Message
 from bifl.core.state import Public, Server
 from bifl.exchanges.secure_step import Step, said_in
@@ -36,9 +36,9 @@ class Keys(Step):
         """A card must be signed by its client, and its keys must be some."""
         return unmasking.card_fault(number, upload.weight, said_in(upload), self.circle(public), self.signed)
 
-    def say(self, seat: Seat, public: Public, *, uploads: bool) -> Spoken:
+    def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Make keys."""
-        return self.spoken(self.member(seat, public).keys(), seat, public)
+        return self.replied(self.member(side, public).keys(), side, public)
 
     def answer(self, total: Said, public: Public, server: Server) -> tuple[Server, Letters]:
         """All keys to all."""
@@ -59,9 +59,9 @@ class Deal(Step):
         wanted = self.circle(public).dealt * (len(self.talk.roster) - 1)
         return None if len(upload.symbols) == wanted else f"what it has dealt is {len(upload.symbols)} bytes long, not {wanted}"
 
-    def say(self, seat: Seat, public: Public, *, uploads: bool) -> Spoken:
+    def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Check everyone's keys, and deal shares."""
-        return self.spoken(self.member(seat, public).shares(seat.letter), seat, public)
+        return self.replied(self.member(side, public).shares(side.letter), side, public)
 
     def answer(self, total: Said, public: Public, server: Server) -> tuple[Server, Letters]:
         """To each what is sealed for it."""
@@ -87,18 +87,18 @@ class Masked(Step):
         found: Collection[int] = self.summed.inner.listeners(voters, present)
         return found
 
-    def say(self, seat: Seat, public: Public, *, uploads: bool) -> Spoken:
+    def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Say what would be said without masks, as the server would read it, and mask it."""
         inner = self.summed.inner
         if not uploads:
-            spoken: Spoken = inner.say(seat, public, uploads=False)
-            return spoken
-        member = self.member(seat, public)
-        if seat.letter:
-            member.partners(seat.letter)  # refused, if at all, before it trains
+            replied: ClientReply = inner.say(side, public, uploads=False)
+            return replied
+        member = self.member(side, public)
+        if side.letter:
+            member.partners(side.letter)  # refused, if at all, before it trains
         place, name = self.summed.place(public), self.name
         times, own, total = member.units(place)
-        said = inner.say(seat, public, uploads=True)
+        said = inner.say(side, public, uploads=True)
         if said.message is None:
             return said  # type: ignore[no-any-return]
         known = inner.context(public)
@@ -108,7 +108,7 @@ class Masked(Step):
         member.mask(parts, Sum(name, form), place)
         data = packed((*parts[0], *parts[1]), (*form.symbols, *form.numbers))
         member.once(name, data)
-        return self.spoken(data, seat, public)._replace(client=said.client, loss=said.loss)
+        return self.replied(data, side, public)._replace(client=said.client, loss=said.loss)
 
     def longest(self, public: Public) -> int:
         """Twice a number of the widest kind for every weight and number, which is more than any sum takes."""
@@ -136,9 +136,9 @@ class Agree(Step):
         signed = self.signed(number, unmasking.to_sign(self.talk, self.sum), said_in(upload))
         return None if signed else "it has not signed the list of those who are left"
 
-    def say(self, seat: Seat, public: Public, *, uploads: bool) -> Spoken:
+    def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Sign."""
-        return self.spoken(self.member(seat, public).agree(self.sum, seat.letter, self.summed.place(public)), seat, public)
+        return self.replied(self.member(side, public).agree(self.sum, side.letter, self.summed.place(public)), side, public)
 
     def answer(self, total: Said, public: Public, server: Server) -> tuple[Server, Letters]:
         """All signatures to all."""
@@ -169,9 +169,9 @@ class Reveal(Step):
         found: Context = self.summed.inner.plain(public, round)
         return found
 
-    def say(self, seat: Seat, public: Public, *, uploads: bool) -> Spoken:
+    def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Reveal."""
-        return self.spoken(self.member(seat, public).reveal(self.sum, seat.letter), seat, public)
+        return self.replied(self.member(side, public).reveal(self.sum, side.letter), side, public)
 
     def answer(self, total: Said, public: Public, server: Server) -> tuple[Server, Message]:
         """The sum without masks, and what the server makes of it."""

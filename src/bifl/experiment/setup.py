@@ -43,7 +43,7 @@ from bifl.training.samples import Samples
 HOLDOUT = 0.2  # where there are no test images to evaluate on
 
 
-class World(NamedTuple):
+class Setup(NamedTuple):
     """An experiment with everything loaded and dealt out."""
 
     experiment: Experiment
@@ -58,7 +58,7 @@ class World(NamedTuple):
     draw: int  # the seed that says who uploads: the experiment's, or the server's own where that is private
 
 
-def build(experiment: Experiment, kind: type[Network] = Network, data: Dataset | None = None) -> World:
+def build(experiment: Experiment, kind: type[Network] = Network, data: Dataset | None = None) -> Setup:
     """Load the data, deal it out, initialise the model.
 
     Args:
@@ -75,10 +75,10 @@ def build(experiment: Experiment, kind: type[Network] = Network, data: Dataset |
     public = _started(experiment, data, first_public(experiment, network, len(parts)))
     refuse_rule(experiment, public)
     algorithm = experiment.build(simulated_dice)  # reproducible, so in a simulation nothing is private
-    return World(experiment, algorithm, task_of(experiment), data, network, parts, shards, held, public, experiment.seed)
+    return Setup(experiment, algorithm, task_of(experiment), data, network, parts, shards, held, public, experiment.seed)
 
 
-def serve(experiment: Experiment) -> World:
+def serve(experiment: Experiment) -> Setup:
     """The same for a server whose clients hold the images: nothing is dealt out."""
     refuse_undeployable(experiment)
     algorithm, data = experiment.build(), load(experiment)
@@ -90,7 +90,7 @@ def serve(experiment: Experiment) -> World:
     refuse_rule(experiment, public)
     nobody = [np.zeros(0, np.int64)] * experiment.clients
     draw = experiment.seed if algorithm.at(1).spending is None else secrets.randbits(62)  # clients know the seed
-    return World(experiment, algorithm, task_of(experiment), data, network, nobody, nobody, held, public, draw)
+    return Setup(experiment, algorithm, task_of(experiment), data, network, nobody, nobody, held, public, draw)
 
 
 def first_public(experiment: Experiment, network: Network, clients: int) -> Public:
@@ -179,16 +179,16 @@ def hold_out(images: int, share: float, seed: int) -> tuple[Index, Index]:
     return np.sort(order[:count]), np.sort(order[count:])
 
 
-def judge(world: World, round: int) -> Judge | None:
+def judge(setup: Setup, round: int) -> Judge | None:
     """The task's first metric on the images that the server holds, if it holds any. Never the test images."""
-    if not len(world.held):
+    if not len(setup.held):
         return None
-    samples = Samples.of(world.data.images[world.held], world.data.labels[world.held], world.data).on(world.network.device)
-    forward = world.algorithm.at(round).forward
+    samples = Samples.of(setup.data.images[setup.held], setup.data.labels[setup.held], setup.data).on(setup.network.device)
+    forward = setup.algorithm.at(round).forward
 
     def score(weights: Floats, real: Floats) -> float:
-        world.network.show(weights, real, forward)
-        metrics, _ = evaluate_all(world.network, world.task, samples)
+        setup.network.show(weights, real, forward)
+        metrics, _ = evaluate_all(setup.network, setup.task, samples)
         return next(iter(metrics.values()))
 
     return score

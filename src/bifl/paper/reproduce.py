@@ -228,13 +228,13 @@ def duration(seconds: float) -> str:
 
 def _seconds_per_image(experiment: Experiment, images: LastDataset) -> float:
     """Of a round, measured on this machine: training, and a quarter more for everything else."""
-    world = build(experiment, data=images.of(experiment))
-    samples = Samples.of(world.data.images, world.data.labels, world.data)
-    client = Client(world.public.weights, world.public.weights, world.public.real, _TIMED)
-    index = torch.arange(min(_TIMED, len(world.data.labels)))
+    setup = build(experiment, data=images.of(experiment))
+    samples = Samples.of(setup.data.images, setup.data.labels, setup.data)
+    client = Client(setup.public.weights, setup.public.weights, setup.public.real, _TIMED)
+    index = torch.arange(min(_TIMED, len(setup.data.labels)))
     for _ in range(2):  # the first time compiles
         began = time.perf_counter()
-        train(client, world.network, world.algorithm.at(1).forward, samples, index, plan(experiment, 1))
+        train(client, setup.network, setup.algorithm.at(1).forward, samples, index, plan(experiment, 1))
     return 1.25 * (time.perf_counter() - began) / len(index)
 
 

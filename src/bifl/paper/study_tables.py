@@ -18,7 +18,7 @@ from bifl.report.summary import LAST, Series, Setting, Spread, about
 from bifl.runs import kept
 from bifl.show import markdown
 from bifl.show.plot import draw, draw_bits
-from bifl.show.sheet import NUMBER, SPREAD, TEXT, Column, Sheet
+from bifl.show.wrapped_table import NUMBER, SPREAD, TEXT, Column, WrappedTable
 
 HEADINGS = {
     "": "",
@@ -124,7 +124,7 @@ class Shown(NamedTuple):
         ]
         return [*unknown, *seldom(every), *by_column, *_stand_in(every), *([made_by(every)] if every else [])]
 
-    def table(self) -> Sheet:
+    def table(self) -> WrappedTable:
         """For the terminal."""
         rows = [[text.replace(" × ", "×") for text in line.texts()] for line in self.lines]
         told = [number for number in range(len(HEADINGS)) if number != _SPLIT or len(self.columns()) > 1]
@@ -133,7 +133,7 @@ class Shown(NamedTuple):
         columns = [Column(headings[number], kind) for number, kind in zip(told, kinds, strict=True)]
         some = ", as far as they were evaluated" * any(line.series.averaged is not None for line in self.lines)
         caption = f"last {LAST}: mean of the last {LAST} rounds, or of all{some}; bit: per parameter"
-        return Sheet(columns, [[row[number] for number in told] for row in rows], self.title, caption)
+        return WrappedTable(columns, [[row[number] for number in told] for row in rows], self.title, caption)
 
     def page(self) -> str:
         """In Markdown, with the picture that `write` puts beside it."""

@@ -17,7 +17,7 @@ from bifl.export.graph import Unsupported, trace
 from bifl.export.stages import Stage
 from bifl.nn.network import Network
 from bifl.show.output import size
-from bifl.show.sheet import NAME, Column, Sheet
+from bifl.show.wrapped_table import NAME, Column, WrappedTable
 
 COMMON = ((1, 28, 28), (3, 84, 84), (9, 128), (3, 32, 32))  # shapes of inputs to try where nobody says one
 PIXELS = Normalisation("uint8_t", 255.0, (0.0,), (1.0,))
@@ -56,7 +56,7 @@ def _counted(stage: Stage) -> tuple[int, int]:
     return planes * products + values, (products if kind == "real" else 0) + values
 
 
-def table(code: Code) -> Sheet:
+def table(code: Code) -> WrappedTable:
     """What a person sees."""
     rows = costs(code)
     columns = [
@@ -65,7 +65,7 @@ def table(code: Code) -> Sheet:
         Column("multiplications", footer=f"{sum(row.multiplications for row in rows):,}"),
     ]  # fmt: skip
     texts = [[row.layers, size(row.flash), size(row.ram), f"{row.additions:,}", f"{row.multiplications:,}"] for row in rows]
-    return Sheet(columns, texts, "as C on a device")
+    return WrappedTable(columns, texts, "as C on a device")
 
 
 def untrained(network: Network, forward: Forward, shape: tuple[int, ...] | None) -> Code | str:

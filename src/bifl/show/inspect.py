@@ -143,9 +143,9 @@ def _context(run: Path, header: codec.Header, trust: bool) -> codec.Context | No
 def _replayed(run: Path, header: codec.Header, trust: bool) -> codec.Context:
     """The context of a message: what its run's broadcasts had led to when it was sent."""
     experiment = config_file.read(run / CONFIG, trust)
-    world = build(experiment)
-    public, mailbox = world.public, Mailbox(run)
-    exchanges = exchanges_of(experiment, world.algorithm, world.network, world.data.form)
+    setup = build(experiment)
+    public, mailbox = setup.public, Mailbox(run)
+    exchanges = exchanges_of(experiment, setup.algorithm, setup.network, setup.data.form)
     while True:
         for exchange in exchanges:
             context = exchange.context(public)

@@ -19,7 +19,7 @@ from bifl.core.forward import Forward
 from bifl.core.message import TERNARY, Alphabet
 from bifl.nn.network import Network
 from bifl.show.output import size
-from bifl.show.sheet import NAME, TEXT, Column, Sheet
+from bifl.show.wrapped_table import NAME, TEXT, Column, WrappedTable
 
 
 class Layer(NamedTuple):
@@ -58,14 +58,14 @@ def summarise(network: Network, forward: Forward) -> list[Layer]:
     return rows
 
 
-def table(title: str, layers: list[Layer]) -> Sheet:
+def table(title: str, layers: list[Layer]) -> WrappedTable:
     """What a person sees."""
     columns = [
         Column("layer", NAME, "all"), Column("kind", NAME), Column("shape", TEXT), Column("weights", TEXT),
         Column("parameters", footer=f"{sum(layer.parameters for layer in layers):,}"), Column("bits"),
         Column("memory", footer=size(sum(layer.bytes for layer in layers))),
     ]  # fmt: skip
-    return Sheet(columns, [[*layer[:4], f"{layer.parameters:,}", layer.bits, size(layer.bytes)] for layer in layers], title)
+    return WrappedTable(columns, [[*layer[:4], f"{layer.parameters:,}", layer.bits, size(layer.bytes)] for layer in layers], title)
 
 
 def verdict(layers: list[Layer]) -> str:

@@ -21,7 +21,7 @@ from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import deal, outputs_word
 from bifl.files import write_atomic, writing
 from bifl.show.output import counted
-from bifl.show.sheet import NAME, Column, Sheet
+from bifl.show.wrapped_table import NAME, Column, WrappedTable
 
 BARS = "#8fb8c9"
 FEW_CLIENTS, FEW_CLASSES = 20, 12  # as many rows and columns as a terminal shows well
@@ -57,12 +57,12 @@ def facts(split: SplitStats) -> str:
     )
 
 
-def table(split: SplitStats) -> Sheet:
+def table(split: SplitStats) -> WrappedTable:
     """A row per client, or, where these are many, what they are like."""
     return _every_client(split) if len(split.counts) <= FEW_CLIENTS else _summary(split)
 
 
-def _every_client(split: SplitStats) -> Sheet:
+def _every_client(split: SplitStats) -> WrappedTable:
     few = split.counts.shape[1] <= FEW_CLASSES
     totals = split.counts.sum(0)
     columns = [Column("client", footer="all"), Column("images", footer=f"{split.counts.sum():,}")]
@@ -79,10 +79,10 @@ def _every_client(split: SplitStats) -> Sheet:
         people = [] if split.users is None else [f"{split.users[client]:,}"]
         held = [f"{n:,}" if n else "·" for n in row] if few else [str(int((row > 0).sum())), f"{row.max():,}"]
         rows.append([str(client), f"{row.sum():,}", *people, *held])
-    return Sheet(columns, rows)
+    return WrappedTable(columns, rows)
 
 
-def _summary(split: SplitStats) -> Sheet:
+def _summary(split: SplitStats) -> WrappedTable:
     headings = ("fewest", "lower\nquarter", "median", "upper\nquarter", "most", "mean")
     counts = split.counts
     rows = {"images": counts.sum(1), "classes": (counts > 0).sum(1)}
@@ -94,7 +94,7 @@ def _summary(split: SplitStats) -> Sheet:
     for name, values in rows.items():
         points = np.percentile(values, [0, 25, 50, 75, 100], method="nearest")
         texts.append([name, *(f"{point:,}" for point in points), f"{values.mean():,.1f}"])
-    return Sheet([Column("per client", NAME), *map(Column, headings)], texts)
+    return WrappedTable([Column("per client", NAME), *map(Column, headings)], texts)
 
 
 def draw(split: SplitStats, path: Path, title: str) -> None:

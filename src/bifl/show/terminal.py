@@ -18,7 +18,7 @@ from bifl.runs.comparison import Summary, price
 from bifl.runs.record import TARGETS, Record, tested
 from bifl.show.inspect import FileContents
 from bifl.show.output import console, counted, size
-from bifl.show.sheet import NAME, SPREAD, Column, Sheet
+from bifl.show.wrapped_table import NAME, SPREAD, Column, WrappedTable
 
 __all__ = ["Meter", "bar", "comparison_table", "console", "contents_tables", "price_table", "run_table", "size"]
 
@@ -151,7 +151,7 @@ def _traffic(rounds: list[tuple[int, float, float | None]]) -> str:
     return f"{size(sum(sizes))} by all clients; per round and parameter {mean(bits):.3f} bit{beside}"
 
 
-def comparison_table(summaries: list[Summary], rounds: int, seeds: int) -> Sheet:
+def comparison_table(summaries: list[Summary], rounds: int, seeds: int) -> WrappedTable:
     """One row per algorithm."""
     over = f", mean ± std of {seeds} seeds" if seeds > 1 else ""
     measure = summaries[0].measure if summaries else "accuracy"
@@ -170,10 +170,10 @@ def comparison_table(summaries: list[Summary], rounds: int, seeds: int) -> Sheet
         ]
         for row in summaries
     ]
-    return Sheet(columns, rows, f"after {counted(rounds, 'round')}{over}")
+    return WrappedTable(columns, rows, f"after {counted(rounds, 'round')}{over}")
 
 
-def price_table(results: Mapping[str, list[list[Record]]]) -> Sheet | None:
+def price_table(results: Mapping[str, list[list[Record]]]) -> WrappedTable | None:
     """What accuracies cost: one row per algorithm. None if nobody reached any."""
     prices = {label: [price(seeds, target) for target in TARGETS] for label, seeds in results.items()}
     told = [place for place in range(len(TARGETS)) if any(row[place] for row in prices.values())]
@@ -188,7 +188,7 @@ def price_table(results: Mapping[str, list[list[Record]]]) -> Sheet | None:
         numbers = [text for one in found for text in (("–", "–") if one is None else (_bits(one.up), _bits(one.both)))]
         rows.append([short(label), *numbers])
     seldom = any(not record.evaluated for seeds in results.values() for records in seeds for record in records)
-    return Sheet(columns, rows, f"bits per parameter to reach an accuracy{' in a round that was evaluated' * seldom}")
+    return WrappedTable(columns, rows, f"bits per parameter to reach an accuracy{' in a round that was evaluated' * seldom}")
 
 
 def _bits(bits: float) -> str:
@@ -196,7 +196,7 @@ def _bits(bits: float) -> str:
     return f"{bits:.{max(0, 2 - math.floor(math.log10(bits)))}f}" if bits > 0 else "0"
 
 
-def contents_tables(contents: FileContents, name: str) -> Iterator[Table | Sheet]:
+def contents_tables(contents: FileContents, name: str) -> Iterator[Table | WrappedTable]:
     """What a message or a model file says: facts, sections, layers."""
     facts = Table(box=box.SIMPLE, show_header=False, title=name, title_justify="left", title_style="bold")
     facts.add_column(no_wrap=True)
@@ -210,7 +210,7 @@ def contents_tables(contents: FileContents, name: str) -> Iterator[Table | Sheet
         bits = [f"{8 * count / contents.parameters:.4f}"] if contents.parameters else []
         rows.append([key, f"{count:,}", f"{count / whole:.1%}", *bits])
     headings = ("bytes", "share", *(["bit/param"] if contents.parameters else []))
-    yield Sheet([Column("section", NAME), *map(Column, headings)], rows)
+    yield WrappedTable([Column("section", NAME), *map(Column, headings)], rows)
     if not contents.layers:
         return
     headings = ("shape", "weights", "bytes", "bit/weight")
@@ -224,4 +224,4 @@ def contents_tables(contents: FileContents, name: str) -> Iterator[Table | Sheet
         ]
         for layer in contents.layers
     ]
-    yield Sheet([Column("weights of", NAME), *map(Column, headings)], texts)
+    yield WrappedTable([Column("weights of", NAME), *map(Column, headings)], texts)

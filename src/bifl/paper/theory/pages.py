@@ -12,7 +12,7 @@ from bifl.files import write_atomic, writing
 from bifl.paper.theory.findings import Finding
 from bifl.paper.theory.misprints import MISPRINTS
 from bifl.show import markdown
-from bifl.show.sheet import NAME, NUMBER, TEXT, Column, Sheet
+from bifl.show.wrapped_table import NAME, NUMBER, TEXT, Column, WrappedTable
 
 _COUNTS = ("claim", "cases", "conditions met", "violations", "verdict")
 _STATEMENTS = ("claim", "says", "broken by")
@@ -20,10 +20,10 @@ _MISPRINTS = ("where", "printed", "meant", "seen by")
 PAGE = "theory.md"
 
 
-def table(findings: Iterable[Finding]) -> Sheet:
+def table(findings: Iterable[Finding]) -> WrappedTable:
     """One row per claim."""
     kinds = {"claim": NAME, "verdict": TEXT}
-    return Sheet([Column(word.replace(" ", "\n"), kinds.get(word, NUMBER)) for word in _COUNTS], _counted(findings))
+    return WrappedTable([Column(word.replace(" ", "\n"), kinds.get(word, NUMBER)) for word in _COUNTS], _counted(findings))
 
 
 def statement_table(findings: Iterable[Finding]) -> Table:

@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from bifl.core.exchange import Exchange, completing
 from bifl.core.state import Public
 from bifl.engine.catch_up import Journal, Step
-from bifl.experiment.setup import World
+from bifl.experiment.setup import Setup
 
 
-class Ledger:
+class MissedBytes:
     """Counts what a server would send to clients that had missed broadcasts: to those who slept.
 
     Args:
-        world: what is run, with the public state as it stands.
+        setup: what is run, with the public state as it stands.
         exchanges: of a round.
         fresh: the public state before the first round.
         steps: the last ones, if the run was continued.
@@ -23,22 +23,22 @@ class Ledger:
     """
 
     def __init__(
-        self, world: World, exchanges: Sequence[Exchange], fresh: Public, steps: tuple[Step, ...], trained: Mapping[int, int],
+        self, setup: Setup, exchanges: Sequence[Exchange], fresh: Public, steps: tuple[Step, ...], trained: Mapping[int, int],
         evaluated: int = 0,
     ) -> None:  # fmt: skip
-        self.public = world.public
+        self.public = setup.public
         self._journal = Journal(
-            exchanges, fresh, world.public, steps, world.experiment.in_context(), world.experiment.clients_sleep(), _named
+            exchanges, fresh, setup.public, steps, setup.experiment.in_context(), setup.experiment.clients_sleep(), _named
         )
         # what all know that are not listed; whoever does not have the model that the run starts with is sent it
-        self._others = "" if world.experiment.start else _named(fresh, exchanges[-1].name)
+        self._others = "" if setup.experiment.start else _named(fresh, exchanges[-1].name)
         self._known = {number: _last_heard(exchanges, round) for number, round in trained.items()}
-        if world.public.round and not world.experiment.clients_sleep():
+        if setup.public.round and not setup.experiment.clients_sleep():
             self._known, self._others = {}, self._journal.name  # everyone was asked something since
-        elif evaluated and any(map(len, world.shards)):
+        elif evaluated and any(map(len, setup.shards)):
             self._known = {number: _last_heard(exchanges, round) for number, round in trained.items() if round > evaluated}
             self._others = f"{evaluated} {exchanges[-1].name}"
-        self._told: Collection[int] = range(len(world.parts))
+        self._told: Collection[int] = range(len(setup.parts))
         self._bytes = 0
 
     @property

@@ -1,4 +1,4 @@
-"""A client at work, as an exchange sees it (`bifl.core.exchange.Seat`): the same in the simulator, the loop and a deployment."""
+"""A client at work, as an exchange sees it (`core.exchange.ClientSide`): the same in simulator, loop and deployment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bifl.training.samples import Samples
 Parts = Mapping[int, np.ndarray[Any, Any]] | Sequence[np.ndarray[Any, Any]]  # each client's samples
 
 
-class Workplace(NamedTuple):
+class ClientTools(NamedTuple):
     """What clients work with."""
 
     experiment: Experiment
@@ -43,21 +43,21 @@ class Workplace(NamedTuple):
         return self.wrong.get(number, self.samples)
 
 
-def workplace(
+def client_tools(
     experiment: Experiment, algorithm: Algorithms, network: Network, samples: Samples, loss: Loss, parts: Parts
-) -> Workplace:
+) -> ClientTools:
     """What the clients with these parts of the samples work with; who trains on wrong labels is decided here, once."""
-    place = Workplace(experiment, algorithm, network, samples, loss)
+    tools = ClientTools(experiment, algorithm, network, samples, loss)
     by = attack.make(experiment.attack.name, experiment.attack.parameters)
     if by is None or by.labels is true_labels:
-        return place
+        return tools
     owned = parts if isinstance(parts, Mapping) else range(len(parts))
     who = liars(experiment.seed, experiment.clients, by.share).intersection(owned)
     true = samples.labels.cpu().numpy()
     labels, classes = true.copy(), int(true.max()) + 1
     for number in who:
         labels[parts[number]] = by.labels(true[parts[number]], classes, stream(experiment.seed, 0, None, "attack labels"))
-    return place._replace(wrong=dict.fromkeys(who, samples._replace(labels=torch.from_numpy(labels).to(samples.labels.device))))
+    return tools._replace(wrong=dict.fromkeys(who, samples._replace(labels=torch.from_numpy(labels).to(samples.labels.device))))
 
 
 def arrived(experiment: Experiment, client: Client, fresh: Floats, public: Public) -> Client:
@@ -74,7 +74,7 @@ def arrived(experiment: Experiment, client: Client, fresh: Floats, public: Publi
     return client._replace(aux=public.weights, start=public.weights)
 
 
-class Desk(NamedTuple):
+class Belongings(NamedTuple):
     """What a client has to itself: the server's last letter to it, its notes, and its keys."""
 
     letter: bytes
@@ -82,21 +82,21 @@ class Desk(NamedTuple):
     identity: Identity | None
 
 
-class Seat:
+class LocalSide:
     """One client in the round under way; `part` are its images among the samples."""
 
-    def __init__(self, place: Workplace, part: Tensor, public: Public, client: Client, desk: Desk) -> None:
-        self._place, self._part, self._public, self.client = place, part, public, client
-        self.letter, self.notes, self.identity = desk
+    def __init__(self, tools: ClientTools, part: Tensor, public: Public, client: Client, own: Belongings) -> None:
+        self._tools, self._part, self._public, self.client = tools, part, public, client
+        self.letter, self.notes, self.identity = own
 
     def train(self, client: Client) -> tuple[Client, float]:
         """Local training in the round under way."""
-        place, round = self._place, self._public.round + 1
-        samples, forward = place.samples_of(self.client.number), place.algorithm.at(round).forward
-        return train(client, place.network, forward, samples, self._part, plan(place.experiment, round), place.loss)
+        tools, round = self._tools, self._public.round + 1
+        samples, forward = tools.samples_of(self.client.number), tools.algorithm.at(round).forward
+        return train(client, tools.network, forward, samples, self._part, plan(tools.experiment, round), tools.loss)
 
     def measure(self) -> Floats:
         """Moments of the global network on some of the client's images."""
-        place, public = self._place, self._public
-        forward, most = place.algorithm.at(public.round).forward, 2 * place.experiment.batch
-        return image_moments(place.network, public, forward, place.samples, self._part, self.client.number, most)
+        tools, public = self._tools, self._public
+        forward, most = tools.algorithm.at(public.round).forward, 2 * tools.experiment.batch
+        return image_moments(tools.network, public, forward, tools.samples, self._part, self.client.number, most)

@@ -1,9 +1,9 @@
 """Tables that never cut a number off: where columns do not fit side by side, words wrap, then the columns go on below.
 
 >>> from rich.console import Console
->>> sheet = Sheet([Column("algorithm", NAME), Column("up"), Column("down")], [["a long name", "49.3 MB", "12.3 MB"]])
+>>> table = WrappedTable([Column("algorithm", NAME), Column("up"), Column("down")], [["a long name", "49.3 MB", "12.3 MB"]])
 >>> with (screen := Console(width=24)).capture() as shown:
-...     screen.print(sheet)
+...     screen.print(table)
 >>> [line.strip() for line in shown.get().splitlines() if "MB" in line]
 ['a long name  49.3 MB', 'a long name  12.3 MB']
 """
@@ -34,7 +34,7 @@ class Column(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sheet:
+class WrappedTable:
     """A table for the terminal. The first column is repeated wherever the others go on below."""
 
     columns: Sequence[Column]

@@ -1,4 +1,4 @@
-"""Compile the loops of training and coding now, not while somebody waits for a first run: python -m bifl.engine.ahead
+"""Compile the loops of training and coding now, not while somebody waits for a first run: python -m bifl.engine.precompile
 
 Numba keeps what it compiles beside the package, or in the user's cache directory where that cannot be written. Later processes load
 it from there. One small round of a network of each kind compiles what runs of such networks need.
