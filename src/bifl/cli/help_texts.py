@@ -75,12 +75,12 @@ studies:
   theory                lemmas and theorems on random quadratics, misprints, ML-PU's curves
   all                   everything above: the paper's studies
   murmur                a tenth of a bit: murmur beside FedAvg and the paper's, few voters, not IID
-  field                 every one-bit method in this field's setting (dataset=fashion_mnist)
+  field                 every one-bit method in this field's setting, Fashion-MNIST
   sensors               UCI HAR by person: centralised, FedAvg, murmur and the paper's
   characters            FEMNIST's column of Table I on UNIPEN's characters, 25 rounds
   pictures              FedAvg on CIFAR-10, a network of 1.2 million parameters
 keys (default):
-  dataset (mnist; of the last three their own)
+  dataset (mnist; of the last four their own)
                         mnist, mnist5k, fashion_mnist, mnist_writers, femnist, celeba, uci_har, unipen,
                         cifar10; several with commas: those that are not on this machine are named and
                         left out

@@ -241,7 +241,7 @@ STUDIES: dict[str, Study] = {
     "unbalanced": Study("Clients of unequal size: virtual M_i", 60, _unbalanced),
     "participation": Study("BiFL-BiML: share of clients that upload", 60, _participation),
     "murmur": Study("A tenth of a bit", 60, _murmur, of_paper=False),
-    "field": Study("One-bit methods, bytes as sent", 20, _field, of_paper=False),
+    "field": Study("One-bit methods, bytes as sent", 20, _field, of_paper=False, dataset="fashion_mnist"),
     "sensors": Study("Windows of phone sensors", 30, _sensors, of_paper=False, dataset="uci_har"),
     "characters": Study("FEMNIST's column of Table I, with other characters", 25, _second_column, of_paper=False, dataset="unipen"),
     "pictures": Study("A larger network", 20, _pictures, of_paper=False, dataset="cifar10"),
