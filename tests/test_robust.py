@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.server.strategy.aggregate import aggregate_median, aggregate_trimmed_avg
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,6 +105,20 @@ def test_a_minority_cannot_leave_the_honest_range(name: str, honest: list[list[f
     assert np.all(found.mean >= known.min(0) - 1e-4)
     assert np.all(found.mean <= known.max(0) + 1e-4)
     assert known[:, 0].min() - 1e-4 <= found.real[0] <= known[:, 0].max() + 1e-4  # real parameters too
+
+
+@given(rows=vectors(least=4))
+def test_median_and_trimmed_mean_are_those_of_flower(rows: list[list[float]]) -> None:
+    """What docs/robust.md says of Flower's sums holds for ours."""
+    uploads = [update(row, number) for number, row in enumerate(rows)]
+    results = [([upload.values(), upload.real], 1) for upload in uploads]
+    pairs = [
+        (total("median", uploads), aggregate_median(results)),
+        (total("trimmed_mean", uploads, share=0.25), aggregate_trimmed_avg(results, 0.25)),
+    ]
+    for ours, theirs in pairs:
+        assert np.allclose(ours.mean, theirs[0], atol=1e-4)
+        assert np.allclose(ours.real, theirs[1], atol=1e-4)
 
 
 @given(honest=st.integers(3, 7), liars=st.integers(1, 3), votes=st.lists(st.integers(0, 1), min_size=8, max_size=8))
