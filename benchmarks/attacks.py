@@ -6,21 +6,20 @@
     python benchmarks/attacks.py biml --attacks flip --rules none,credibility --shares 0,0.3 --seeds 0
     python benchmarks/attacks.py --page                # the page anew of what is kept; runs nothing
 
-Finished runs are kept in results/attacks and never run again. Accuracy is the mean of the last five rounds, in percent.
+Finished runs are kept in results/attacks, those with Flower's sums in results/attacks-flower, and never run again; runs with
+--set are not kept. Accuracy is the mean of the last five rounds, in percent.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
-
-import flower_rules  # noqa: F401  registers Flower's rules
 
 from bifl.engine.simulator import simulate
 from bifl.experiment.settings import Experiment
@@ -29,6 +28,7 @@ from bifl.runs import kept
 
 ROOT = Path(__file__).parent.parent
 FOLDER, PAGE = ROOT / "results" / "attacks", ROOT / "docs" / "results" / "attacks.md"
+FLOWER_FOLDER = ROOT / "results" / "attacks-flower"  # nothing but this script knows these rules
 PICTURE = ROOT / "docs" / "images" / "attacks.png"
 LAST = 5  # rounds
 ALGORITHMS = ("biml", "fedavg", "murmur")
@@ -38,7 +38,7 @@ RULES = ("none", "credibility", "trimmed_mean", "krum", "median", "norm_clip", "
 FEW_RULES = RULES[:5]
 ASSUMED = {"trimmed_mean", "krum", "flower_trimmed", "flower_krum"}  # rules that must be told how many lie
 UNFIT = {("biml", "norm_clip"), ("fedavg", "bounded_step"), ("murmur", "bounded_step")}
-UNFIT |= set(product(("biml", "murmur"), FLOWER))  # of ballots they make no sense; for murmur ours are the same
+UNFIT |= set(product(("biml", "murmur"), FLOWER))  # no sums of ballots; and murmur is no algorithm of Flower's
 
 
 class Case(NamedTuple):
@@ -71,22 +71,32 @@ def cases(options: argparse.Namespace) -> list[Case]:
     return list(dict.fromkeys(found))
 
 
-def run(job: tuple[int, Case], settings: Iterable[str]) -> float:
+def run(job: tuple[int, Case], settings: Sequence[str]) -> float:
     """Accuracy of a seed and a case, from what is kept or from a run that is kept then."""
     seed, case = job
-    experiment = case.experiment(seed, settings)
-    records = kept.load(FOLDER, experiment)
+    know_flower([case.rule])
+    experiment, folder = case.experiment(seed, settings), FLOWER_FOLDER if case.rule in FLOWER else FOLDER
+    records = [] if settings else kept.load(folder, experiment)
     if len(records) < experiment.rounds:
         records = list(simulate(experiment))
-        kept.save(FOLDER, experiment, records)
+        if not settings:
+            kept.save(folder, experiment, records)
     return 100 * mean(record.accuracy for record in records[-LAST:])
+
+
+def know_flower(rules: Iterable[str]) -> None:
+    """Register Flower's sums, if any of these rules is one."""
+    if set(FLOWER) & set(rules):
+        import flower_rules  # noqa: F401
 
 
 @cache
 def everything() -> dict[Case, list[float]]:
     """Accuracies of all kept runs, by case."""
     found: dict[Case, list[float]] = {}
-    for file in sorted(FOLDER.glob("*.jsonl.gz")):
+    files = [*sorted(FOLDER.glob("*.jsonl.gz")), *sorted(FLOWER_FOLDER.glob("*.jsonl.gz"))]
+    know_flower(FLOWER if files[-1:] and files[-1].parent == FLOWER_FOLDER else ())
+    for file in files:
         experiment, records, _ = kept.read(file)
         attack, rule = experiment.attack, experiment.robust.name
         case = Case(experiment.algorithm.name, experiment.clients, attack.name, attack.parameters.get("share", 0.0), rule)
@@ -126,8 +136,9 @@ def write_page() -> None:
         "",
         "Written by `python benchmarks/attacks.py --page` from the runs kept in `results/attacks`; [robust.md](../robust.md)",
         "says what the rules do and which to take. mnist5k, IID, 15 rounds; accuracy in percent, mean of the last five rounds and",
-        "of the seeds, whose number stands in brackets. `trimmed_mean` and `krum` assume 30 % of liars, or 40 % where there are so",
-        "many. Empty: not run.",
+        "of the seeds, whose number stands in brackets; seeds differ by up to 1.5 points under attack. `trimmed_mean` and `krum`",
+        "assume 30 % of liars, or 40 % where there are so many, and so do Flower's own `flower_trimmed` and `flower_krum`",
+        "([flower_rules.py](../../benchmarks/flower_rules.py)). Empty: not run.",
         "",
         "![accuracy by share of liars](../images/attacks.png)",
         "",

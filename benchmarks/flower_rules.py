@@ -1,4 +1,4 @@
-"""Flower's own robust sums as rules of bifl, so that both stand in one table: its functions, called as its strategies call them.
+"""Flower's own robust sums as rules of bifl, so that both stand in one table: the functions that its strategies call.
 
     bifl run algorithm=fedavg robust=benchmarks/flower_rules.py:flower_krum attack=flip attack.share=0.3
 
@@ -46,15 +46,17 @@ def flower_median() -> Rule:
 @robust
 def flower_trimmed(share: float = 0.2) -> Rule:
     """FedTrimmedAvg's sum, with `beta` = share."""
-    return _rule(lambda count: partial(aggregate.aggregate_trimmed_avg, proportiontocut=assumed(share)))
+    trimmed = partial(aggregate.aggregate_trimmed_avg, proportiontocut=assumed(share))
+    return _rule(lambda count: trimmed)
 
 
 @robust
 def flower_krum(share: float = 0.2) -> Rule:
-    """Krum's sum, with `num_malicious_clients` = share of the uploads; it keeps all others (multi-Krum)."""
+    """Multi-Krum: `num_malicious_clients` is that share of the uploads, `num_clients_to_keep` all others."""
+    assumed(share)
 
     def krum(count: int) -> Sum:
-        liars = math.floor(assumed(share) * count + 1e-9)
+        liars = math.floor(share * count + 1e-9)
         return partial(aggregate.aggregate_krum, num_malicious=liars, to_keep=count - liars)
 
     return _rule(krum)
