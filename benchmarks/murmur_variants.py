@@ -8,43 +8,38 @@ bifl run mnist-iid rounds=20 algorithm=benchmarks/murmur_variants.py:murmur_roun
 from __future__ import annotations
 
 from dataclasses import replace as with_other
-from functools import partial
 
 import numpy as np
 
 from bifl.algorithms import murmur as ours
 from bifl.algorithms.server_optimizers import stepping
-from bifl.core import Algorithm, Client, Floats, Message, Public, Schedule, change, compressed, real, register
-from bifl.core import means as means_of
-from bifl.core import replace as take
+from bifl.core import Algorithm, Client, Floats, Message, Public, Schedule, change, compressed, register
+from bifl.errors import ConfigError
 
 GROUP = 0  # chosen by the number of voters
-
-
-def _murmur(group: int = GROUP) -> Algorithm:
-    return Algorithm(
-        partial(ours.upload, group=group), means_of, take,
-        reads=partial(ours.reads, group=group), selects=partial(ours.selects, group=group), forward=real, keeps=(),
-    )  # fmt: skip
+MOST = 1000.0  # times that a layer may be made louder than the loudest one
 
 
 @register
 def murmur_step(rate: float = 1.0, beta: float = 0.0) -> Algorithm:
     """The server takes a step of rate·v, v ← β·v + the mean change: FedAvgM before the broadcast is compressed."""
+    if not (rate > 0 and 0 <= beta < 1):
+        raise ConfigError(f"algorithm.rate must be above 0 and algorithm.beta from 0 to below 1, not {rate} and {beta}")
 
     def rule(rows: Floats, mean: Floats) -> tuple[Floats, Floats]:
         speed = np.float32(beta) * rows + mean
         return speed, np.float32(rate) * speed[0]
 
-    return compressed(stepping(_murmur(), rule, 1), "sign")
+    return compressed(stepping(ours.murmur(down="float"), rule, 1), "sign")
 
 
 def _stretch(public: Public, power: float) -> Floats:
     """(count,) how much louder each weight is made before the rotation: layers whose last change was small, by a power of it."""
     if public.news is None or not len(public.news.scales):
         return np.ones(public.layout.count, np.float32)
-    scales = np.maximum(np.asarray(public.news.scales, np.float32), np.float32(1e-30))
-    return public.layout.per_weight((scales.max() / scales) ** np.float32(power))
+    loudest = max(float(public.news.scales.max()), 1e-30)
+    ratios = loudest / np.maximum(public.news.scales, np.float32(loudest / MOST))
+    return public.layout.per_weight(ratios ** np.float32(power))  # as an experiment: elsewhere both ends compute no powers
 
 
 @register
@@ -59,10 +54,10 @@ def murmur_layers(power: float = 0.5) -> Algorithm:
         found = ours.reads(message, public, GROUP)
         return found._replace(symbols=public.weights + (found.values() - public.weights) / _stretch(public, power))
 
-    return compressed(with_other(_murmur(), upload=upload, reads=reads), "sign")
+    return compressed(with_other(ours.murmur(down="float"), upload=upload, reads=reads), "sign")
 
 
 @register
 def murmur_rounds(early: int = 256, late: int = 64, switch: int = 10) -> Schedule:
     """Another group from some round on."""
-    return Schedule(compressed(_murmur(early), "sign"), compressed(_murmur(late), "sign"), switch)
+    return Schedule(ours.murmur(early), ours.murmur(late), switch)
