@@ -87,10 +87,10 @@ def watch(experiment: Experiment, rounds: Collection[int], deals: int) -> Iterat
             for number in range(present):
                 client = clients[number]._replace(voted=round > 1)
                 side = LocalSide(tools, torch.from_numpy(parts[number]), public, client, Belongings(b"", {}, None))
-                spoken = exchange.say(side, public, uploads=True)
-                clients[number] = spoken.client
-                assert spoken.message is not None, "all upload"
-                upload = exchange.opened(codec.decode(codec.encode(spoken.message, known), known), public)
+                reply = exchange.say(side, public, uploads=True)
+                clients[number] = reply.client
+                assert reply.message is not None, "all upload"
+                upload = exchange.opened(codec.decode(codec.encode(reply.message, known), known), public)
                 seen.setdefault(exchange.name, []).append(upload)
                 if number < len(targets):
                     total.add(upload)

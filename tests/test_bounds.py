@@ -66,8 +66,8 @@ def measured(bound: Bounds, public: Public, lie: float, liars: int) -> tuple[Flo
 
 
 @pytest.mark.parametrize("lie", [2.0**30, -(2.0**30), 0.0, 30.0])
-def test_two_liars_of_ten_hardly_move_the_statistics(world: tuple[Bounds, Public], lie: float) -> None:
-    bound, public = world
+def test_two_liars_of_ten_hardly_move_the_statistics(federation: tuple[Bounds, Public], lie: float) -> None:
+    bound, public = federation
     pooled, honest = (central(found) for found in measured(bound, public._replace(round=5), lie, 2))
     deviation = np.sqrt(np.maximum(honest[1], 1e-5))
     assert np.abs(pooled[0] - honest[0]).max() < 0.1 * deviation.max()
@@ -82,23 +82,23 @@ def test_the_first_moments_have_a_limit_too(said: list[float]) -> None:
 
 
 @pytest.fixture(scope="module")
-def world() -> tuple[Bounds, Public]:
+def federation() -> tuple[Bounds, Public]:
     made = build(Experiment(clients=4, algorithm="biml"))
     shape, forward = made.data.images.shape[1:], made.algorithm.at(1).forward
     return Bounds(partial(plan, made.experiment), lambda public: noise_squares(made.network, public, forward, shape)), made.public
 
 
 @given(lie=st.floats(-(2.0**31), 2.0**31, width=32), weight=st.integers(1, 6400))
-def test_trained_numbers_stay_within_reach_of_the_learning_rate(world: tuple[Bounds, Public], lie: float, weight: int) -> None:
-    bound, public = world
+def test_trained_numbers_stay_within_reach_of_the_learning_rate(federation: tuple[Bounds, Public], lie: float, weight: int) -> None:
+    bound, public = federation
     said = Message(np.zeros(0, np.uint8), BINARY, np.full(public.layout.reals, lie, np.float32), weight=weight)
     moved = np.abs(bound.ballot(said, public).real - public.real)[: public.layout.trained]
     assert moved.max() <= bounds.REACH * 0.005 * -(-weight // 64) + 2**-6 * 1.001
 
 
-def test_a_network_may_start_with_any_statistics_that_images_give(world: tuple[Bounds, Public]) -> None:
+def test_a_network_may_start_with_any_statistics_that_images_give(federation: tuple[Bounds, Public]) -> None:
     """Constant images, black-and-white ones and gradients: none of them is taken for a lie."""
-    bound, public = world
+    bound, public = federation
     network = build(Experiment(clients=4, algorithm="biml")).network
     for images in (
         np.eye(28)[None, None],

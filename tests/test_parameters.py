@@ -195,14 +195,14 @@ def test_one_and_two_workers_the_loop_and_the_saved_model_agree(name: str, batch
     assert public.real.tobytes() == simulation.public.real.tobytes()
 
     simulation.model().save(tmp_path / "model")
-    world_data = simulation.setup.data
-    accuracy, loss = Model.read(tmp_path / "model").score(world_data)
+    loaded = simulation.setup.data
+    accuracy, loss = Model.read(tmp_path / "model").score(loaded)
     assert accuracy == records[-1].accuracy
     assert loss == pytest.approx(records[-1].loss, rel=1e-5)
     network = bifl.load(tmp_path / "model")
-    images = (torch.tensor(world_data.test_images).float() / 255 - torch.tensor(world_data.mean)) / torch.tensor(world_data.std)
+    images = (torch.tensor(loaded.test_images).float() / 255 - torch.tensor(loaded.mean)) / torch.tensor(loaded.std)
     with torch.no_grad():
-        right = (network(images).argmax(1).numpy() == world_data.test_labels).mean()
+        right = (network(images).argmax(1).numpy() == loaded.test_labels).mean()
     assert right == pytest.approx(records[-1].accuracy, abs=1e-6)
 
 

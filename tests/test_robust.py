@@ -69,10 +69,10 @@ def with_trust(
 ) -> tuple[Tally, Floats]:
     rule = robust.make(name, parameters)
     assert rule is not None
-    pile = UploadList()
+    found = UploadList()
     for upload in uploads:
-        pile.add(upload)
-    return rule.total(pile.in_order(), public, trust)
+        found.add(upload)
+    return rule.total(found.in_order(), public, trust)
 
 
 def vectors(least: int = 3, most: int = 9) -> st.SearchStrategy[list[list[float]]]:

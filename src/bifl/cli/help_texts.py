@@ -49,7 +49,8 @@ _KEYS = """\
   start ()              a model file to begin with: docs/training.md
   batchnorm (recalibrate)
                         statistics that clients measure of the broadcast network, in an exchange
-                        of its own; average: those of their own training
+                        of its own; average: those of their own training, which is also what
+                        idle=sleep does where not all vote
   scores (trained)      fixed: γ and β of the class scores' norm are neither trained nor sent
   holdout (0.0)         share of its samples that every client keeps for evaluation; without test
                         images a fifth

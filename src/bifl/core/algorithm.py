@@ -205,7 +205,7 @@ def server_turn(algorithms: Algorithms, public: Public, total: Total | UploadLis
     elif algorithm.aggregate is not None:
         tally = return_checks.tally(algorithm.name, algorithm.aggregate(total.in_order(), public), public)
     else:
-        raise TypeError("a pile of uploads needs an algorithm that aggregates them")
+        raise TypeError("a list of uploads needs an algorithm that aggregates them")
     if algorithm.spending is not None:
         server = server._replace(summed=once_more(server.summed, tally.clients))
     about = selection(algorithm, public, None)

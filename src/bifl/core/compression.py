@@ -89,7 +89,8 @@ def _code(down: str) -> Code:
     if down.isdecimal() and 4 <= int(down) <= MOST_LEVELS:
         return partial(level_code, levels=int(down))
     raise ConfigError(
-        f"algorithm.down must be float, float16, sign, ternary or a number of levels from 4 to {MOST_LEVELS}, not '{down}'"
+        f"algorithm.down must be float, float16, sign, ternary, 1of8 (or another number from 2 on) or a number of levels from 4 to "
+        f"{MOST_LEVELS}, not '{down}'"
     )
 
 

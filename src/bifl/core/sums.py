@@ -255,7 +255,7 @@ class UploadList:
         self.uploads.append(upload)
 
     def merge(self, other: Any) -> None:
-        """All of another pile."""
+        """All of another list."""
         self.uploads += other.uploads
 
     def in_order(self) -> list[Message]:

@@ -60,7 +60,7 @@ class Nodes(AbstractContextManager["Nodes"]):
         self, grid: Grid, setup: Setup, exchanges: Sequence[Exchange], fresh: Public, steps: tuple[Step, ...], run: str,
         terms: protocol.Terms, rules: Rules, register: Register, tell: Tell,
     ) -> None:  # fmt: skip
-        self._world, self._share, self._rules = setup, terms.share, rules
+        self._setup, self._share, self._rules = setup, terms.share, rules
         in_context = setup.experiment.in_context()
         sleepers = setup.experiment.clients_sleep()
         self._journal = Journal(
@@ -73,7 +73,7 @@ class Nodes(AbstractContextManager["Nodes"]):
 
     def __exit__(self, kind: object, *_: object) -> None:
         """Let everyone have the last word, if the rounds are done."""
-        if kind is None and self._journal.public.round == self._world.experiment.rounds:
+        if kind is None and self._journal.public.round == self._setup.experiment.rounds:
             last = {number: {"finished": True} for number in self._members.voting()}
             for _ in self._requests.ask_all(protocol.HEAR, last, 0):
                 pass
@@ -83,11 +83,11 @@ class Nodes(AbstractContextManager["Nodes"]):
     def barred(self) -> frozenset[int]:
         """Wait for the clients, before the first round; then those that have declared too many images for the coming round."""
         if not self._gathered:
-            self._requests.gather(len(self._world.parts))
+            self._requests.gather(len(self._setup.parts))
             self._gathered = True
         self._members.judge()
         self._requests.notify()
-        if len(self._members.barred) == len(self._world.parts):
+        if len(self._members.barred) == len(self._setup.parts):
             raise RunError(f"every client has declared more images than --max-images {self._rules.max_images} lets it count for")
         return self._at_fault.union(self._members.barred)
 
@@ -113,7 +113,7 @@ class Nodes(AbstractContextManager["Nodes"]):
         public, total, form = self._journal.public, exchange.total(self._journal.public), exchange.form(self._journal.public)
         context = exchange.context(public)
         known = exchange.uploads_in(context)
-        tells_loss = exchange.trains and self._world.algorithm.at(public.round + 1).spending is None
+        tells_loss = exchange.trains and self._setup.algorithm.at(public.round + 1).spending is None
         for number, said in self._requests.ask_all(exchange.name, requests, least, context.round):
             images, uploads = self._members[number].images, requests[number]["uploads"]
             if problem := checks.turn(said, uploads, tells_loss):
@@ -152,7 +152,7 @@ class Nodes(AbstractContextManager["Nodes"]):
 
     def score(self) -> Evaluation:
         """The global model on the server's test images, if it has any, and on what the clients hold out."""
-        setup, public = self._world, self._journal.public
+        setup, public = self._setup, self._journal.public
         scores = []
         if len(setup.data.test_labels):
             setup.network.show(public.weights, public.real, setup.algorithm.at(public.round).forward)

@@ -13,6 +13,8 @@ from bifl.experiment.setup import Setup
 class MissedBytes:
     """Counts what a server would send to clients that had missed broadcasts: to those who slept.
 
+    It follows the public state, and keeps the last steps that a checkpoint must hold.
+
     Args:
         setup: what is run, with the public state as it stands.
         exchanges: of a round.

@@ -49,7 +49,7 @@ class Pool(AbstractContextManager["Pool"]):
         self, setup: Setup, exchanges: Sequence[Exchange], fresh: Public, steps: tuple[Step, ...], checkpoint: Path | None,
         trained: dict[int, int], keep_messages: bool, evaluated: int = 0,
     ) -> None:  # fmt: skip
-        self._world, self._checkpoint, self._trained, self._keep_messages = setup, checkpoint, trained, keep_messages
+        self._setup, self._checkpoint, self._trained, self._keep_messages = setup, checkpoint, trained, keep_messages
         self._count = min(setup.experiment.processes(), len(setup.parts))
         fixed = bool(setup.algorithm.keeps) or setup.experiment.secure_sum  # which has notes of its own
         self._dealer = Dealer(setup.parts, self._count, fixed)
@@ -63,7 +63,7 @@ class Pool(AbstractContextManager["Pool"]):
         try:
             jobs = [self._job(rank) for rank in range(self._count)]
             if self._count == 1:
-                self._local = Worker(jobs[0], self._world.data)
+                self._local = Worker(jobs[0], self._setup.data)
             else:
                 self._workers = self._start(jobs)
         except BaseException:
@@ -120,7 +120,7 @@ class Pool(AbstractContextManager["Pool"]):
         """Let the workers evaluate the global model."""
         self._missed.ask(self._holders)
         scores = [score for scores in self._ask("score", [()] * self._count) for score in scores]
-        return Evaluation.of(scores, self._world.task)
+        return Evaluation.of(scores, self._setup.task)
 
     def steps(self) -> tuple[Step, ...]:
         """The last broadcasts."""
@@ -148,7 +148,7 @@ class Pool(AbstractContextManager["Pool"]):
         return [self._receive(worker) for worker in self._workers]
 
     def _job(self, rank: int) -> Job:
-        setup = self._world
+        setup = self._setup
         owner, parts = self._dealer.owner, cast(Any, setup.parts)  # what is drawn when it is needed need not be sorted out
         if not isinstance(parts, Drawn):
             parts = {number: part for number, part in enumerate(parts) if not self._dealer.fixed or owner(number) == rank}
@@ -168,7 +168,7 @@ class Pool(AbstractContextManager["Pool"]):
         with tempfile.TemporaryDirectory(prefix="bifl-") as name:
             folder = Path(name)
             with writing(folder):
-                save(self._world.data, folder)
+                save(self._setup.data, folder)
             workers = []
             for job in jobs:
                 ours, theirs = Pipe()
@@ -180,7 +180,7 @@ class Pool(AbstractContextManager["Pool"]):
                         stdin=subprocess.DEVNULL, start_new_session=True,  # Ctrl-C is for us
                     )  # fmt: skip
                 self._stack.callback(_end, process)
-                built = Built(job.experiment, self._world.data.classes, job.algorithm, job.network)
+                built = Built(job.experiment, self._setup.data.classes, job.algorithm, job.network)
                 self._send(ours, dumps((job, folder), built))
             for worker in workers:
                 self._receive(worker)  # ready, or why not

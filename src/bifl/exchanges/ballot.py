@@ -107,7 +107,7 @@ class Ballot:
         return return_checks.opened(algorithm.name, algorithm.reads(self.bound(upload, public), public), public)
 
     def total(self, public: Public) -> Total | UploadList:
-        """Exact sums, or a pile for an algorithm that must see all uploads together."""
+        """Exact sums, or a list for an algorithm that must see all uploads together."""
         return new_total(self.algorithm.at(public.round + 1))
 
     def answer(self, total: Total | UploadList, public: Public, server: Server) -> tuple[Server, Message]:

@@ -91,7 +91,7 @@ class Step:
         """Nobody."""
         return ()
 
-    def replied(self, data: bytes, side: ClientSide, public: Public) -> ClientReply:
+    def reply(self, data: bytes, side: ClientSide, public: Public) -> ClientReply:
         """Bytes as a message."""
         client = side.client
         message = Message(np.frombuffer(data, np.uint8), BYTES, NOTHING, NOTHING, client.number, client.weight)

@@ -38,7 +38,7 @@ class Keys(Step):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Make keys."""
-        return self.replied(self.member(side, public).keys(), side, public)
+        return self.reply(self.member(side, public).keys(), side, public)
 
     def answer(self, total: Said, public: Public, server: Server) -> tuple[Server, Letters]:
         """All keys to all."""
@@ -61,7 +61,7 @@ class Deal(Step):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Check everyone's keys, and deal shares."""
-        return self.replied(self.member(side, public).shares(side.letter), side, public)
+        return self.reply(self.member(side, public).shares(side.letter), side, public)
 
     def answer(self, total: Said, public: Public, server: Server) -> tuple[Server, Letters]:
         """To each what is sealed for it."""
@@ -91,8 +91,8 @@ class Masked(Step):
         """Say what would be said without masks, as the server would read it, and mask it."""
         inner = self.summed.inner
         if not uploads:
-            replied: ClientReply = inner.say(side, public, uploads=False)
-            return replied
+            reply: ClientReply = inner.say(side, public, uploads=False)
+            return reply
         member = self.member(side, public)
         if side.letter:
             member.partners(side.letter)  # refused, if at all, before it trains
@@ -108,7 +108,7 @@ class Masked(Step):
         member.mask(parts, Sum(name, form), place)
         data = packed((*parts[0], *parts[1]), (*form.symbols, *form.numbers))
         member.once(name, data)
-        return self.replied(data, side, public)._replace(client=said.client, loss=said.loss)
+        return self.reply(data, side, public)._replace(client=said.client, loss=said.loss)
 
     def longest(self, public: Public) -> int:
         """Twice a number of the widest kind for every weight and number, which is more than any sum takes."""
@@ -138,7 +138,7 @@ class Agree(Step):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Sign."""
-        return self.replied(self.member(side, public).agree(self.sum, side.letter, self.summed.place(public)), side, public)
+        return self.reply(self.member(side, public).agree(self.sum, side.letter, self.summed.place(public)), side, public)
 
     def answer(self, total: Said, public: Public, server: Server) -> tuple[Server, Letters]:
         """All signatures to all."""
@@ -171,7 +171,7 @@ class Reveal(Step):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Reveal."""
-        return self.replied(self.member(side, public).reveal(self.sum, side.letter), side, public)
+        return self.reply(self.member(side, public).reveal(self.sum, side.letter), side, public)
 
     def answer(self, total: Said, public: Public, server: Server) -> tuple[Server, Message]:
         """The sum without masks, and what the server makes of it."""

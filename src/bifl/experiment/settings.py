@@ -73,7 +73,8 @@ class Experiment:
         augment: what becomes of inputs before a step: `none`, `shift_flip`, `noise`, or one of a user's own.
         start: a model file to begin with, `path`, or `path@digest` as it is kept; empty means the network's own initialisation.
         batchnorm: how running statistics become global ones: `recalibrate` pools exactly what clients measure of the broadcast
-            network, in an exchange of its own, `average` what they saw in their own training.
+            network, in an exchange of its own, `average` what they saw in their own training; where a part of the clients votes
+            and the others sleep (`idle=sleep`), it is always the latter: those who voted are gone by then.
         scores: γ and β of the class scores' norm: `trained`, or `fixed`, neither trained nor sent.
         holdout: share of its images that every client holds out for federated evaluation; 0 means none, or, where the dataset has
             no test images, a fifth.
