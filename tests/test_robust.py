@@ -109,7 +109,7 @@ def test_a_minority_cannot_leave_the_honest_range(name: str, honest: list[list[f
 
 @given(rows=vectors(least=4))
 def test_median_and_trimmed_mean_are_those_of_flower(rows: list[list[float]]) -> None:
-    """What docs/robust.md says of Flower's sums holds for ours."""
+    """docs/robust.md says so."""
     uploads = [update(row, number) for number, row in enumerate(rows)]
     results = [([upload.values(), upload.real], 1) for upload in uploads]
     pairs = [
