@@ -12,7 +12,7 @@ from dataclasses import replace as with_other
 import numpy as np
 
 from bifl.algorithms import murmur as ours
-from bifl.algorithms.server_optimizers import stepping
+from bifl.algorithms.server_optimizers import momentum, stepping
 from bifl.core import Algorithm, Client, Floats, Message, Public, Schedule, change, compressed, register
 from bifl.errors import ConfigError
 
@@ -26,11 +26,7 @@ def murmur_step(rate: float = 1.0, beta: float = 0.0) -> Algorithm:
     if not (rate > 0 and 0 <= beta < 1):
         raise ConfigError(f"algorithm.rate must be above 0 and algorithm.beta from 0 to below 1, not {rate} and {beta}")
 
-    def rule(rows: Floats, mean: Floats) -> tuple[Floats, Floats]:
-        speed = np.float32(beta) * rows + mean
-        return speed, np.float32(rate) * speed[0]
-
-    return compressed(stepping(ours.murmur(down="float"), rule, 1), "sign")
+    return compressed(stepping(ours.murmur(down="float"), momentum(rate, beta), 1), "sign")
 
 
 def _stretch(public: Public, power: float) -> Floats:

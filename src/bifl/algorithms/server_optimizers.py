@@ -37,15 +37,20 @@ def _made(rule: Rule, rows: int, forward: str, down: str, positive: dict[str, fl
     return compressed(stepping(Algorithm(floats, means, replace, forward=forward_of(forward), keeps=()), rule, rows), down)
 
 
-@register
-def fedavgm(rate: float = 1.0, beta: float = 0.9, forward: str = "real", down: str = "float") -> Algorithm:
-    """FedAvg with momentum at the server: v ← β·v + Δ, a step of η·v."""
+def momentum(rate: float, beta: float) -> Rule:
+    """v ← β·v + Δ, a step of η·v: one row."""
 
     def rule(rows: Floats, change: Floats) -> tuple[Floats, Floats]:
         speed = np.float32(beta) * rows + change
         return speed, np.float32(rate) * speed[0]
 
-    return _made(rule, 1, forward, down, {"rate": rate}, {"beta": beta})
+    return rule
+
+
+@register
+def fedavgm(rate: float = 1.0, beta: float = 0.9, forward: str = "real", down: str = "float") -> Algorithm:
+    """FedAvg with momentum at the server: v ← β·v + Δ, a step of η·v."""
+    return _made(momentum(rate, beta), 1, forward, down, {"rate": rate}, {"beta": beta})
 
 
 @register

@@ -153,8 +153,10 @@ def _participation(place: Place) -> list[Cell]:
 _MURMUR: dict[str, dict[str, Any]] = {
     "FA": {"algorithm": "fedavg"},
     "murmur": {"algorithm": "murmur"},
+    "murmur, momentum": {"algorithm": "murmur_momentum"},
     "murmur, 1of8 down": {"algorithm": "murmur", "algorithm.down": "1of8"},
     "murmur, group 32": {"algorithm": "murmur", "algorithm.group": 32},
+    "murmur, momentum, group 32": {"algorithm": "murmur_momentum", "algorithm.group": 32},
     "BiFL-Full": {"algorithm": "full"},
     "BiFL-BiML": {"algorithm": "biml"},
     "murmur, binary": {"algorithm": "murmur", "algorithm.forward": "binary"},
@@ -168,10 +170,10 @@ def _murmur(place: Place) -> list[Cell]:
         column, skewed = f"{column}, fixed scores", skewed.changed({"model": "mnist_cnn_fixed"})
     longer = place.iid.changed({"rounds": 5 * place.iid.rounds // 3})  # binary networks learn longer: 100 rounds, as in Table I
     rows = [
-        ("IID", place.iid, ("FA", "murmur", "murmur, 1of8 down")),
+        ("IID", place.iid, ("FA", "murmur", "murmur, momentum", "murmur, 1of8 down")),
         ("IID, binary", longer, ("BiFL-Full", "BiFL-BiML", "murmur, binary")),
-        ("a tenth votes", place.iid.changed({"participation": 0.1}), ("FA", "murmur")),
-        (column, skewed, ("FA", "murmur, group 32")),  # clients differ, so each must say more
+        ("a tenth votes", place.iid.changed({"participation": 0.1}), ("FA", "murmur", "murmur, momentum")),
+        (column, skewed, ("FA", "murmur, group 32", "murmur, momentum, group 32")),  # clients differ, so each must say more
     ]
     return [Cell(row, column, split.changed(_MURMUR[row])) for column, split, names in rows for row in names]
 
