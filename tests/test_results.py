@@ -82,6 +82,31 @@ def test_what_is_told_is_what_was_measured(study: str) -> None:
         assert {*told} <= {line.texts()[place] for line in lines}
 
 
+def test_every_method_of_the_field_has_its_own_numbers() -> None:
+    lines = {(line.cell.row, line.cell.column): line for line in shown("field").lines}
+    splits = list(dict.fromkeys(column for _, column in lines))
+    table, prices = re.findall(r"(?:^\|.*\n)+", SECTIONS["field"], re.MULTILINE)
+    rows = {cells[0]: cells[1:] for cells in map(_cells, table.splitlines()[2:])}
+    assert rows.keys() == {name for name, _ in lines}
+    for name, told in rows.items():
+        texts = [lines[name, split].texts() for split in splits]
+        bits = [f"{float(text):.2f}" for text in texts[0][-2:]]
+        assert told == [*(text for row in texts for text in row[3:5]), *bits], name
+    for name, *told in map(_cells, prices.splitlines()[2:]):
+        for split, percent, up, both in zip(splits, (85, 80, 75), told[::2], told[1::2], strict=True):
+            found = price(lines[name, split].series.runs, percent)
+            if found is None:
+                assert (up, both) == ("–", "–"), name
+            else:
+                assert [float(bits.replace(",", "")) for bits in (up, both)] == pytest.approx([found.up, found.both], rel=0.01), (
+                    name
+                )
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip(" *`") for cell in line.strip("|").split("|")]
+
+
 def test_the_readme_tells_what_was_measured() -> None:
     told = quoted((ROOT / "README.md").read_text(), "mean of rounds")
     assert len(told) == 6

@@ -28,7 +28,7 @@ _HAR = {
 _UNIPEN = {key: value for key, value in _FEMNIST.items() if key != "dataset.share"} | {"dataset": "unipen"}
 _CIFAR10 = {
     "dataset": "cifar10", "model": "cifar_cnn", "clients": 100, "participation": 0.1, "idle": "sleep", "rounds": 100,
-    "local_epochs": 2, "optimizer": "sgd", "lr": (0.1,),
+    "local_epochs": 2, "optimizer": "sgd", "lr": (0.01,),
 }  # fmt: skip
 _BY_USER = {"partition": "by_user", "partition.at_least": 500}
 
