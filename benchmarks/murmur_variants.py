@@ -14,7 +14,6 @@ import numpy as np
 from bifl.algorithms import murmur as ours
 from bifl.algorithms.server_optimizers import momentum, stepping
 from bifl.core import Algorithm, Client, Floats, Message, Public, Schedule, change, compressed, register
-from bifl.errors import ConfigError
 
 GROUP = 0  # chosen by the number of voters
 MOST = 1000.0  # times that a layer may be made louder than the loudest one
@@ -23,9 +22,6 @@ MOST = 1000.0  # times that a layer may be made louder than the loudest one
 @register
 def murmur_step(rate: float = 1.0, beta: float = 0.0) -> Algorithm:
     """The server takes a step of rate·v, v ← β·v + the mean change: FedAvgM before the broadcast is compressed."""
-    if not (rate > 0 and 0 <= beta < 1):
-        raise ConfigError(f"algorithm.rate must be above 0 and algorithm.beta from 0 to below 1, not {rate} and {beta}")
-
     return compressed(stepping(ours.murmur(down="float"), momentum(rate, beta), 1), "sign")
 
 

@@ -79,6 +79,4 @@ def murmur(group: int = 0, forward: str = "real", down: str = "sign") -> Algorit
 @register
 def murmur_momentum(group: int = 0, forward: str = "real", down: str = "sign", beta: float = 0.5) -> Algorithm:
     """murmur with momentum at the server: the same bits a round, fewer rounds. v ← β·v + the mean change, a step of v."""
-    if not 0 <= beta < 1:
-        raise ConfigError(f"algorithm.beta must be from 0 to below 1, not {beta}")
     return compressed(stepping(murmur(group, forward, "float"), momentum(1.0, beta), 1), down)

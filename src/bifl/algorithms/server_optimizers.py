@@ -30,15 +30,19 @@ def stepping(algorithm: Algorithm, rule: Rule, rows: int) -> Algorithm:
     return with_other(algorithm, broadcast=broadcast)
 
 
-def _made(rule: Rule, rows: int, forward: str, down: str, positive: dict[str, float], shares: dict[str, float]) -> Algorithm:
+def _refuse(positive: dict[str, float], shares: dict[str, float]) -> None:
     for name, value in {**positive, **shares}.items():
         if not (0 < value < float("inf") if name in positive else 0 <= value < 1):
             raise ConfigError(f"algorithm.{name} must be {'above 0' if name in positive else 'from 0 to below 1'}, not {value}")
+
+
+def _made(rule: Rule, rows: int, forward: str, down: str) -> Algorithm:
     return compressed(stepping(Algorithm(floats, means, replace, forward=forward_of(forward), keeps=()), rule, rows), down)
 
 
 def momentum(rate: float, beta: float) -> Rule:
     """v ← β·v + Δ, a step of η·v: one row."""
+    _refuse({"rate": rate}, {"beta": beta})
 
     def rule(rows: Floats, change: Floats) -> tuple[Floats, Floats]:
         speed = np.float32(beta) * rows + change
@@ -50,15 +54,16 @@ def momentum(rate: float, beta: float) -> Rule:
 @register
 def fedavgm(rate: float = 1.0, beta: float = 0.9, forward: str = "real", down: str = "float") -> Algorithm:
     """FedAvg with momentum at the server: v ← β·v + Δ, a step of η·v."""
-    return _made(momentum(rate, beta), 1, forward, down, {"rate": rate}, {"beta": beta})
+    return _made(momentum(rate, beta), 1, forward, down)
 
 
 @register
 def fedadam(rate: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3, down: str = "float") -> Algorithm:
     """FedAvg with Adam at the server: m ← β₁·m + (1−β₁)·Δ, v ← β₂·v + (1−β₂)·Δ², a step of η·m/(√v + τ)."""
+    _refuse({"rate": rate, "tau": tau}, {"beta1": beta1, "beta2": beta2})
 
     def rule(rows: Floats, change: Floats) -> tuple[Floats, Floats]:
         first, second = rows + np.array([[1 - beta1], [1 - beta2]], np.float32) * (np.stack([change, change**2]) - rows)
         return np.stack([first, second]), np.float32(rate) * first / (np.sqrt(second) + np.float32(tau))
 
-    return _made(rule, 2, "real", down, {"rate": rate, "tau": tau}, {"beta1": beta1, "beta2": beta2})
+    return _made(rule, 2, "real", down)
