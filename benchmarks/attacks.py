@@ -21,6 +21,8 @@ from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
+import flower_rules  # noqa: F401  registers Flower's sums
+
 from bifl.engine.simulator import simulate
 from bifl.experiment.settings import Experiment
 from bifl.processes import cores
@@ -74,7 +76,6 @@ def cases(options: argparse.Namespace) -> list[Case]:
 def run(job: tuple[int, Case], settings: Sequence[str]) -> float:
     """Accuracy of a seed and a case, from what is kept or from a run that is kept then."""
     seed, case = job
-    know_flower([case.rule])
     experiment, folder = case.experiment(seed, settings), FLOWER_FOLDER if case.rule in FLOWER else FOLDER
     records = [] if settings else kept.load(folder, experiment)
     if len(records) < experiment.rounds:
@@ -84,19 +85,11 @@ def run(job: tuple[int, Case], settings: Sequence[str]) -> float:
     return 100 * mean(record.accuracy for record in records[-LAST:])
 
 
-def know_flower(rules: Iterable[str]) -> None:
-    """Register Flower's sums, if any of these rules is one."""
-    if set(FLOWER) & set(rules):
-        import flower_rules  # noqa: F401
-
-
 @cache
 def everything() -> dict[Case, list[float]]:
     """Accuracies of all kept runs, by case."""
     found: dict[Case, list[float]] = {}
-    files = [*sorted(FOLDER.glob("*.jsonl.gz")), *sorted(FLOWER_FOLDER.glob("*.jsonl.gz"))]
-    know_flower(FLOWER if files[-1:] and files[-1].parent == FLOWER_FOLDER else ())
-    for file in files:
+    for file in sorted([*FOLDER.glob("*.jsonl.gz"), *FLOWER_FOLDER.glob("*.jsonl.gz")]):
         experiment, records, _ = kept.read(file)
         attack, rule = experiment.attack, experiment.robust.name
         case = Case(experiment.algorithm.name, experiment.clients, attack.name, attack.parameters.get("share", 0.0), rule)
