@@ -52,11 +52,16 @@ def test_nothing_is_cut_off_on_a_narrow_terminal(study: str) -> None:
     assert all(number in text for number in down), "the last column is there too"
 
 
+def tables(part: str) -> list[list[list[str]]]:
+    """The cells of a text's tables, line by line, without what only marks them."""
+    found = re.findall(r"(?:^\|.*\n)+", part, re.MULTILINE)
+    return [[[cell.strip(" *%`") for cell in line.strip("|").split("|")] for line in table.splitlines()] for table in found]
+
+
 def quoted(part: str, heading: str) -> list[str]:
     """What tables have in columns whose headings contain some words."""
     found = []
-    for table in re.findall(r"(?:^\|.*\n)+", part, re.MULTILINE):
-        headings, _, *rows = ([cell.strip(" *%") for cell in line.strip("|").split("|")] for line in table.splitlines())
+    for headings, _, *rows in tables(part):
         columns = [number for number, name in enumerate(headings) if heading in name]
         found += [row[number] for row in rows for number in columns]
     return found
@@ -88,14 +93,14 @@ def test_what_is_told_is_what_was_measured(study: str) -> None:
 def test_every_method_of_the_field_has_its_own_numbers() -> None:
     lines = {(line.cell.row, line.cell.column): line for line in shown("field").lines}
     splits = list(dict.fromkeys(column for _, column in lines))
-    table, prices = re.findall(r"(?:^\|.*\n)+", SECTIONS["field"], re.MULTILINE)
-    rows = {cells[0]: cells[1:] for cells in map(_cells, table.splitlines()[2:])}
+    (_, _, *table), (_, _, *prices) = tables(SECTIONS["field"])
+    rows = {name: told for name, *told in table}
     assert rows.keys() == {name for name, _ in lines}
     for name, told in rows.items():
         texts = [lines[name, split].texts() for split in splits]
         bits = [f"{float(text):.2f}" for text in texts[0][-2:]]
         assert told == [*(text for row in texts for text in row[3:5]), *bits], name
-    for name, *told in map(_cells, prices.splitlines()[2:]):
+    for name, *told in prices:
         for split, percent, up, both in zip(splits, (85, 80, 75), told[::2], told[1::2], strict=True):
             found = price(lines[name, split].series.runs, percent)
             if found is None:
@@ -104,10 +109,6 @@ def test_every_method_of_the_field_has_its_own_numbers() -> None:
                 assert [float(bits.replace(",", "")) for bits in (up, both)] == pytest.approx([found.up, found.both], rel=0.01), (
                     name
                 )
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip(" *`") for cell in line.strip("|").split("|")]
 
 
 def test_the_readme_tells_what_was_measured() -> None:
