@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import pickle
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from bifl.core.exact_sum import ExactSum
 from bifl.core.message import BINARY, FLOAT32, NOTHING, Message
-from bifl.core.sums import ExactSum, Total, VoteSum, mean
+from bifl.core.sums import Total, VoteSum, mean
 from bifl.errors import DataError, Diverged
 
 pytestmark = pytest.mark.floats
@@ -36,6 +39,32 @@ def test_it_is_the_weighted_mean(values: npt.NDArray[np.float32], sizes: list[in
     expected = np.average(rows, axis=0, weights=sizes)
     tally = mean(Message(row.astype(np.float32), FLOAT32, NOTHING, weight=size) for row, size in zip(rows, sizes, strict=True))
     np.testing.assert_allclose(tally.mean, expected, rtol=1e-12, atol=1e-9)
+
+
+@given(
+    values=hnp.arrays(np.float64, (6, 3), elements=st.floats(-(2.0**31), 2.0**31) | st.floats(-1, 1)),
+    sizes=st.lists(st.integers(1, 2**18), min_size=6, max_size=6),
+    apart=st.integers(0, 6),
+)
+def test_large_and_small_numbers_are_summed_exactly(values: npt.NDArray[np.float64], sizes: list[int], apart: int) -> None:
+    """Beyond what one int64 holds as well, and whether the sum is made in one part or in two."""
+    parts = ExactSum(), ExactSum()
+    for number, (row, size) in enumerate(zip(values, sizes, strict=True)):
+        parts[number < apart].add(row, size)
+    whole = ExactSum()
+    for part in parts:
+        whole.merge(part)
+    for found, column in zip(whole.mean(), values.T, strict=True):
+        exact = sum(round(Fraction(float(value)) * 2**32) * size for value, size in zip(column, sizes, strict=True))
+        assert found == float(Fraction(exact, 2**32)) / sum(sizes)
+
+
+@pytest.mark.parametrize("values", [[2.0**29, 2.0**29, -(2.0**29)], [2.0**31, 2.0**-32, -(2.0**31)]])
+def test_a_sum_of_single_numbers_widens_too(values: list[float]) -> None:
+    total = ExactSum()
+    for value in values:
+        total.add(value, 2)
+    assert float(total.mean()) == math.fsum(values) / 3
 
 
 @given(ballots=hnp.arrays(np.uint8, (8, 5), elements=st.integers(0, 1)), sizes=weights)

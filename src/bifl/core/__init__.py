@@ -7,6 +7,7 @@ Numpy only: importing it does not wait for PyTorch. docs/adding-an-algorithm.md 
 
 from bifl.core.algorithm import Algorithm, Schedule, register, take_over
 from bifl.core.compression import compressed
+from bifl.core.exact_sum import ExactSum
 from bifl.core.exchange import Exchange
 from bifl.core.forward import Forward, Latent, binary, real, ternary
 from bifl.core.layout import Layout
@@ -30,7 +31,7 @@ from bifl.core.rules import (
     votes,
 )
 from bifl.core.state import Client, Judge, Public, Sent, Server
-from bifl.core.sums import ExactSum, Tally, Total, mean
+from bifl.core.sums import Tally, Total, mean
 
 __all__ = [
     "BINARY", "FLOAT16", "FLOAT32", "NOTHING", "TERNARY", "Algorithm", "Alphabet", "Client", "ExactSum", "Exchange",

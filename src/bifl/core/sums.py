@@ -1,7 +1,6 @@
 """Aggregation: weighted sums that depend on neither the order of the uploads nor the platform.
 
-Votes are integers. Real numbers are summed in fixed point (multiples of 2⁻³² in two int64 halves), so that one worker, ten
-workers or a real federation, in whatever order the uploads arrive, end with the same bytes. Memory is that of one model.
+Votes are integers, and real numbers are added as integers (`bifl.core.exact_sum`). Memory is that of one model.
 
 >>> import numpy as np
 >>> from bifl.core.message import BINARY, Message, NOTHING
@@ -20,79 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bifl.core.exact_sum import ExactSum
 from bifl.core.message import BINARY, NOTHING, Floats, Message
-from bifl.errors import DataError, Diverged
-
-_FRACTION = 2.0**32  # resolution of the fixed point: 2⁻³² ≈ 2e-10, exact for every float32 of magnitude ≥ 2⁻⁹
-LARGEST_WEIGHT = 2**30  # of all uploads together: images in a federation. Keeps every sum within int64
-_BLOCK = 2**14  # numbers at a time, so that what is computed in between stays in the processor's cache
-_LARGEST = 2.0**32  # |values| beyond this would not: they are no trained numbers
-
-
-def fixed_point(values: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Numbers as integers and multiples of 2⁻³² that are left, as `ExactSum` adds them."""
-    exact = np.asarray(values).astype(np.float64)
-    rounded = np.rint(exact)
-    return rounded.astype(np.int64), np.rint((exact - rounded) * _FRACTION).astype(np.int64)
-
-
-class ExactSum:
-    """A weighted sum of float vectors in integer arithmetic: any order gives the same bits."""
-
-    def __init__(self) -> None:
-        self.weight = 0
-        self._whole: npt.NDArray[np.int64] | None = None
-        self._fraction: npt.NDArray[np.int64] | None = None
-
-    @classmethod
-    def of(cls, whole: npt.NDArray[np.int64], fraction: npt.NDArray[np.int64], weight: int) -> ExactSum:
-        """A sum that was made elsewhere, in the integers of `fixed_point`."""
-        found = cls()
-        found._whole, found._fraction, found.weight = whole, fraction, weight
-        return found
-
-    def add(self, values: npt.ArrayLike, weight: int) -> None:
-        """Add `weight` times a vector, of the same length each time.
-
-        Raises:
-            Diverged: a value is not finite or too large to be a trained number.
-        """
-        given = np.asarray(values)
-        if not -_LARGEST < np.min(given, initial=0.0) <= np.max(given, initial=0.0) < _LARGEST:  # written so that NaN fails too
-            raise Diverged("an upload holds values that are not finite or far too large: the training diverged; lower lr")
-        if self.weight + weight > LARGEST_WEIGHT:
-            raise DataError(f"the uploads weigh {self.weight + weight} images together, more than {LARGEST_WEIGHT}")
-        if self._whole is not None and self._whole.shape != given.shape:
-            raise DataError(f"an upload holds {given.size} numbers where the others hold {self._whole.size}")
-        if self._whole is None or self._fraction is None:
-            self._whole, self._fraction = np.zeros(given.shape, np.int64), np.zeros(given.shape, np.int64)
-        flat = [array.reshape(-1) for array in (given, self._whole, self._fraction)]
-        for start in range(0, given.size, _BLOCK):
-            numbers, whole, fraction = (array[start : start + _BLOCK] for array in flat)
-            integers, rest = fixed_point(numbers)
-            whole += integers * weight
-            fraction += rest * weight
-        self.weight += weight
-
-    def merge(self, other: ExactSum) -> None:
-        """Add what was added to another sum."""
-        if other._whole is None or other._fraction is None:
-            return
-        if self._whole is None or self._fraction is None:
-            self._whole, self._fraction = other._whole, other._fraction
-        elif self._whole.shape != other._whole.shape:
-            raise DataError(f"an upload holds {other._whole.size} numbers where the others hold {self._whole.size}")
-        elif self.weight + other.weight > LARGEST_WEIGHT:
-            raise DataError(f"the uploads weigh {self.weight + other.weight} images together, more than {LARGEST_WEIGHT}")
-        else:
-            self._whole, self._fraction = self._whole + other._whole, self._fraction + other._fraction
-        self.weight += other.weight
-
-    def mean(self) -> npt.NDArray[np.float64]:
-        """The weighted mean of what was added."""
-        if self._whole is None or self._fraction is None:
-            raise ValueError("nothing was added to this sum")
-        return (self._whole + self._fraction / _FRACTION) / self.weight
+from bifl.errors import DataError
 
 
 class VoteSum:

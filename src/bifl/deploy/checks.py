@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from bifl.codec import WireError
+from bifl.core.exact_sum import LARGEST_WEIGHT
 from bifl.core.exchange import Exchange
 from bifl.core.message import Message
 from bifl.core.state import Public
-from bifl.core.sums import LARGEST_WEIGHT, Total
+from bifl.core.sums import Total
 from bifl.deploy.events import quoted
 from bifl.deploy.finite import finite
 from bifl.engine.turns import Score

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
-from bifl.core.sums import LARGEST_WEIGHT
+from bifl.core.exact_sum import LARGEST_WEIGHT
 from bifl.errors import RunError
 from bifl.files import write_atomic, writing
 

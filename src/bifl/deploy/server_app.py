@@ -22,7 +22,7 @@ from typing import NamedTuple
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from bifl.core.sums import LARGEST_WEIGHT
+from bifl.core.exact_sum import LARGEST_WEIGHT
 from bifl.deploy.client_numbers import Numbers
 from bifl.deploy.declared_sizes import Declared
 from bifl.deploy.events import FAILED, FINISHED, Tell, say, writer

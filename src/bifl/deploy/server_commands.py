@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bifl.core.sums import LARGEST_WEIGHT
+from bifl.core.exact_sum import LARGEST_WEIGHT
 from bifl.deploy import certificates
 from bifl.deploy.client_commands import LOCAL, address
 from bifl.deploy.client_numbers import NODES

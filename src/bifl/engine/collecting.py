@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from bifl.core.sums import ExactSum
+from bifl.core.exact_sum import ExactSum
 from bifl.engine.turns import Answer
 
 

@@ -16,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bifl.core.exact_sum import ExactSum, fixed_point
 from bifl.core.message import Alphabet, Floats, Message
-from bifl.core.sums import ExactSum, Total, fixed_point, vote_sum
+from bifl.core.sums import Total, vote_sum
 from bifl.errors import Diverged
 
 WEIGHTS = 2**6  # |uploaded weights| are below this

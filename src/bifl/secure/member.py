@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
+from bifl.core.exact_sum import LARGEST_WEIGHT
 from bifl.core.exchange import Identity
-from bifl.core.sums import LARGEST_WEIGHT
 from bifl.errors import Refused
 from bifl.secure import cards
 from bifl.secure.cards import Card, ShareOf
