@@ -37,7 +37,7 @@ from bifl.codec.header import (
     refused,
     spell_alphabet,
 )  # fmt: skip
-from bifl.codec.packed import check, pack, packed_size, unpack
+from bifl.codec.packed import Bytes, check, pack, packed_size, unpack
 from bifl.codec.range_coder import QUICK, STEADY, compress, costs, expand, ideal_bits
 from bifl.core.message import Alphabet, Floats, Message, Symbols
 
@@ -71,8 +71,10 @@ def encode(message: Message, context: Context | None = None) -> bytes:
         bytes.fromhex(context.layout.fingerprint) if context else ANY_MODEL, context.digest if context else NO_DIGEST,
         total, unit, len(message.real), len(message.scales), len(symbols), len(real),
     )  # fmt: skip
-    body = b"".join((LAYOUT.pack(*header), symbols, real, message.scales.astype("<f4").tobytes()))
-    return body + CHECKSUM.pack(zlib.crc32(body))
+    sections, checksum = [LAYOUT.pack(*header), symbols, real, message.scales.astype("<f4").tobytes()], 0
+    for section in sections:
+        checksum = zlib.crc32(section, checksum)
+    return b"".join([*sections, CHECKSUM.pack(checksum)])  # a model of floats is copied once
 
 
 def decode(data: bytes, context: Context | None = None, expect: int | None = None) -> Message:
@@ -99,7 +101,7 @@ def decode(data: bytes, context: Context | None = None, expect: int | None = Non
     if expect is not None and header.symbols != expect:
         raise refused("symbols", f"holds {header.symbols} symbols, the model has {expect}")
     starts = list(accumulate(header.sections().values()))
-    symbols, real, scales, _ = (data[begin:end] for begin, end in pairwise(starts))
+    symbols, real, scales, _ = (memoryview(data)[begin:end] for begin, end in pairwise(starts))
     alphabet = header.spelled_alphabet()
     return Message(
         _section(starts[0], lambda: _read_symbols(symbols, header, alphabet, around)),
@@ -162,7 +164,7 @@ def _spell_reals(message: Message, context: Context | None) -> tuple[int, bytes]
     return bits, exact.astype("<f4").tobytes() + reals.rice(grid - reference)
 
 
-def _read_reals(data: bytes, header: Header, context: Context | None) -> Floats:
+def _read_reals(data: Bytes, header: Header, context: Context | None) -> Floats:
     if not header.precision:
         return np.frombuffer(data, "<f4").astype(np.float32)
     if context is None:
@@ -187,7 +189,7 @@ def _reference(bits: int, context: Context) -> tuple[reals.Numbers, reals.Intege
     return numbers, reals.to_grid(numbers, bits, None)
 
 
-def _read_symbols(data: bytes, header: Header, alphabet: Alphabet, context: Context | None) -> Symbols:
+def _read_symbols(data: Bytes, header: Header, alphabet: Alphabet, context: Context | None) -> Symbols:
     if header.coder == PACKED:
         return unpack(data, header.symbols, alphabet)
     if context is None:

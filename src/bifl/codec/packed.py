@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from bifl.core.message import FLOAT16, TERNARY, Alphabet, Symbols
 
+Bytes = bytes | memoryview  # to read from: parts of a message need not be copied
+
 _TRITS = 5  # 3⁵ = 243 ≤ 256
 _FLOATS = {32: "<f4", 16: "<f2"}
 _LARGEST_HALF = 65504.0
@@ -62,7 +64,7 @@ def pack(symbols: Symbols, alphabet: Alphabet) -> bytes:
     return np.packbits(((symbols[:, None] >> shifts) & 1).astype(np.uint8)).tobytes()
 
 
-def unpack(data: bytes, count: int, alphabet: Alphabet) -> Symbols:
+def unpack(data: Bytes, count: int, alphabet: Alphabet) -> Symbols:
     """The symbols that `data`, of exactly `packed_size` bytes, spells.
 
     Raises:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bifl.codec.context import Coarse, Context, Counts, Runs, tabulated
+from bifl.codec.packed import Bytes
 from bifl.core.message import Alphabet, Symbols
 
 _MODELS = constriction.stream.model
@@ -69,7 +70,7 @@ def compress(symbols: Symbols, alphabet: Alphabet, context: Context, pace: Pace,
     return words.astype("<u4").tobytes()
 
 
-def expand(data: bytes, alphabet: Alphabet, context: Context, pace: Pace, *, upload: bool) -> Symbols:
+def expand(data: Bytes, alphabet: Alphabet, context: Context, pace: Pace, *, upload: bool) -> Symbols:
     """The symbols that `compress` coded in the same context.
 
     Raises:

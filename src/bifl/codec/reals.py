@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bifl.codec.packed import Bytes
 from bifl.core.layout import Layout
 from bifl.core.message import Floats
 
@@ -118,7 +119,7 @@ def rice(numbers: Integers) -> bytes:
     return np.packbits(np.concatenate([_bits(parameters), unary, ((folded[which] >> shift) & 1).astype(np.uint8)])).tobytes()
 
 
-def read_rice(data: bytes, count: int) -> Integers:
+def read_rice(data: Bytes, count: int) -> Integers:
     """The integers that `rice` spelled.
 
     Raises:
