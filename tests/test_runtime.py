@@ -20,7 +20,7 @@ from bifl.errors import ConfigError, Diverged
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build, sampled
 from bifl.export.model import Model
-from bifl.runs.record import Record, layer_flips, sureness
+from bifl.runs.record import Record, flips, sureness
 
 CASES: dict[str, dict[str, Any]] = {
     "biml": {},
@@ -243,7 +243,7 @@ def test_a_record_tells_flips_by_layer_and_how_sure_the_clients_are() -> None:
         assert Record.from_json(record.to_json()) == record
         older = {key: value for key, value in record._asdict().items() if key not in ("layer_flips", "sureness")}
         assert Record.from_json(json.dumps(older)) == record._replace(layer_flips=None, sureness=None)
-    assert list(layer_flips(simulation.public, simulation.public).values()) == [0, 0, 0, 0]
+    assert list(flips(simulation.public, simulation.public)[1].values()) == [0, 0, 0, 0]
 
 
 def test_sureness_counts_votes_exactly() -> None:

@@ -24,7 +24,7 @@ from bifl.experiment.setup import Setup, judge, sampled
 from bifl.experiment.starting import refuse_nameless
 from bifl.export.model import Model
 from bifl.runs.mailbox import Mailbox
-from bifl.runs.record import Record, Traffic, flips, layer_flips, spread, sureness
+from bifl.runs.record import Record, Traffic, flips, spread, sureness
 
 _ATTEMPTS = 5  # times in a row that a round is held and abandoned before the run ends
 
@@ -231,6 +231,7 @@ class Rounds:
     def _record(self, before: Public, main: Outcome, outcomes: list[Outcome], evaluation: Evaluation, troubles: Troubles) -> Record:
         """What the round achieved; `main` is the outcome of its ballot."""
         after, round = outcomes[-1].public, before.round + 1
+        flipped, by_layer = flips(before, after)
         spending = self.setup.algorithm.at(round).spending
         told = outcomes[self.exchanges.index(self._completing)]
         uploads, receivers = len(main.collector.counted), len(told.receivers)
@@ -247,8 +248,8 @@ class Rounds:
             accuracy=evaluation.metrics.get("accuracy", math.nan),
             loss=evaluation.loss,
             train_loss=main.collector.loss,
-            flips=flips(before, after),
-            layer_flips=layer_flips(before, after),
+            flips=flipped,
+            layer_flips=by_layer,
             sureness=None if told.news is None else sureness(told.news),
             seconds=0.0,
             **traffic.fields(before.layout.parameters),

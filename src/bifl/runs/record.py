@@ -154,16 +154,11 @@ def spread(accuracies: list[float]) -> dict[str, Any]:
     return {"clients_mean": mean, "clients_p10": low, "clients_worst": min(accuracies)}
 
 
-def flips(before: Public, after: Public) -> float:
-    """The share of signs that differ."""
-    return float(np.mean((before.weights > 0) != (after.weights > 0)))
-
-
-def layer_flips(before: Public, after: Public) -> dict[str, float]:
-    """The same for each coded layer, in four digits: a line of rounds.jsonl stays short."""
-    layout = after.layout
-    changed = layout.layer_parts((before.weights > 0) != (after.weights > 0))
-    return {name: float(f"{part.mean():.4g}") for name, part in zip(layout.layers, changed, strict=True)}
+def flips(before: Public, after: Public) -> tuple[float, dict[str, float]]:
+    """The share of signs that differ, and that of each coded layer, in four digits: a line of rounds.jsonl stays short."""
+    changed = (before.weights > 0) != (after.weights > 0)
+    layers = zip(after.layout.layers, after.layout.layer_parts(changed), strict=True)
+    return float(np.mean(changed)), {name: float(f"{part.mean():.4g}") for name, part in layers}
 
 
 def sureness(news: Message) -> list[float] | None:
