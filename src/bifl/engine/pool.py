@@ -13,10 +13,13 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
 from bifl.core.exchange import Abandoned, Accumulator, Exchange
 from bifl.core.state import Client, Public
 from bifl.data.datasets import save
 from bifl.data.shared import Drawn
+from bifl.engine import channel
 from bifl.engine.catch_up import Step
 from bifl.engine.dealing import Dealer
 from bifl.engine.missed_bytes import MissedBytes
@@ -112,7 +115,7 @@ class Pool(AbstractContextManager["Pool"]):
 
     def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> Collection[int]:
         """Give a broadcast to all workers; all who should hear it are there."""
-        self._ask("hear", [(exchange.name, news)] * self._count)
+        self._ask("hear", [(exchange.name, np.frombuffer(news, np.uint8))] * self._count)  # an array need not go through a pipe
         self._missed.add(exchange.name, news, after, hearers)
         return hearers
 
@@ -188,13 +191,13 @@ class Pool(AbstractContextManager["Pool"]):
 
     def _send(self, worker: Connection, request: Any) -> None:
         try:
-            worker.send(request)
+            channel.send(worker, request)
         except OSError as error:
             raise self._lost() from error
 
     def _receive(self, worker: Any) -> Any:
         try:
-            reply: Answer | Accumulator | list[Score] | BiflError = worker.recv()
+            reply: Answer | Accumulator | list[Score] | BiflError = channel.receive(worker)
         except (EOFError, OSError) as error:
             raise self._lost() from error
         if isinstance(reply, BiflError):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from bifl import codec
@@ -23,7 +24,7 @@ from bifl.core.exchange import Accumulator, Identity, completing
 from bifl.core.message import NOTHING
 from bifl.core.state import Client, Public, remembered
 from bifl.data.datasets import Dataset, mapped
-from bifl.engine import checkpoint
+from bifl.engine import channel, checkpoint
 from bifl.engine.client_side import Belongings, LocalSide, arrived, client_tools
 from bifl.engine.client_store import LIMIT, ClientStore
 from bifl.engine.turns import Answer, Assignment, Score, Turn
@@ -150,10 +151,10 @@ class Worker:
             self._known = (name, self.public, self.exchanges[name].context(self.public))
         return self._known[2]
 
-    def hear(self, name: str, news: bytes) -> None:
+    def hear(self, name: str, news: bytes | npt.NDArray[np.uint8]) -> None:
         """Absorb a broadcast."""
         exchange = self.exchanges[name]
-        self.public = exchange.advance(self.public, codec.decode(news, self._context(name)))
+        self.public = exchange.advance(self.public, codec.decode(bytes(news), self._context(name)))
 
     def score(self) -> list[Score]:
         """The global model on this worker's part of the test images, and on what its clients hold out."""
@@ -170,16 +171,16 @@ def main() -> None:
     """Serve the server's requests, over the pipe whose number it gave us, until it hangs up."""
     with Connection(int(sys.argv[1])) as server:
         try:
-            job, folder = loads(server.recv())
+            job, folder = loads(channel.receive(server))
             worker = Worker(job, mapped(folder))
-            server.send(None)  # ready
+            channel.send(server, None)  # ready
             while True:
-                name, arguments = server.recv()
+                name, arguments = channel.receive(server)
                 if name == "collect":
                     for found in worker.collect(*arguments):
-                        server.send(found)
+                        channel.send(server, found)
                 else:
-                    server.send(getattr(worker, name)(*arguments))
+                    channel.send(server, getattr(worker, name)(*arguments))
         except (EOFError, ConnectionError):
             return  # the server is gone
         except Exception as error:
@@ -187,4 +188,4 @@ def main() -> None:
                 traceback.print_exc()
                 error = RunError(f"a client's turn failed with {type(error).__name__}: {error}")
             with suppress(ConnectionError):
-                server.send(error)
+                channel.send(server, error)
