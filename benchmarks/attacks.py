@@ -1,7 +1,7 @@
 """Attacks × rules × algorithms: what lying clients cost, kept run by run, as a page and a picture.
 
     python benchmarks/attacks.py                       # docs/results/attacks.md: the reduced table; hours on two cores
-    python benchmarks/attacks.py --whole               # every attack and rule, 0 to 40 %, 10 and 30 clients, three seeds: days
+    python benchmarks/attacks.py --whole              # every attack and rule, 0 to 40 %, 10 and 30 clients, three seeds: five hours
     python benchmarks/attacks.py fedavg --rules flower_krum,flower_median,flower_trimmed    # Flower's own sums (flower_rules.py)
     python benchmarks/attacks.py biml --attacks flip --rules none,credibility --shares 0,0.3 --seeds 0
     python benchmarks/attacks.py --page                # the page anew of what is kept; runs nothing
@@ -31,9 +31,11 @@ from bifl.runs import kept
 ROOT = Path(__file__).parent.parent
 FOLDER, PAGE = ROOT / "results" / "attacks", ROOT / "docs" / "results" / "attacks.md"
 FLOWER_FOLDER = ROOT / "results" / "attacks-flower"  # nothing but this script knows these rules
-PICTURE = ROOT / "docs" / "images" / "attacks.png"
+PICTURES = ROOT / "docs" / "images"
 LAST = 5  # rounds
 ALGORITHMS = ("biml", "fedavg", "murmur")
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
+CLIENTS = (10, 30)
 ATTACKS = ("flip", "collude", "random", "scaled", "labels", "reals")
 FLOWER = ("flower_krum", "flower_median", "flower_trimmed")
 RULES = ("none", "credibility", "trimmed_mean", "krum", "median", "norm_clip", "bounded_step", *FLOWER)
@@ -86,44 +88,64 @@ def run(job: tuple[int, Case], settings: Sequence[str]) -> float:
 
 
 @cache
-def everything() -> dict[Case, list[float]]:
-    """Accuracies of all kept runs, by case."""
-    found: dict[Case, list[float]] = {}
+def everything() -> dict[Case, dict[int, float]]:
+    """Accuracies of all kept runs, by case and seed."""
+    found: dict[Case, dict[int, float]] = {}
     for file in sorted([*FOLDER.glob("*.jsonl.gz"), *FLOWER_FOLDER.glob("*.jsonl.gz")]):
         experiment, records, _ = kept.read(file)
         attack, rule = experiment.attack, experiment.robust.name
         case = Case(experiment.algorithm.name, experiment.clients, attack.name, attack.parameters.get("share", 0.0), rule)
-        found.setdefault(case, []).append(100 * mean(record.accuracy for record in records[-LAST:]))
+        found.setdefault(case, {})[experiment.seed] = 100 * mean(record.accuracy for record in records[-LAST:])
     return found
 
 
-def known(case: Case) -> list[float]:
+def known(case: Case) -> dict[int, float]:
     """Accuracies of the seeds that are kept."""
-    return everything().get(case, [])
+    return everything().get(case, {})
 
 
-def table(algorithm: str, clients: int) -> list[str]:
-    """Rows of rules, columns of attacks; a cell is the mean of the seeds that are kept, with their number."""
-    columns = [("none", 0.0), *product(ATTACKS, (0.1, 0.2, 0.3, 0.4))]
-    cells = {
-        rule: {column: known(Case(algorithm, clients, *column, rule)) for column in columns}
-        for rule in RULES
-        if (algorithm, rule) not in UNFIT
-    }
-    shown = [column for column in columns if any(row[column] for row in cells.values())]
-    if not shown:
-        return []
-    heads = ["no liars" if name == "none" else f"{name} {share:.0%}" for name, share in shown]
-    lines = [f"### {algorithm}, {clients} clients", "", f"| rule | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
-    for rule, row in cells.items():
-        if any(row.values()):
-            texts = [f"{mean(row[column]):.2f} ({len(row[column])})" if row[column] else "" for column in shown]
-            lines.append(f"| `{rule}` | {' | '.join(texts)} |")
-    return [*lines, ""]
+def cell(case: Case) -> str:
+    """The mean of the seeds that are kept, and their number."""
+    found = known(case)
+    return f"{mean(found.values()):.2f} ({len(found)})" if found else ""
+
+
+def table(algorithm: str, clients: int, attack: str) -> list[str]:
+    """Rows of rules, columns of shares of liars."""
+    lines = [f"| {attack} | {' | '.join(f'{share:.0%}' for share in SHARES)} |", "|---" * (len(SHARES) + 1) + "|"]
+    for rule in RULES:
+        cells = [cell(Case(algorithm, clients, attack if share else "none", share, rule)) for share in SHARES]
+        if any(cells[1:]):
+            lines.append(f"| `{rule}` | {' | '.join(cells)} |")
+    return [*lines, ""] if len(lines) > 2 else []
+
+
+def lost(algorithm: str, clients: int, attack: str, share: float, rule: str) -> float | None:
+    """Points below the same algorithm without liars and without a rule, of the same seeds; None where there are none."""
+    found = known(Case(algorithm, clients, attack if share else "none", share, rule))
+    before = known(Case(algorithm, clients, "none", 0.0, "none"))
+    both = found.keys() & before.keys()
+    return mean(before[seed] - found[seed] for seed in both) if both else None
+
+
+def recommended() -> list[str]:
+    """What the rule costs that we recommend, the worst of the algorithms; beside it what no rule costs."""
+    lines = ["| clients | attack | " + " | ".join(f"{share:.0%}" for share in SHARES[1:]) + " |", "|---" * (len(SHARES) + 1) + "|"]
+    for clients, attack in product(CLIENTS, ATTACKS):
+        cells = []
+        for share in SHARES[1:]:
+            both = [[lost(own, clients, attack, share, rule) for own in ALGORITHMS] for rule in ("credibility", "none")]
+            worst = [max(values) if (values := [value for value in found if value is not None]) else None for found in both]
+            cells.append("" if None in worst else f"{worst[0]:.2f} ({worst[1]:.1f})")
+        if any(cells):
+            lines.append(f"| {clients} | {attack} | {' | '.join(cells)} |")
+    quiet = [lost(own, clients, "none", 0.0, "credibility") for clients, own in product(CLIENTS, ALGORITHMS)]
+    least = max(value for value in quiet if value is not None)
+    return ["Without liars it costs at most " + f"{least:.2f} points.", "", *lines, ""]
 
 
 def write_page() -> None:
-    """The page and the picture of everything that is kept."""
+    """The page and the pictures of everything that is kept."""
     lines = [
         "# Attacks and rules",
         "",
@@ -131,37 +153,52 @@ def write_page() -> None:
         "says what the rules do and which to take. mnist5k, IID, 15 rounds; accuracy in percent, mean of the last five rounds and",
         "of the seeds, whose number stands in brackets; seeds differ by up to 1.5 points under attack. `trimmed_mean` and `krum`",
         "assume 30 % of liars, or 40 % where there are so many, and so do Flower's own `flower_trimmed` and `flower_krum`",
-        "([flower_rules.py](../../benchmarks/flower_rules.py)). Empty: not run.",
+        "([flower_rules.py](../../benchmarks/flower_rules.py)). Columns are shares of liars. Empty: not run.",
         "",
-        "![accuracy by share of liars](../images/attacks.png)",
+        "## What `credibility` loses",
         "",
+        "Points below the same algorithm and seeds without liars and without a rule, by share of liars: the worst of the three",
+        "algorithms, and in brackets what is lost without a rule.",
+        "",
+        *recommended(),
     ]
-    for clients, algorithm in product((10, 30), ALGORITHMS):
-        lines += table(algorithm, clients)
+    for clients in CLIENTS:
+        lines += [f"## {clients} clients", "", f"![points lost by share of liars](../images/{draw(clients).name})", ""]
+        for algorithm in ALGORITHMS:
+            tables = [line for attack in ATTACKS for line in table(algorithm, clients, attack)]
+            lines += [f"### {algorithm}, {clients} clients", "", *tables] if tables else []
     PAGE.write_text("\n".join(lines))
-    draw()
 
 
-def draw() -> None:
-    """Accuracy by share of liars, ten clients: a panel for each algorithm and attack that has runs."""
+def draw(clients: int) -> Path:
+    """Points lost by share of liars: a panel for each algorithm and attack that has runs."""
     import matplotlib.pyplot as plt
 
-    attacks = [name for name in ATTACKS if any(known(Case(own, 10, name, 0.3, "none")) for own in ALGORITHMS)] or ["flip"]
-    figure, axes = plt.subplots(len(attacks), len(ALGORITHMS), figsize=(11, 3 * len(attacks)), sharey=True, squeeze=False)
+    attacks = [name for name in ATTACKS if any(known(Case(own, clients, name, 0.3, "none")) for own in ALGORITHMS)] or ["flip"]
+    figure, axes = plt.subplots(len(attacks), len(ALGORITHMS), figsize=(11, 2.4 * len(attacks) + 0.8), sharey=True, squeeze=False)
+    labelled = {}
     for (row, attack), (column, algorithm) in product(enumerate(attacks), enumerate(ALGORITHMS)):
         axis = axes[row][column]
-        for rule in RULES:
-            points = {
-                share: known(Case(algorithm, 10, attack if share else "none", share, rule)) for share in (0.0, 0.1, 0.2, 0.3, 0.4)
-            }
-            found = {share: mean(values) for share, values in points.items() if values}
-            axis.plot([100 * share for share in found], list(found.values()), marker="o", label=rule)
-        axis.set_title(f"{algorithm}, {attack}")
+        for number, rule in enumerate(RULES):
+            points = {100 * share: lost(algorithm, clients, attack, share, rule) for share in SHARES}
+            found = {share: value for share, value in points.items() if value is not None}
+            if len(found) > 1:
+                style = {"linestyle": "--" if rule in FLOWER else "-", "linewidth": 3 if rule == "credibility" else 1.3}
+                (labelled[rule],) = axis.plot(list(found), list(found.values()), marker="o", ms=4, color=f"C{number}", **style)
+        axis.set_title(f"{algorithm}, {attack}", fontsize=10)
+        axis.set_yscale("symlog", linthresh=1)
+        axis.set_yticks([0, 1, 3, 10, 30, 90], ["0", "1", "3", "10", "30", "90"])
+        axis.set_xticks([100 * share for share in SHARES])
+        axis.grid(alpha=0.3)
+    for axis in axes[-1]:
         axis.set_xlabel("liars, %")
-    axes[0][0].set_ylabel("accuracy, %")
-    axes[0][0].legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(PICTURE, dpi=110)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("points lost")
+    figure.tight_layout(rect=(0, 0.6 / figure.get_figheight(), 1, 1))
+    figure.legend(labelled.values(), labelled.keys(), loc="lower center", ncol=5, fontsize=8)
+    figure.savefig(file := PICTURES / f"attacks-{clients}.png", dpi=110)
+    plt.close(figure)
+    return file
 
 
 def main() -> None:
@@ -178,8 +215,8 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args()
     if options.whole:
-        options.attacks, options.rules, options.shares = ATTACKS, RULES, [0.0, 0.1, 0.2, 0.3, 0.4]
-        options.clients, options.seeds = [10, 30], [0, 1, 2]
+        options.attacks, options.rules, options.shares = ATTACKS, RULES, SHARES
+        options.clients, options.seeds = CLIENTS, [0, 1, 2]
     wanted = list(product(options.seeds, () if options.page else cases(options)))
     with ProcessPoolExecutor(cores()) as pool:
         for (seed, case), accuracy in zip(wanted, pool.map(partial(run, settings=options.set), wanted), strict=True):
