@@ -57,11 +57,39 @@ def test_memory_goes_with_what_is_in_it() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.parametrize("nameless", [None, "refused"])
+def test_arrays_cross_where_there_is_no_memory_without_a_name(nameless: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system does not know it, or a sandbox forbids it."""
+    if nameless is None:
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    else:
+        monkeypatch.setattr(os, "memfd_create", lambda name: os.open("/nowhere/at/all", os.O_RDWR), raising=False)
+    given = np.arange(channel.LARGE)
+    (arrived,) = crossed(given)
+    assert arrived.tolist() == given.tolist()
+
+
+def test_what_cannot_be_sent_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who fails to send a large array can still say so."""
+
+    def full() -> None:
+        raise OSError("no memory left")
+
+    monkeypatch.setattr(channel, "_nameless", full)
+    ours, theirs = Pipe()
+    with ours, theirs:
+        with pytest.raises(OSError, match="no memory left"):
+            channel.send(ours, np.zeros(channel.LARGE))
+        channel.send(ours, "why")
+        assert channel.receive(theirs) == "why"
+
+
 def test_a_sender_that_died_halfway_is_the_end() -> None:
     """It said that a large array follows, and was gone before it handed it over."""
     ours, theirs = Pipe()
     with theirs:
         with ours:
-            ours.send((b"", [channel.LARGE]))
+            ours.send([channel.LARGE])
+            ours.send_bytes(b"")
         with pytest.raises((EOFError, OSError)):
             channel.receive(theirs)

@@ -1,8 +1,8 @@
 """Between the server and a worker: any object over a pipe, large arrays in memory that is handed over.
 
-A pipe copies what it carries several times, a few hundred kilobytes at a turn; a sum of 6.6 million weights took 0.2 s. Arrays of
-`LARGE` bytes or more are written once into memory that has no name, and the pipe carries its descriptor: who receives it maps it
-and is its only owner. Nothing is left of it if either end is killed.
+A pipe copies what it carries several times, a few hundred kilobytes at a turn. Arrays of `LARGE` bytes or more are written once
+into memory that has no name, and the pipe carries its descriptor: the receiver maps it and is its only owner, as long as it keeps
+the arrays. Nothing is left of it if either end is killed. The two ends must not send at the same time.
 """
 
 from __future__ import annotations
@@ -17,30 +17,43 @@ from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any, BinaryIO
 
 LARGE = 2**18  # bytes
-_ALIGNED = 64  # where arrays begin: at multiples of this, as processors like them
+_ALIGNED = 64  # arrays begin at multiples of this: a line of the processor's cache
 
 
 def send(to: Connection, thing: Any) -> None:
-    """Send an object."""
-    large: list[pickle.PickleBuffer] = []
+    """Send an object.
+
+    Raises:
+        OSError: the other end is gone, or there is no memory left; then nothing was sent.
+    """
+    large: list[memoryview] = []
 
     def within(buffer: pickle.PickleBuffer) -> bool:
         """Whether the pipe carries it."""
         small = buffer.raw().nbytes < LARGE
         if not small:
-            large.append(buffer)
+            large.append(buffer.raw())
         return small
 
     data = pickle.dumps(thing, 5, buffer_callback=within)
-    sizes = [buffer.raw().nbytes for buffer in large]
-    to.send((data, sizes))
-    if large:
-        with _nameless() as memory:
-            for start, buffer in zip(_starts(sizes), large, strict=False):
-                memory.seek(start)
-                memory.write(buffer.raw())
-            memory.truncate(_starts(sizes)[-1])
+    sizes = [buffer.nbytes for buffer in large]
+    if not large:
+        to.send(sizes)
+        to.send_bytes(data)
+        return
+    with _nameless() as memory:
+        memory.truncate(_starts(sizes)[-1])
+        for start, buffer in zip(_starts(sizes), large, strict=False):
+            memory.seek(start)
+            written = 0
+            while written < buffer.nbytes:  # a write may take a part of it
+                written += memory.write(buffer[written:])
+        to.send(sizes)
+        to.send_bytes(data)
+        try:
             send_handle(to, memory.fileno(), 0)
+        except RuntimeError as error:  # systems where the other end confirms
+            raise ConnectionError(str(error)) from error
 
 
 def receive(source: Connection) -> Any:
@@ -48,11 +61,15 @@ def receive(source: Connection) -> Any:
 
     Raises:
         EOFError: the other end is gone.
+        OSError: it is gone, or what it sent cannot be mapped.
     """
-    data, sizes = source.recv()
+    sizes, data = source.recv(), source.recv_bytes()
     if not sizes:
         return pickle.loads(data)
-    starts, descriptor = _starts(sizes), recv_handle(source)
+    try:
+        starts, descriptor = _starts(sizes), recv_handle(source)
+    except RuntimeError as error:  # no descriptor came, or this process may have no more
+        raise ConnectionError(str(error)) from error
     try:
         memory = memoryview(mmap.mmap(descriptor, starts[-1]))
     finally:
@@ -66,7 +83,8 @@ def _starts(sizes: list[int]) -> list[int]:
 
 
 def _nameless() -> BinaryIO:
-    """A file that is gone when it is closed: in memory where the system has such."""
-    if hasattr(os, "memfd_create"):
+    """A file that is gone when it is closed: in memory where the system offers that."""
+    try:
         return open(os.memfd_create("bifl"), "wb", buffering=0)
-    return tempfile.TemporaryFile("wb", buffering=0)
+    except (AttributeError, OSError):  # not on this system, or not allowed
+        return tempfile.TemporaryFile("wb", buffering=0)
