@@ -231,7 +231,7 @@ def _levels(weights: Floats, layout: Layout) -> npt.NDArray[np.uint8]:
         for start in range(0, part.size, _BLOCK):
             steps = part[start : start + _BLOCK].astype(np.float64)
             steps *= math.ldexp(1.0, 5 - int(largest))  # exact; the sum is rounded as IEEE 754 says, everywhere the same
-            steps += _FLOAT_LEVELS // 2  # never negative; the sum may have been rounded up to the level after the last
-            levels[done : done + len(steps)] = np.minimum(steps, _FLOAT_LEVELS - 1, out=steps)
+            steps += _FLOAT_LEVELS // 2
+            levels[done : done + len(steps)] = np.clip(steps, 0, _FLOAT_LEVELS - 1, out=steps)
             done += len(steps)
     return levels

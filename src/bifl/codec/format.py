@@ -74,7 +74,7 @@ def encode(message: Message, context: Context | None = None) -> bytes:
     sections, checksum = [LAYOUT.pack(*header), symbols, real, message.scales.astype("<f4").tobytes()], 0
     for section in sections:
         checksum = zlib.crc32(section, checksum)
-    return b"".join([*sections, CHECKSUM.pack(checksum)])  # a model of floats is copied once
+    return b"".join([*sections, CHECKSUM.pack(checksum)])  # one copy of all, however many floats there are
 
 
 def decode(data: bytes, context: Context | None = None, expect: int | None = None) -> Message:

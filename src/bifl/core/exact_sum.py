@@ -23,8 +23,8 @@ _ONE = 2.0**32  # in the fixed point, whose resolution is 2⁻³² ≈ 2e-10: ex
 _SHIFT = 32
 _ROOM = 2.0**30  # sums of |values| below this surely fit into int64, in the fixed point
 LARGEST_WEIGHT = 2**30  # of all uploads together: images in a federation. Keeps every sum within two int64
+_LARGEST = 2.0**32  # of |values|, for the same reason: beyond it they are no trained numbers
 _BLOCK = 2**14  # numbers at a time, so that what is computed in between stays in the processor's cache
-_LARGEST = 2.0**32  # |values| beyond this would not: they are no trained numbers
 
 Integers = npt.NDArray[np.int64]
 
@@ -46,7 +46,7 @@ class ExactSum:
         self.weight = 0
         self._fine: Integers | None = None
         self._whole: Integers | None = None
-        self._reach = 0.0  # no |fine| is beyond this, in ones
+        self._reach = 0.0  # while there is no `whole`: no |fine| is beyond this, in ones
 
     @classmethod
     def of(cls, whole: Integers, fraction: Integers, weight: int) -> ExactSum:
@@ -100,7 +100,7 @@ class ExactSum:
         self.weight += other.weight
 
     def mean(self) -> npt.NDArray[np.float64]:
-        """The weighted mean of what was added: the exact sum rounded once, then divided."""
+        """The weighted mean of what was added: the exact sum as a float64, divided."""
         if self._fine is None:
             raise ValueError("nothing was added to this sum")
         if self._whole is None:
@@ -112,7 +112,7 @@ class ExactSum:
         return found
 
     def _refuse(self, given: npt.NDArray[Any], weight: int) -> None:
-        """What does not fit to what was added."""
+        """Refuse what does not fit to what was added."""
         if self.weight + weight > LARGEST_WEIGHT:
             raise DataError(f"the uploads weigh {self.weight + weight} images together, more than {LARGEST_WEIGHT}")
         if self._fine is not None and self._fine.shape != given.shape:

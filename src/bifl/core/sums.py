@@ -141,7 +141,7 @@ class Total:
             self._weights.add(upload.values(), upload.weight)
 
     def merge(self, other: Any) -> None:
-        """Count what another total has counted."""
+        """Count what another total has counted, which becomes part of this one."""
         self.clients += other.clients
         self._unit = math.gcd(self._unit, other._unit)
         self._ballots.merge(other._ballots)

@@ -16,7 +16,7 @@ from bifl.core.state import Public
 from bifl.core.sums import Total
 from bifl.deploy.events import quoted
 from bifl.deploy.finite import finite
-from bifl.engine.evaluations import Score
+from bifl.engine.scoring import Score
 from bifl.tasks.task import Task
 from bifl.training.evaluation import CHUNK
 

@@ -25,7 +25,7 @@ from bifl.deploy.members import Members
 from bifl.deploy.requests import Requests, Rules
 from bifl.deploy.transport import Fields
 from bifl.engine.catch_up import Journal, Step, digest
-from bifl.engine.evaluations import Evaluation, Score
+from bifl.engine.scoring import Evaluation, Score
 from bifl.engine.turns import Answer, Assignment, Troubles
 from bifl.errors import BiflError, RunError
 from bifl.experiment.setup import Setup

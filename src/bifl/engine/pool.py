@@ -22,8 +22,8 @@ from bifl.data.shared import Drawn
 from bifl.engine import channel
 from bifl.engine.catch_up import Step
 from bifl.engine.dealing import Dealer
-from bifl.engine.evaluations import Evaluation, Score
 from bifl.engine.missed_bytes import MissedBytes
+from bifl.engine.scoring import Evaluation, Score
 from bifl.engine.turns import Answer, Assignment, Troubles
 from bifl.engine.worker import Job, Worker
 from bifl.errors import BiflError, RunError

@@ -16,7 +16,7 @@ from bifl.core.state import Public, Server, Signed
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import Step
 from bifl.engine.collecting import UploadCollector
-from bifl.engine.evaluations import NOT_EVALUATED, Evaluation, evaluated_in
+from bifl.engine.scoring import NOT_EVALUATED, Evaluation, evaluated_in
 from bifl.engine.turns import Answer, Assignment, NobodyVotes, Troubles
 from bifl.errors import RunError
 from bifl.exchanges import exchanges_of

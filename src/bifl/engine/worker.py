@@ -27,7 +27,7 @@ from bifl.data.datasets import Dataset, mapped
 from bifl.engine import channel, checkpoint
 from bifl.engine.client_side import Belongings, LocalSide, arrived, client_tools
 from bifl.engine.client_store import LIMIT, ClientStore
-from bifl.engine.evaluations import Score
+from bifl.engine.scoring import Score
 from bifl.engine.turns import Answer, Assignment, Turn
 from bifl.errors import BiflError, Diverged, RunError
 from bifl.exchanges import exchanges_of

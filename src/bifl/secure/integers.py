@@ -1,7 +1,7 @@
 """Messages as integers of fixed width, so that they can be added up under masks; and such sums as the totals that servers count.
 
 Ballots and levels are added as they are, times the sender's weight in units: ⌈log2((size − 1)·total/unit + 1)⌉ bits a symbol, which
-is ⌈log2(total/unit + 1)⌉ for ballots. Floats are added as `bifl.core.sums` adds them, in whole numbers and multiples of 2⁻³²: so
+is ⌈log2(total/unit + 1)⌉ for ballots. Floats are added as `bifl.core.exact_sum` adds them, in integers and multiples of 2⁻³²: so
 the sum of all is bit for bit the one that a server makes that sees every upload. A number beyond the range is refused by its owner.
 
 >>> bits_of(10), bits_of(100)
