@@ -146,8 +146,8 @@ def worst(clients: int, attack: str, share: float, rule: str) -> str:
     return f"{max(values):.2f}" if len(values) == len(found) else ""
 
 
-def write_page() -> None:
-    """The page and the pictures of everything that is kept."""
+def page() -> str:
+    """Everything that is kept, as a page."""
     lines = [
         "# Attacks and rules",
         "",
@@ -165,15 +165,19 @@ def write_page() -> None:
         *recommended(),
     ]
     for clients in CLIENTS:
-        picture = draw(clients)
-        lines += [f"## {clients} clients", "", f"![points lost by share of liars](../images/{picture.name})", ""]
+        lines += [f"## {clients} clients", "", f"![points lost by share of liars](../images/{picture(clients).name})", ""]
         for algorithm in ALGORITHMS:
             tables = [line for attack in ATTACKS for line in table(algorithm, clients, attack)]
             lines += [f"### {algorithm}, {clients} clients", "", *tables] if tables else []
-    PAGE.write_text("\n".join(lines))
+    return "\n".join(lines)
 
 
-def draw(clients: int) -> Path:
+def picture(clients: int) -> Path:
+    """The file of a picture."""
+    return PICTURES / f"attacks-{clients}.png"
+
+
+def draw(clients: int) -> None:
     """Points lost by share of liars: a panel for each algorithm and attack that has runs."""
     import matplotlib.pyplot as plt
 
@@ -199,9 +203,8 @@ def draw(clients: int) -> Path:
         axis.set_ylabel("points lost")
     figure.tight_layout(rect=(0, 0.6 / figure.get_figheight(), 1, 1))
     figure.legend(labelled.values(), labelled.keys(), loc="lower center", ncol=5, fontsize=8)
-    figure.savefig(file := PICTURES / f"attacks-{clients}.png", dpi=110)
+    figure.savefig(picture(clients), dpi=110)
     plt.close(figure)
-    return file
 
 
 def main() -> None:
@@ -226,7 +229,9 @@ def main() -> None:
             liars = f"{case.attack:8} {case.share:.0%}"
             print(f"{case.algorithm:8} {case.clients:3} clients {liars} {case.rule:14} s{seed} {accuracy:6.2f}", flush=True)
     if not options.set:
-        write_page()
+        PAGE.write_text(page())
+        for clients in CLIENTS:
+            draw(clients)
 
 
 if __name__ == "__main__":

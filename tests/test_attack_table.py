@@ -1,0 +1,34 @@
+"""The table of attacks is what the kept runs say, and the rule that we advise keeps its promise in it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script that makes the table; it knows Flower's sums as rules."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return import_module("attacks")
+
+
+def test_the_page_says_what_the_runs_say(table: Any) -> None:
+    assert table.PAGE.read_text() == table.page(), "python benchmarks/attacks.py --page writes it anew"
+    assert all(table.picture(clients).is_file() for clients in table.CLIENTS)
+
+
+@pytest.mark.parametrize("clients", [10, 30])
+@pytest.mark.parametrize(("share", "most"), [(0.0, 0.5), (0.2, 1.0), (0.3, 3.0)])
+def test_the_advised_rule_loses_little(share: float, most: float, clients: int, table: Any) -> None:
+    """To liars who turn their votes and to those who agree, whatever the algorithm; the mean of the seeds."""
+    for algorithm in table.ALGORITHMS:
+        for attack in ("flip", "collude"):
+            lost = table.lost(algorithm, clients, attack, share, "credibility")
+            assert lost is not None
+            assert lost < most, (algorithm, attack)
