@@ -11,6 +11,7 @@ import mmap
 import os
 import pickle
 import tempfile
+from contextlib import nullcontext
 from itertools import accumulate
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
@@ -36,24 +37,16 @@ def send(to: Connection, thing: Any) -> None:
         return small
 
     data = pickle.dumps(thing, 5, buffer_callback=within)
-    sizes = [buffer.nbytes for buffer in large]
-    if not large:
-        to.send(sizes)
+    with _nameless() if large else nullcontext() as memory:
+        if memory is not None:
+            _fill(memory, large)  # before anything is sent, as it may fail
+        to.send([buffer.nbytes for buffer in large])
         to.send_bytes(data)
-        return
-    with _nameless() as memory:
-        memory.truncate(_starts(sizes)[-1])
-        for start, buffer in zip(_starts(sizes), large, strict=False):
-            memory.seek(start)
-            written = 0
-            while written < buffer.nbytes:  # a write may take a part of it
-                written += memory.write(buffer[written:])
-        to.send(sizes)
-        to.send_bytes(data)
-        try:
-            send_handle(to, memory.fileno(), 0)
-        except RuntimeError as error:  # systems where the other end confirms
-            raise ConnectionError(str(error)) from error
+        if memory is not None:
+            try:
+                send_handle(to, memory.fileno(), 0)
+            except RuntimeError as error:  # systems where the other end confirms
+                raise ConnectionError(str(error)) from error
 
 
 def receive(source: Connection) -> Any:
@@ -80,6 +73,17 @@ def receive(source: Connection) -> Any:
 def _starts(sizes: list[int]) -> list[int]:
     """Where arrays of these sizes begin, and where the last of them ends."""
     return list(accumulate((-(-size // _ALIGNED) * _ALIGNED for size in sizes), initial=0))
+
+
+def _fill(memory: BinaryIO, large: list[memoryview]) -> None:
+    """Write these where the receiver will look for them."""
+    starts = _starts([buffer.nbytes for buffer in large])
+    memory.truncate(starts[-1])
+    for start, buffer in zip(starts, large, strict=False):
+        memory.seek(start)
+        written = 0
+        while written < buffer.nbytes:  # a write may take a part of it
+            written += memory.write(buffer[written:])
 
 
 def _nameless() -> BinaryIO:
