@@ -1,7 +1,7 @@
 """Attacks × rules × algorithms: what lying clients cost, kept run by run, as a page with pictures.
 
     python benchmarks/attacks.py                       # docs/results/attacks.md: the reduced table; minutes
-    python benchmarks/attacks.py --whole              # every attack and rule, 0 to 40 %, 10 and 30 clients, three seeds: five hours
+    python benchmarks/attacks.py --whole               # all attacks and rules, 0 to 40 %, 10 and 30 clients, three seeds: hours
     python benchmarks/attacks.py fedavg --rules flower_krum,flower_median,flower_trimmed    # Flower's own sums (flower_rules.py)
     python benchmarks/attacks.py biml --attacks flip --rules none,credibility --shares 0,0.3 --seeds 0
     python benchmarks/attacks.py --page                # the page anew of what is kept; runs nothing
