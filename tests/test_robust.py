@@ -176,6 +176,29 @@ def test_liars_are_found_in_noise(liars: int, noise: float) -> None:
     assert np.all(trust[liars:] > 0.9)
 
 
+def ballots(honest: int, liars: int) -> list[Message]:
+    """Ballots of 4,096 weights that are wrong about a tenth; of the last quarter of the weights liars believe the opposite."""
+    dice = np.random.default_rng(3)
+    common = dice.integers(0, 2, 4096)
+    opposite = np.repeat([0, 0, 0, 1], 1024)
+    truths = [common ^ opposite] * liars + [common] * honest
+    return [ballot(truth ^ (dice.random(4096) < 0.1), number, 40) for number, truth in enumerate(truths)]
+
+
+@pytest.mark.parametrize(("honest", "liars"), [(6, 4), (18, 12), (8, 2)])
+def test_ballots_are_judged_where_they_differ(honest: int, liars: int) -> None:
+    """Who trains on wrong labels votes like the others on most weights."""
+    uploads = ballots(honest, liars)
+    assert total("credibility", uploads, public=WIDE).mean.tobytes() == mean(uploads[liars:]).mean.tobytes()
+
+
+@pytest.mark.parametrize("honest", [2, 3, 5, 30])
+def test_honest_ballots_count_in_full(honest: int) -> None:
+    """Few of them too, of whom some are nearer to the others by chance."""
+    uploads = ballots(honest, 0)
+    assert total("credibility", uploads, public=WIDE).mean.tobytes() == mean(uploads).mean.tobytes()
+
+
 def test_too_loud_is_shortened() -> None:
     uploads = crowd(1, 0.3, lie=50.0)
     found = total("credibility", uploads, public=WIDE)

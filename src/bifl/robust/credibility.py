@@ -1,9 +1,11 @@
 """Credibility: an upload counts as far as it agrees with most of the others (after FedVote, Yue et al., 2022).
 
-Agreement of two uploads is the cosine of what they say; of ballots that is the share of equal votes, from −1 to 1. An upload's
-score is the *median* of its agreements with the others, so that a minority that agrees with itself gains nothing by it. What counts
-is how far a score lies below the usual one, in units of what is tolerated: three quarters of the usual score, or, where honest
-updates have little in common, as they have late in training, a few times the spread of the scores above it.
+Agreement of two uploads is the cosine of what they say. Of ballots a weight counts the more the more it is contested: that two
+agree where all do says nothing about either, and who trains on wrong labels differs from the others on the contested weights
+alone. An upload's score is the *median* of its agreements with the others, so that a minority that agrees with itself gains
+nothing by it. What counts is how far a score lies below the usual one, in units of what is tolerated: three quarters of the usual
+score, or, where honest updates have little in common, as they have late in training, a few times the spread of the scores above
+it.
 
 Uploads that are noise for the most part (`murmur`, `eden`) can be judged all the same: of n weights the noise of a cosine is
 1/√n, far below what honest updates have in common. A median or a distance of single coordinates sees that noise alone.
@@ -38,9 +40,17 @@ def middle_of(numbers: Numbers) -> float:
     return float(np.sort(numbers)[len(numbers) // 2])
 
 
+def contested(rows: Numbers) -> Numbers:
+    """(weights,) how far uploads of −1 to 1 are from saying the same, from 0 to 1.
+
+    One more is counted who abstains: where few agree, others might not.
+    """
+    return 1 - np.square(rows.sum(axis=0) / (len(rows) + 1))
+
+
 def agreements(uploads: Sequence[Message], public: Public) -> Numbers:
     """(uploads,) the median cosine of each upload with the others."""
-    inner = products(uploads, public)
+    inner = products(uploads, public, None if kind_of(uploads[0]) == UPDATES else contested)
     norms = np.sqrt(np.maximum(np.diag(inner), 1e-30))
     cosines = inner / norms[:, None] / norms[None, :]
     others = ~np.eye(len(uploads), dtype=bool)

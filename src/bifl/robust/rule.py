@@ -99,12 +99,12 @@ def said(upload: Message, public: Public) -> Floats:
     return upload.values() - public.weights if upload.alphabet.size == 0 else upload.values()
 
 
-def products(uploads: Sequence[Message], public: Public) -> Numbers:
-    """(uploads, uploads) scalar products of what they say."""
+def products(uploads: Sequence[Message], public: Public, telling: Callable[[Numbers], Numbers] | None = None) -> Numbers:
+    """(uploads, uploads) scalar products of what they say; `telling`, of (uploads, weights), says how much each weight counts."""
     found = np.zeros((len(uploads), len(uploads)))
     for part in blocks(public.layout.count):
         rows = np.stack([_said_part(upload, public, part) for upload in uploads])
-        found += rows @ rows.T
+        found += (rows if telling is None else rows * telling(rows)) @ rows.T
     return found
 
 
