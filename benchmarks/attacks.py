@@ -54,6 +54,11 @@ class Case(NamedTuple):
     share: float
     rule: str
 
+    @classmethod
+    def of(cls, algorithm: str, clients: int, attack: str, share: float, rule: str) -> Case:
+        """The cell of an attack; without liars that of all attacks."""
+        return cls(algorithm, clients, attack if share else "none", share, rule)
+
     def experiment(self, seed: int, settings: Iterable[str] = ()) -> Experiment:
         """What is run for it. Rules that assume a share of liars assume three tenths, or four if there are so many."""
         words = [f"algorithm={self.algorithm}", f"clients={self.clients}", f"seed={seed}", f"robust={self.rule}", "workers=1"]
@@ -68,7 +73,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
     """What was asked for, each once, those without liars first."""
     axes = product(options.clients, options.shares, options.attacks, options.algorithms or ALGORITHMS, options.rules)
     found = [
-        Case(algorithm, clients, attack if share else "none", share, rule)
+        Case.of(algorithm, clients, attack, share, rule)
         for clients, share, attack, algorithm, rule in axes
         if (algorithm, rule) not in UNFIT
     ]
@@ -114,7 +119,7 @@ def table(algorithm: str, clients: int, attack: str) -> list[str]:
     """Rows of rules, columns of shares of liars."""
     lines = [f"| {attack} | {' | '.join(f'{share:.0%}' for share in SHARES)} |", "|---" * (len(SHARES) + 1) + "|"]
     for rule in RULES:
-        cells = [cell(Case(algorithm, clients, attack if share else "none", share, rule)) for share in SHARES]
+        cells = [cell(Case.of(algorithm, clients, attack, share, rule)) for share in SHARES]
         if any(cells[1:]):
             lines.append(f"| `{rule}` | {' | '.join(cells)} |")
     return [*lines, ""] if len(lines) > 2 else []
@@ -122,7 +127,7 @@ def table(algorithm: str, clients: int, attack: str) -> list[str]:
 
 def lost(algorithm: str, clients: int, attack: str, share: float, rule: str) -> float | None:
     """Points below the same algorithm without liars and without a rule, of the same seeds; None where there are none."""
-    found = known(Case(algorithm, clients, attack if share else "none", share, rule))
+    found = known(Case.of(algorithm, clients, attack, share, rule))
     before = known(Case(algorithm, clients, "none", 0.0, "none"))
     both = found.keys() & before.keys()
     return mean(before[seed] - found[seed] for seed in both) if both else None
