@@ -4,14 +4,15 @@ Agreement of two uploads is the cosine of what they say. Of ballots a weight cou
 agree where all do says nothing about either, and who trains on wrong labels differs from the others on the contested weights
 alone. An upload's score is the *median* of its agreements with the others, so that a minority that agrees with itself gains
 nothing by it. What counts is how far a score lies below the usual one, in units of what is tolerated: three quarters of the usual
-score, or, where honest updates have little in common, as they have late in training, a few times the spread of the scores above
-it.
+score.
 
 Uploads that are noise for the most part (`murmur`, `eden`) can be judged all the same: of n weights the noise of a cosine is
 1/√n, far below what honest updates have in common. A median or a distance of single coordinates sees that noise alone.
 
-The server remembers: a client's trust is a running mean, and what counts is the lesser of this round's and that. So credit is lost
-at once, regained slowly, and of use in rounds that tell little.
+Late in training, and where clients have different classes, honest updates have little in common. A round tells the less the
+smaller the usual score is beside the spread of the scores above it; a round that tells nothing costs nobody credit and changes no
+trust. The server remembers: what counts is the lesser of this round's trust and that of the rounds before, which is lost at once
+and regained slowly.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from bifl.errors import ConfigError
 from bifl.robust.rule import UPDATES, Numbers, Rule, kind_of, lengths, products, robust, shortened
 
 TOLERATED = 0.75  # of the usual score
-SPREADS = 4.0  # of the scores above it
+SPREADS = 4.0  # of the scores above it that must not exceed what is tolerated, in a round that tells all
+LOST = 0.5  # of the trust before, by an upload that no honest client would send
 LEVELS = 4  # of credit between them: weights stay whole numbers
 
 
@@ -57,12 +59,16 @@ def agreements(uploads: Sequence[Message], public: Public) -> Numbers:
     return np.array([middle_of(row[other]) for row, other in zip(cosines, others, strict=True)])
 
 
-def trusted(scores: Numbers) -> Numbers:
-    """(uploads,) from 1 for the usual score and above, over ½ for one that is lower by what is tolerated, to 0."""
+def trusted(scores: Numbers) -> tuple[Numbers, float]:
+    """(uploads,) from 1 for the usual score and above, over ½ for one that is lower by what is tolerated, to 0.
+
+    And how much the round tells, from 0 to 1.
+    """
     usual = middle_of(scores)
     above = scores[scores > usual] - usual  # liars are below
-    tolerance = max(TOLERATED * usual, SPREADS * float(above.mean()) if len(above) else 0.0, 1e-9)
-    return 1 - np.clip((usual - scores) / tolerance / 2, 0, 1)
+    noise = SPREADS * float(above.mean()) if len(above) else 0.0
+    tolerance = max(TOLERATED * usual, noise, 1e-9)
+    return 1 - np.clip((usual - scores) / tolerance / 2, 0, 1), max(TOLERATED * usual / tolerance, 0.0)
 
 
 def credit(trust: Numbers) -> npt.NDArray[np.int64]:
@@ -90,17 +96,20 @@ def believed(uploads: Sequence[Message], public: Public, trust: Floats, *, memor
     """The mean of uploads as far as they are credible, none of them much longer than most."""
     if len(uploads) < 2:
         return mean(uploads), trust
-    now = trusted(agreements(uploads, public))
+    found, telling = trusted(agreements(uploads, public))
     senders = [upload.sender or 0 for upload in uploads]
     trust = remembered(trust, senders)
-    trust[senders] = (memory * trust[senders] + (1 - memory) * now).astype(np.float32)
+    before = trust[senders]
+    pace = np.where(found < before, LOST, 1 - memory)
+    trust[senders] = (before + telling * pace * (found - before)).astype(np.float32)
+    now = 1 - telling * (1 - found)
     levels = credit(np.minimum(now, trust[senders]))
     if not levels.any():
         levels = credit(now)  # that of the usual score is full
     if kind_of(uploads[0]) == UPDATES:
-        found = lengths(uploads, public)
-        most = reach * float(np.median(found))
-        uploads = [shortened(upload, public, own, most) for upload, own in zip(uploads, found, strict=True)]
+        long = lengths(uploads, public)
+        most = reach * float(np.median(long))
+        uploads = [shortened(upload, public, own, most) for upload, own in zip(uploads, long, strict=True)]
     return weighed(uploads, levels), trust
 
 
