@@ -47,7 +47,8 @@ def contested(rows: Numbers) -> Numbers:
 
     One more is counted who abstains: where few agree, others might not.
     """
-    return 1 - np.square(rows.sum(axis=0) / (len(rows) + 1))
+    usual: Numbers = rows.sum(axis=0) / (len(rows) + 1)
+    return 1 - usual * usual
 
 
 def agreements(uploads: Sequence[Message], public: Public) -> Numbers:
