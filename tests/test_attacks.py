@@ -159,11 +159,12 @@ def test_an_attack_of_one_s_own_is_one_file(tmp_path: Path, small: Path) -> None
     (example,) = python_blocks("docs/robust.md")
     (tmp_path / "mine.py").write_text(example)
     experiment = quick(small, clients=4, rounds=1)
-    lying = experiment.changed({"attack": f"{tmp_path}/mine.py:half_flip", "attack.share": 0.5})
+    lying = experiment.changed({"attack": f"{tmp_path}/mine.py:sleepers", "attack.share": 0.5, "attack.start": 1})
     plain = uploads(simulated(tmp_path / "plain", experiment))
     one, two = (uploads(simulated(tmp_path / f"{number}", lying.changed({"workers": number}))) for number in (1, 2))
     assert one == two
     assert {int(name.rpartition("-")[2]) for name in plain if plain[name] != one[name]} == liars(0, 4, 0.5)
+    assert uploads(simulated(tmp_path / "asleep", lying.changed({"attack.start": 2}))) == plain
 
 
 def test_refusals(here: Run) -> None:
