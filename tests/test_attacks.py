@@ -154,11 +154,12 @@ def uploads(run: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(run.rglob("round-00001/upload-*"))}
 
 
-def test_an_attack_of_one_s_own_is_one_file(tmp_path: Path, small: Path) -> None:
+@pytest.mark.parametrize("algorithm", ["biml", "fedavg"])
+def test_an_attack_of_one_s_own_is_one_file(tmp_path: Path, small: Path, algorithm: str) -> None:
     """The one that docs/robust.md shows."""
     (example,) = python_blocks("docs/robust.md")
     (tmp_path / "mine.py").write_text(example)
-    experiment = quick(small, clients=4, rounds=1)
+    experiment = quick(small, clients=4, rounds=1, algorithm=algorithm)
     lying = experiment.changed({"attack": f"{tmp_path}/mine.py:sleepers", "attack.share": 0.5, "attack.start": 1})
     plain = uploads(simulated(tmp_path / "plain", experiment))
     one, two = (uploads(simulated(tmp_path / f"{number}", lying.changed({"workers": number}))) for number in (1, 2))

@@ -26,6 +26,7 @@ from bifl.core.layout import Layout
 from bifl.core.layout import Tensor as Spec
 from bifl.core.sums import UploadList
 from bifl.robust import robust
+from bifl.robust.credibility import agreements, judged
 
 LAYOUT = Layout(("layer",), (Spec("weights", (8,), 0),), (), ())
 PUBLIC = Public(0, 1, LAYOUT, np.linspace(-1, 1, 8).astype(np.float32), np.ones(1, np.float32))
@@ -218,14 +219,65 @@ def test_credit_is_lost_at_once_and_regained_slowly() -> None:
 
 
 def test_a_round_that_tells_nothing_changes_nothing() -> None:
-    """Late in training honest updates have nothing in common: nobody is judged by them, and who lied before is not believed."""
-    dice = np.random.default_rng(1)
-    nothing_in_common = [update(dice.normal(0, 1, 4096), number, 40) for number in range(10)]
-    before = np.array([0.2, 0.2, 0.2, *[1.0] * 7], np.float32)
-    found, trust = with_trust("credibility", nothing_in_common, before.copy(), WIDE)
-    assert found.mean.tobytes() == mean(nothing_in_common[3:]).mean.tobytes()
-    assert trust == pytest.approx(before, abs=0.02)
-    assert total("credibility", nothing_in_common, public=WIDE).mean.tobytes() == mean(nothing_in_common).mean.tobytes()
+    """Updates without anything in common, as late in training, and one against them all: who lied before is left out, no other."""
+    rows = [*np.eye(8), -np.ones(8)]
+    uploads = [update(row, number, 40) for number, row in enumerate(rows)]
+    public = PUBLIC._replace(weights=np.zeros(8, np.float32))
+    before = np.array([0.2, 0.2, *[1.0] * 7], np.float32)
+    found, trust = with_trust("credibility", uploads, before.copy(), public, reach=10.0)
+    assert found.mean.tobytes() == mean(uploads[2:]).mean.tobytes()
+    assert trust.tobytes() == before.tobytes()
+    assert total("credibility", uploads, public=public, reach=10.0).mean.tobytes() == mean(uploads).mean.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("scores", "deserved", "telling"),
+    [
+        ([0.4, 0.4, 0.4, 0.1, -0.2], [1, 1, 1, 0.5, 0], 1.0),  # three quarters of the usual score are tolerated
+        ([0.4, 0.4, 0.4, 0.5, 0.1], [1, 1, 1, 1, 0.7], 0.6),  # noise of 5 × 0.1
+        ([0.4, 0.4, 0.4, 0.41, 2.0, 0.1], [1, 1, 1, 1, 1, 0.5], 1.0),  # one is above on purpose
+        ([-0.1, -0.1, -0.1, 0.0, -0.6], [1, 1, 1, 1, 0.5], 0.0),
+        ([0.0, 0.0, 0.0], [1, 1, 1], 0.0),
+    ],
+)
+def test_trust_that_scores_deserve(scores: list[float], deserved: list[float], telling: float) -> None:
+    found, how_much = judged(np.array(scores), np.full(len(scores), 4))
+    assert found == pytest.approx(np.array(deserved))
+    assert how_much == pytest.approx(telling)
+
+
+def test_who_has_no_credit_does_not_judge() -> None:
+    """Three known liars of five who are drawn are the majority."""
+    uploads = crowd(3, 0.3)[:5]
+    known = np.array([0.05] * 3 + [1.0] * 2, np.float32)
+    found, trust = with_trust("credibility", uploads, known, WIDE)
+    assert found.mean.tobytes() == mean(uploads[3:]).mean.tobytes()
+    assert trust[3:].tolist() == [1, 1]
+
+
+def test_decoys_do_not_hide_liars() -> None:
+    """Two of four liars send the mean of their honest updates, which is less noisy than others': it agrees with them too well."""
+    uploads = crowd(0, 3.0)
+    signals = [upload.symbols for upload in uploads[:4]]
+    decoy = np.mean(signals, axis=0)
+    lies = [update(decoy, 0, 40), update(decoy, 1, 40), update(-2 * signals[2], 2, 40), update(-2 * signals[3], 3, 40)]
+    found = total("credibility", [*lies, *uploads[4:]], public=WIDE)
+    assert found.mean.tobytes() == mean([*lies[:2], *uploads[4:]]).mean.tobytes()
+
+
+def test_nobody_trusted_and_large_weights() -> None:
+    """If nobody has credit this round alone counts; where weights leave no room for fractions of them, the best count in full."""
+    uploads = crowd(0, 0.3)
+    nobody = np.full(10, 0.1, np.float32)
+    assert total("credibility", uploads, nobody, WIDE).mean.tobytes() == mean(uploads).mean.tobytes()
+    large = [upload._replace(weight=2**28) for upload in uploads[:3]]
+    few = np.array([0.45, 0.3, 0.3], np.float32)
+    assert total("credibility", large, few, WIDE).mean.tobytes() == mean(large[:1]).mean.tobytes()
+
+
+def test_equal_ballots_agree() -> None:
+    uploads = [ballot([0, 1] * 4, number) for number in range(4)]
+    assert agreements(uploads, PUBLIC, np.full(4, 4)) == pytest.approx(np.ones(4))
 
 
 def test_where_nobody_agrees_all_count() -> None:
