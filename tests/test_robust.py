@@ -265,12 +265,15 @@ def test_decoys_do_not_hide_liars() -> None:
     assert found.mean.tobytes() == mean([*lies[:2], *uploads[4:]]).mean.tobytes()
 
 
-def test_nobody_trusted_and_large_weights() -> None:
-    """If nobody has credit this round alone counts; where weights leave no room for fractions of them, the best count in full."""
+def test_if_nobody_has_credit_this_round_alone_counts() -> None:
     uploads = crowd(0, 0.3)
     nobody = np.full(10, 0.1, np.float32)
     assert total("credibility", uploads, nobody, WIDE).mean.tobytes() == mean(uploads).mean.tobytes()
-    large = [upload._replace(weight=2**28) for upload in uploads[:3]]
+
+
+def test_large_weights_leave_no_room_for_fractions() -> None:
+    """The best count in full then."""
+    large = [upload._replace(weight=2**28) for upload in crowd(0, 0.3)[:3]]
     few = np.array([0.45, 0.3, 0.3], np.float32)
     assert total("credibility", large, few, WIDE).mean.tobytes() == mean(large[:1]).mean.tobytes()
 

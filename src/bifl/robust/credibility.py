@@ -29,7 +29,7 @@ from bifl.core.message import Floats, Message
 from bifl.core.state import Public
 from bifl.core.sums import Tally, mean
 from bifl.errors import ConfigError
-from bifl.robust.rule import BALLOTS, UPDATES, Numbers, Rule, kind_of, lengths, products, robust, shortened
+from bifl.robust.rule import BALLOTS, UPDATES, Numbers, Rule, kind_of, products, reaching, robust, shortened
 
 TOLERATED = 0.75  # of the usual score
 SPREADS = 5.0  # of the scores above the usual one: a round tells all if they are less than what is tolerated
@@ -114,9 +114,7 @@ def believed(uploads: Sequence[Message], public: Public, trust: Floats, *, memor
     if not levels.any():
         levels = credit(now)  # that of the usual score is full
     if kind_of(uploads[0]) == UPDATES:
-        sizes = lengths(uploads, public)
-        most = reach * float(np.median(sizes))
-        uploads = [shortened(upload, public, size, most) for upload, size in zip(uploads, sizes, strict=True)]
+        uploads = shortened(uploads, public, reach)
     return weighed(uploads, levels), trust
 
 
@@ -125,6 +123,4 @@ def credibility(memory: float = 0.8, reach: float = 2.0) -> Rule:
     """Uploads count as far as they agree with most others, now and before; updates longer than `reach` medians are shortened."""
     if not 0 <= memory < 1:
         raise ConfigError(f"robust.memory must be from 0 (trust is regained at once) to below 1, not {memory}")
-    if not 0 < reach < math.inf:
-        raise ConfigError(f"robust.reach must be a number greater than 0, not {reach}")
-    return Rule(partial(believed, memory=memory, reach=reach))
+    return Rule(partial(believed, memory=memory, reach=reaching(reach)))

@@ -7,6 +7,7 @@ why it cannot be had beside a secure sum, and why it needs room for all uploads 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
@@ -99,12 +100,12 @@ def said(upload: Message, public: Public) -> Floats:
     return upload.values() - public.weights if upload.alphabet.size == 0 else upload.values()
 
 
-def products(uploads: Sequence[Message], public: Public, telling: Callable[[Numbers], Numbers] | None = None) -> Numbers:
-    """(uploads, uploads) scalar products of what they say; `telling`, of (uploads, weights), says how much each weight counts."""
+def products(uploads: Sequence[Message], public: Public, weigh: Callable[[Numbers], Numbers] | None = None) -> Numbers:
+    """(uploads, uploads) scalar products of what they say; `weigh`, of (uploads, weights), says how much each weight counts."""
     found = np.zeros((len(uploads), len(uploads)))
     for part in blocks(public.layout.count):
         rows = np.stack([_said_part(upload, public, part) for upload in uploads])
-        found += (rows if telling is None else rows * telling(rows)) @ rows.T
+        found += (rows if weigh is None else rows * weigh(rows)) @ rows.T
     return found
 
 
@@ -118,16 +119,17 @@ def blocks(count: int) -> Iterable[slice]:
     return [slice(*ends) for ends in pairwise([*range(0, count, _BLOCK), count])]
 
 
-def lengths(uploads: Sequence[Message], public: Public) -> Numbers:
-    """(uploads,) Euclidean lengths of what they say."""
-    return np.array([np.sqrt(np.square(said(upload, public), dtype=np.float64).sum()) for upload in uploads])
+def shortened(uploads: Sequence[Message], public: Public, reach: float) -> list[Message]:
+    """Updates whose changes are no longer than `reach` times the median length; those that are not longer as they are."""
+    sizes = [float(np.sqrt(np.square(said(upload, public), dtype=np.float64).sum())) for upload in uploads]
+    most = reach * float(np.median(sizes))
+    return [
+        upload if size <= most else _shortened(upload, public, most / size) for upload, size in zip(uploads, sizes, strict=True)
+    ]
 
 
-def shortened(upload: Message, public: Public, length: float, most: float) -> Message:
-    """An upload of weights whose change is no longer than `most`; as it is, if it is not."""
-    if length <= most:
-        return upload
-    return upload._replace(symbols=(public.weights + np.float32(most / length) * said(upload, public)).astype(np.float32))
+def _shortened(upload: Message, public: Public, factor: float) -> Message:
+    return upload._replace(symbols=(public.weights + np.float32(factor) * said(upload, public)).astype(np.float32))
 
 
 def assumed(share: float) -> float:
@@ -135,3 +137,10 @@ def assumed(share: float) -> float:
     if not 0 <= share < 0.5:
         raise ConfigError(f"robust.share must be the share of liars to withstand, from 0 to below 0.5, not {share}")
     return share
+
+
+def reaching(reach: float) -> float:
+    """How many median lengths an update may have as the config gave it, or an error."""
+    if not 0 < reach < math.inf:
+        raise ConfigError(f"robust.reach must be a number greater than 0, not {reach}")
+    return reach

@@ -13,7 +13,7 @@ from bifl.core.message import Floats, Message
 from bifl.core.state import Public
 from bifl.core.sums import Tally, mean
 from bifl.errors import ConfigError
-from bifl.robust.rule import UPDATES, Rule, assumed, lengths, products, robust, shortened
+from bifl.robust.rule import UPDATES, Rule, assumed, products, reaching, robust, shortened
 
 
 def nearest_uploads(uploads: Sequence[Message], public: Public, share: float, keep: int) -> list[int]:
@@ -46,9 +46,7 @@ def krum(share: float = 0.2, keep: int = 0) -> Rule:
 
 def clipped(uploads: Sequence[Message], public: Public, trust: Floats, *, reach: float) -> tuple[Tally, Floats]:
     """The mean of updates none of which is much longer than most."""
-    found = lengths(uploads, public)
-    most = reach * float(np.median(found))
-    return mean(shortened(upload, public, own, most) for upload, own in zip(uploads, found, strict=True)), trust
+    return mean(shortened(uploads, public, reach)), trust
 
 
 def no_updates(algorithm: Algorithm, kind: str) -> str:
@@ -59,6 +57,4 @@ def no_updates(algorithm: Algorithm, kind: str) -> str:
 @robust
 def norm_clip(reach: float = 1.0) -> Rule:
     """Updates longer than `reach` times the median length are shortened to that."""
-    if not 0 < reach < math.inf:
-        raise ConfigError(f"robust.reach must be a number greater than 0, not {reach}")
-    return Rule(partial(clipped, reach=reach), no_updates)
+    return Rule(partial(clipped, reach=reaching(reach)), no_updates)
