@@ -58,7 +58,7 @@ def spent(network: str, clients: int) -> tuple[float, float, float]:
     """The noise's length in the mean update, in clips; ε after all rounds; ε of Gaussian noise of that length."""
     theta, length = THETA[clients], numbers(make_network(experiment(network, clients), 10).layout)
     noise = REACH / (2 * theta * math.sqrt(clients))
-    bits = RandomBits(1.0, REACH, theta).divergences(clients, Crowd(clients, clients), length)
+    bits = RandomBits(1.0, REACH, theta).divergences(clients, Crowd(clients), length)
     gaussian = gaussian_divergences(noise * clients / math.sqrt(length) / 2)
     return noise, epsilon(ROUNDS * bits, DELTA), epsilon(ROUNDS * gaussian, DELTA)
 

@@ -13,6 +13,7 @@ from flwr.app import ConfigRecord, Context
 from flwr.app import Message as Post
 
 from bifl import codec
+from bifl.core.exchange import Abandoned
 from bifl.core.message import BINARY, FLOAT32
 from bifl.core.rotation import rotated_length
 from bifl.data.arrays import Dataset, from_npz
@@ -26,7 +27,7 @@ from bifl.deploy.protocol import Refusal
 from bifl.deploy.server_app import run_name
 from bifl.engine.loop import loop
 from bifl.engine.simulator import Simulation, simulate
-from bifl.errors import ConfigError
+from bifl.errors import ConfigError, RunError
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build, serve
 from bifl.privacy.whole_update import numbers
@@ -35,7 +36,7 @@ from bifl.report.remarks import remarks
 from bifl.report.summary import settings as grouped
 from bifl.runs.budget import ended_early
 from tests.commands import Run, rounds
-from tests.federation import deploy, neighbours, quick, simulated
+from tests.federation import deploy, neighbours, quick, simulated, told
 from tests.grid import Clock, Handler, LocalGrid, Node, kind_of
 
 BITS: dict[str, Any] = {"privacy": {"name": "poisson_binomial", "theta": 0.2}}
@@ -258,8 +259,95 @@ def test_fewer_clients_cost_more(tmp_path: Path, small: Path, keys: Path, clock:
     assert [record.clients for record in records] == [3, 2]
     spending, layout = serve(experiment).algorithm.at(1).spending, serve(experiment).public.layout
     assert spending is not None
-    assert records[-1].epsilon == spending.epsilon(((2, 1), (3, 1)), layout)
-    assert records[-1].epsilon > spending.epsilon(((3, 2),), layout)
+    assert records[-1].epsilon == spending.epsilon(((2, 2, 1), (3, 3, 1)), layout)
+    assert records[-1].epsilon > spending.epsilon(((3, 3, 2),), layout)
+
+
+def test_a_budget_holds_if_clients_are_lost(tmp_path: Path, small: Path, keys: Path, clock: Clock) -> None:
+    """A secure sum of two of three clients costs more, and what the server has learnt it cannot unlearn."""
+    experiment = private(small, secure_sum=True, **BITS)
+    spending, layout = serve(experiment).algorithm.at(1).spending, serve(experiment).public.layout
+    assert spending is not None
+    all_there, two_of_three = (spending.epsilon(((clients, 3, 1),), layout) for clients in (3, 2))
+    assert all_there < two_of_three
+    budget = {"privacy.budget": (all_there + two_of_three) / 2}
+    with pytest.raises(ConfigError, match="is less than one round of 2 clients costs"):
+        deploy(nodes(tmp_path, keys), tmp_path / "run", experiment.changed(budget))
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("lost", [0, 1])
+def test_absent_clients_hide_nobody(tmp_path: Path, small: Path, lost: int) -> None:
+    """Two of five are drawn in secret. Of who is not there everyone may know that it was not, and if one does not answer, more."""
+    experiment = private(small, rounds=1, clients=5, participation=0.4, **NOISE)
+    grid = neighbours(tmp_path, 5)
+    for number in range(lost):
+        grid.nodes[100 + number].online = False
+    (record,) = deploy(grid, tmp_path / "run", experiment, least=1)
+    spending, layout = serve(experiment).algorithm.at(1).spending, serve(experiment).public.layout
+    assert spending is not None
+    among = 5 - lost if record.clients == 2 else record.clients
+    assert record.epsilon == spending.epsilon(((record.clients, among, 1),), layout)
+    assert record.delta == 1e-5
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_trusted_server_tells_nobody_of_a_sum_beyond_the_budget(tmp_path: Path, small: Path) -> None:
+    """With all five there two who are drawn hide among the others; if one of them is lost, it would cost more than there is."""
+    experiment = private(small, rounds=1, clients=5, participation=0.4, privacy={"name": "gaussian", "noise": 4.0})
+    spending, layout = serve(experiment).algorithm.at(1).spending, serve(experiment).public.layout
+    assert spending is not None
+    hidden, shown = (spending.epsilon((sums,), layout) for sums in ((2, 5, 1), (1, 1, 1)))
+    assert hidden < shown
+    grid, asked = neighbours(tmp_path, 5), itertools.count()
+
+    def first_is_lost(node: Node) -> Handler:
+        def answer(message: Post, context: Context) -> Post | None:
+            if kind_of(message) == "ballot" and next(asked) == 0:
+                node.online = False
+                return None
+            return app(message, context)
+
+        return answer
+
+    for node in grid.nodes.values():
+        node.app = first_is_lost(node)
+    with pytest.raises(Abandoned, match=r"round 1: .* than privacy.budget=\S+ allows: nobody is told of it"):
+        deploy(grid, tmp_path / "run", experiment.changed({"privacy.budget": (hidden + shown) / 2}), least=1)
+    assert not list((tmp_path / "run/messages").rglob("*broadcast*"))
+
+
+@pytest.mark.usefixtures("clock")
+def test_nobody_counts_twice(tmp_path: Path, small: Path) -> None:
+    """A client that declares more images than one is not let in."""
+    grid = neighbours(tmp_path)
+
+    def many(message: Post, context: Context) -> Post:
+        reply = app(message, context)
+        if kind_of(message) == protocol.HELLO:
+            record = reply.content[protocol.RECORD]
+            assert isinstance(record, ConfigRecord)
+            record["images"] = 400
+        return reply
+
+    grid.nodes[102].app = many
+    (record,) = deploy(grid, tmp_path / "run", private(small, rounds=1, **NOISE), least=2)
+    assert record.clients == 2
+    assert "it would count for 400 images, and with privacy= every client counts for 1" in told(tmp_path / "run")
+
+
+def test_a_checkpoint_that_does_not_tell_what_was_spent_is_refused(tmp_path: Path, small: Path) -> None:
+    """It would begin to count anew."""
+    experiment = private(small, rounds=2, **NOISE)
+    begun = simulate(experiment, folder=tmp_path)
+    next(iter(begun))
+    begun.close()
+    path = tmp_path / "server.npz"
+    with np.load(path) as found:
+        arrays = {name: found[name] for name in found.files if name != "summed"}
+    np.savez(path, **arrays)
+    with pytest.raises(RunError, match="tells what 0 of 1 rounds have cost"):
+        simulate(experiment, folder=tmp_path)
 
 
 def test_bits_without_a_secure_sum_are_not_deployed(small: Path) -> None:

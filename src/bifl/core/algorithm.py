@@ -205,7 +205,9 @@ def server_turn(algorithms: Algorithms, public: Public, total: Total | UploadLis
     else:
         raise TypeError("a list of uploads needs an algorithm that aggregates them")
     if algorithm.spending is not None:
-        server = server._replace(summed=once_more(server.summed, tally.clients))
+        # who was drawn and did not answer may not have been the only one: then nobody hides among those who were not drawn
+        among = max(server.there, tally.clients) if tally.clients == public.voters else tally.clients
+        server = server._replace(summed=once_more(server.summed, tally.clients, among))
     about = selection(algorithm, public, None)
     message, memory = return_checks.sent(algorithm.name, "broadcast", algorithm.broadcast(tally, public, server), public, about)
     news = message._replace(round=public.round + 1, weight=1, sender=None, about=about)

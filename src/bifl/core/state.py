@@ -67,6 +67,7 @@ class Server(NamedTuple):
     judge: Judge | None = None  # scores weights on held-out data; None where the server has none
     trust: Floats = NOTHING  # what a robust sum remembers of the clients, by their numbers (`bifl.robust`)
     summed: Summed = ()  # the sums that `privacy=` accounts for
+    there: int = 0  # how many clients could have been drawn for the round under way; 0 where nobody knows
     talk: Any = None  # what an exchange leaves for the next ones of the same round
     signed: Signed | None = None  # knows whether a client has signed something; None where the server has no keys
 

@@ -35,6 +35,7 @@ class Members:
 
     Attributes:
         barred: clients that have more images than they may, each with the sentence that tells why.
+        alike: whether every client counts once, as `privacy=` has it.
     """
 
     def __init__(self, clients: int, model: str, declared: Declared, numbers: Numbers, most: int, tell: Tell) -> None:
@@ -46,6 +47,7 @@ class Members:
         self._unbound: set[int] = set()  # nodes that were told of because they have no number
         self._judged: set[int] = set()  # whose declarations counted when this round began
         self.barred: dict[int, str] = {}
+        self.alike = False
 
     def __getitem__(self, number: int) -> Member:
         return self._by_number[number]
@@ -116,6 +118,8 @@ class Members:
             return
         member = Member(node, said["number"], said["images"], said["digest"])
         problem = self._stolen(node, member.number) or self._declared.problem(member.number, member.images)
+        if self.alike and member.images != 1:
+            problem = f"it would count for {member.images} images, and with privacy= every client counts for 1"
         if problem is not None:
             self.turn_away(node, problem, member.number)
             return

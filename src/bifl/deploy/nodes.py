@@ -68,6 +68,7 @@ class Nodes(AbstractContextManager["Nodes"]):
             exchanges, fresh, setup.public, steps, in_context, sleepers, lambda public, _: digest(public, in_context)
         )
         self._members = Members(len(setup.parts), setup.public.layout.fingerprint, *register[:2], rules.max_images, tell)
+        self._members.alike = setup.algorithm.at(1).spending is not None
         self._requests = Requests(grid, run, self._journal, self._members, terms, rules, tell)
         self._gathered = False  # whether those who are late have been waited for
         self._at_fault: frozenset[int] = frozenset()  # clients without whom the rounds are held from now on
@@ -91,6 +92,10 @@ class Nodes(AbstractContextManager["Nodes"]):
         if len(self._members.barred) == len(self._setup.parts):
             raise RunError(f"every client has declared more images than --max-images {self._rules.max_images} lets it count for")
         return self._at_fault.union(self._members.barred)
+
+    def there(self) -> int:
+        """How many clients may take part and answer when they are asked, as far as is known."""
+        return len(self._requests.answering() - self._at_fault)
 
     def hold_again(self, error: Abandoned) -> None:
         """Tell that a round was abandoned; those by whose fault it was are left out from now on."""

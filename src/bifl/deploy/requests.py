@@ -76,6 +76,10 @@ class Requests:
         self._missing = set()
         return found
 
+    def answering(self) -> set[int]:
+        """The clients that are there, may take part and did not let the last deadline pass."""
+        return self._members.voting().keys() - self._silent
+
     def refuse(self, number: int, reason: str, round: int) -> None:
         """Do not count a client's answer."""
         self._refused += 1

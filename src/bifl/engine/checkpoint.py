@@ -91,9 +91,9 @@ def load_server(folder: Path, fresh: Public, ballot: Exchange) -> State | None:
 
 def _summed(found: Any) -> Summed:
     """The sums that were accounted for."""
-    if found.dtype.kind != "i" or found.ndim != 2 or found.shape[1] != 2 or (found < 1).any():
+    if found.dtype.kind != "i" or found.ndim != 2 or found.shape[1] != 3 or (found < 1).any():
         raise ValueError(f"summed is {found.shape} of {found.dtype}")
-    return tuple((clients, rounds) for clients, rounds in found.tolist())
+    return tuple((clients, among, rounds) for clients, among, rounds in found.tolist())
 
 
 def _step(place: int, fact: Any, arrays: dict[str, Any]) -> Step:

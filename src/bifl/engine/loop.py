@@ -38,7 +38,7 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
     voters: list[int] = []
     for round in range(1, experiment.rounds + 1):
         counted, voters = voters, sampled(experiment, len(clients), round)
-        server = server._replace(judge=judge(setup, round))
+        server = server._replace(judge=judge(setup, round), there=len(clients))
         heard: list[Message] = []
         uploading, letters = voters, dict[int, bytes]()
         for exchange in exchanges:

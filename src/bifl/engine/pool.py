@@ -83,6 +83,10 @@ class Pool(AbstractContextManager["Pool"]):
         self._dealer.begin()
         return ()
 
+    def there(self) -> int:
+        """All of them."""
+        return len(self._setup.parts)
+
     def collect(self, exchange: Exchange, assignments: list[Assignment], note: Callable[[Answer], None]) -> Accumulator:
         """Run the assignments and add up what clients say, each worker for its own."""
         self._missed.ask(assignment.number for assignment in assignments)

@@ -16,6 +16,7 @@ from bifl.core.state import Public, Server, Signed
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import Step
 from bifl.engine.collecting import UploadCollector
+from bifl.engine.privacy_budget import affords_a_round, refuse_to_overspend, refuse_uncounted
 from bifl.engine.scoring import NOT_EVALUATED, Evaluation, evaluated_in
 from bifl.engine.turns import Answer, Assignment, NobodyVotes, Troubles
 from bifl.errors import RunError
@@ -35,6 +36,9 @@ class Clients(Protocol):
 
     def barred(self) -> Collection[int]:
         """A round begins: the clients that may not take part in it."""
+
+    def there(self) -> int:
+        """How many clients could be drawn: they may take part, and answer when they are asked."""
 
     def collect(self, exchange: Exchange, assignments: list[Assignment], note: Callable[[Answer], None]) -> Accumulator:
         """Let clients say something; the sum of it. Every answer that is counted is noted; not every assignment need be done.
@@ -103,6 +107,7 @@ class Rounds:
         self._working: Clients | None = None  # those who train, while they are there
         if folder is not None and (state := checkpoint.load_server(folder, self.public, self._completing)):
             self.public, self.last, self._trained, self._counted, self._server, self._steps = state
+            refuse_uncounted(self.setup, self.public, self._server, folder)
         else:
             refuse_nameless(experiment.start)
 
@@ -115,7 +120,7 @@ class Rounds:
     def __iter__(self) -> Iterator[Record]:
         """The rounds that are left. A loop that was left goes on where it was: the clients wait until `close`."""
         abandoned = 0
-        while self.public.round < self.experiment.rounds and self._affords_a_round():
+        while self.public.round < self.experiment.rounds and affords_a_round(self.setup, self.exchanges, self.public, self._server):
             try:
                 self.last = self._round(self._at_work())
             except NobodyVotes:
@@ -133,11 +138,6 @@ class Rounds:
             abandoned = 0
             yield self.last
         self.close()
-
-    def _affords_a_round(self) -> bool:
-        """Whether the budget of `privacy=` leaves room for another round, even if its sum is of no more clients than it must be."""
-        spending, fewest = self.setup.algorithm.at(self.public.round + 1).spending, self._completing.quorum or self.public.voters
-        return spending is None or spending.affords(self._server.summed, fewest, self.public.layout)
 
     def _at_work(self) -> Clients:
         """Those who train: they come when the first round needs them, and stay."""
@@ -168,7 +168,7 @@ class Rounds:
     def _round(self, clients: Clients) -> Record:
         began, before = time.perf_counter(), self.public
         round, barred = before.round + 1, clients.barred()
-        server = self._server._replace(judge=judge(self.setup, round), signed=self._signed)
+        server = self._server._replace(judge=judge(self.setup, round), signed=self._signed, there=clients.there())
         taking_part: Collection[int] = sampled(self.experiment, len(self.setup.parts), round, barred, self.setup.draw)
         hearers = self._hearers(round + 1, barred)  # the others are told when they wake up
         outcomes = []
@@ -184,7 +184,7 @@ class Rounds:
         record = record._replace(seconds=float(f"{time.perf_counter() - began:.3f}"))
         self.note_clients(round, _client_rows(main.collector.answers, evaluation, server.trust))
         trained = self._trained | dict.fromkeys(main.collector.trained, round)
-        server = server._replace(judge=None, talk=None, signed=None)
+        server = server._replace(judge=None, talk=None, signed=None, there=0)
         self._complete(checkpoint.State(public, record, trained, main.collector.counted, server, clients.steps()))
         return record
 
@@ -222,6 +222,7 @@ class Rounds:
         server, news = exchange.answer(total, public, server)
         if not isinstance(news, Message):
             return Outcome(public, server, collector, letters=news)
+        refuse_to_overspend(self.setup, self.public, server)
         data = codec.encode(news, context)
         self._keep(exchange.name, None, data)
         heard = codec.decode(data, context)  # what the clients will read
@@ -259,6 +260,7 @@ class Rounds:
             missing=troubles.missing,
             metrics=evaluation.metrics or None,
             epsilon=None if spending is None else spending.epsilon(outcomes[-1].server.summed, before.layout),
+            delta=None if spending is None else spending.delta,
         )
 
     def _complete(self, state: checkpoint.State) -> None:

@@ -199,7 +199,7 @@ class Experiment:
         how = privacy.make(self.privacy.name, self.privacy.parameters)
         if how is not None:
             check_private(self.batchnorm, self.holdout, self.attack.name)
-            crowd = Crowd.of(self.clients, self.participation, self.secure_sum, self.colluders)
+            crowd = Crowd(self.clients, hidden=not self.secure_sum, colluders=self.colluders)
             algorithm = private(algorithm, how, crowd, dice)
         return algorithm if lies is None else attacked(algorithm, lies, liars(self.seed, self.clients, lies.share))
 

@@ -46,14 +46,19 @@ def gaussian_divergences(multiplier: float, drawn: int = 1, among: int = 1) -> N
         drawn: clients that take part, of whom nobody knows who they are.
         among: clients of whom they are drawn.
     """
-    library = _library()
-    event = library.GaussianDpEvent(multiplier)
-    if drawn < among:
-        event = library.SampledWithoutReplacementDpEvent(among, drawn, event)
-    accountant = library.rdp.RdpAccountant(ORDERS, library.NeighboringRelation.REPLACE_ONE)
-    found = np.array(accountant.compose(event).rdp, np.float64)
+    event = _library().GaussianDpEvent(multiplier)
+    found = _divergences(event)
+    if drawn < among:  # the library's bound for samples of nearly all is above that of all, which holds for them too
+        found = np.minimum(found, _divergences(_library().SampledWithoutReplacementDpEvent(among, drawn, event)))
     found.flags.writeable = False
     return found
+
+
+def _divergences(event: Any) -> Numbers:
+    """(orders,) of an event of the library's."""
+    library = _library()
+    accountant = library.rdp.RdpAccountant(ORDERS, library.NeighboringRelation.REPLACE_ONE)
+    return np.array(accountant.compose(event).rdp, np.float64)
 
 
 def _library() -> Any:

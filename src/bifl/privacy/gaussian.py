@@ -6,6 +6,7 @@ alone, other clients and all who get the model, learns no more of one client tha
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import numpy as np
@@ -19,6 +20,9 @@ from bifl.privacy.accounting import Numbers, gaussian_divergences
 from bifl.privacy.dice import Words, uniform
 from bifl.privacy.mechanism import Crowd, Mechanism, privacy
 
+_ROUNDING = 1 + 1e-6  # of lengths, in single precision
+_GRID = 2.0**-33  # how far a number is rounded where sums are exact (`bifl.core.exact_sum`)
+
 
 def says(update: Floats, public: Public, words: Words) -> Floats:
     """The update as it is."""
@@ -31,9 +35,15 @@ def hears(mean: Numbers, clients: int, public: Public, words: Words, *, deviatio
     return mean + noise * (deviation / clients)
 
 
-def divergences(summed: int, crowd: Crowd, numbers: int, *, noise: float) -> Numbers:
-    """One client moves the sum by twice the clip at most; where it is not known who was drawn, less is learnt of each."""
-    return gaussian_divergences(noise / 2, crowd.drawn if crowd.hidden else crowd.clients, crowd.clients)
+def divergences(summed: int, crowd: Crowd, numbers: int, *, clip: float, noise: float) -> Numbers:
+    """One client moves the sum by twice the clip at most; where it is not known who was drawn, less is learnt of each.
+
+    Any other client knows of itself whether it was drawn, and colluders know it of each other: at worst, that they were not.
+    """
+    longest = clip * _ROUNDING + math.sqrt(numbers) * _GRID
+    unknown = crowd.clients - max(1, crowd.colluders)
+    drawn, among = (summed, unknown) if crowd.hidden and summed < unknown else (1, 1)
+    return gaussian_divergences(noise * clip / longest / 2, drawn, among)
 
 
 @privacy
@@ -43,5 +53,5 @@ def gaussian(clip: float = 1.0, noise: float = 1.0, delta: float = 1e-5, budget:
         raise ConfigError(f"privacy.noise must be the noise's deviation in clips, greater than 0, not {noise}")
     return Mechanism(
         clip=clip, delta=delta, budget=budget, says=says, alphabet=FLOAT32,
-        hears=partial(hears, deviation=noise * clip), divergences=partial(divergences, noise=noise),
+        hears=partial(hears, deviation=noise * clip), divergences=partial(divergences, clip=clip, noise=noise),
     )  # fmt: skip

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -38,21 +37,14 @@ class Crowd(NamedTuple):
     """Who may hide whom.
 
     Attributes:
-        clients: of the federation.
-        drawn: to take part in a round.
-        hidden: whether nobody but the server, who is trusted, knows who was drawn.
-        colluders: clients that may tell the server what they sent.
+        clients: of whom those of a round are drawn.
+        hidden: whether nobody but the server knows who was drawn; in a secure sum all clients do.
+        colluders: clients that may tell others, or the server, what they sent and whether they were drawn.
     """
 
     clients: int
-    drawn: int
     hidden: bool = False
     colluders: int = 0
-
-    @classmethod
-    def of(cls, clients: int, participation: float, secure_sum: bool, colluders: int) -> Crowd:
-        """The crowd of an experiment; in a secure sum all clients know who takes part."""
-        return cls(clients, max(1, math.ceil(participation * clients - 1e-9)), not secure_sum, colluders)
 
 
 def as_many(numbers: int) -> int:
@@ -147,7 +139,7 @@ def private(algorithms: Algorithms, how: Mechanism, crowd: Crowd, dice: Dice) ->
         upload=partial(_upload, how=how, dice=dice),
         broadcast=partial(_broadcast, inner=algorithms, how=how, dice=dice),
         selects=partial(_selects, how=how),
-        spending=Spending(partial(_spent, how=how, crowd=crowd), how.budget),
+        spending=Spending(partial(_spent, how=how, crowd=crowd), how.delta, how.budget),
     )
 
 
@@ -179,6 +171,6 @@ def _selects(public: Public, sender: int | None, how: Mechanism) -> Selection | 
 def _spent(summed: Summed, layout: Layout, how: Mechanism, crowd: Crowd) -> float:
     """ε of all rounds so far."""
     size, total = numbers(layout), np.zeros(len(ORDERS))
-    for clients, rounds in summed:
-        total = total + rounds * how.divergences(clients, crowd, size)
+    for clients, among, rounds in summed:
+        total = total + rounds * how.divergences(clients, crowd._replace(clients=among), size)
     return epsilon(total, how.delta)

@@ -78,8 +78,8 @@ def poisson_binomial(
     clip: float = 1.0, theta: float = 0.05, reach: float = 4.0, delta: float = 1e-5, budget: float = 0.0
 ) -> Mechanism:
     """Clients send one random bit a number, 1 with probability ½ + θ·x/c; the server learns sums of bits only."""
-    if not 1e-6 <= theta < 0.5:
-        raise ConfigError(f"privacy.theta must be from 0.000001 to below 0.5, not {theta}")
+    if not 1e-6 <= theta <= 0.499:
+        raise ConfigError(f"privacy.theta must be from 0.000001 to 0.499, not {theta}")
     if not 1 <= reach <= 100:
         raise ConfigError(f"privacy.reach must be from 1 to 100, not {reach}")
     how = RandomBits(clip, reach, theta)

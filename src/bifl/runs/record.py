@@ -45,6 +45,7 @@ class Record(NamedTuple):
     sureness: list[float] | None = None  # share of weights by |W̃|, in tenths from 0 (split) to 1 (unanimous); None without votes
     metrics: dict[str, float] | None = None  # of the task, its main one first; None without evaluation and in old records
     epsilon: float | None = None  # ε spent so far, of one client's data (docs/privacy.md); None where none is accounted
+    delta: float | None = None  # δ of this ε
 
     @property
     def evaluated(self) -> bool:
