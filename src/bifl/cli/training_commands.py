@@ -42,6 +42,8 @@ def run(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             return _stopped(run, f"bifl run --resume {shlex.quote(str(run.path))}", track)
     out.print(run_table(run.records(), run.path / "model"))
+    if run.experiment.privacy.name != "none":
+        out.print("ε is what a deployment would spend: noise of a simulation is made of the seed and hides nothing", soft_wrap=True)
     if ended := ended_early(run.experiment, run.records()):
         out.print(ended, soft_wrap=True)
     return 0

@@ -96,7 +96,8 @@ def spent(series: list[Series]) -> list[str]:
         known = [epsilon for epsilon in told if epsilon is not None]
         if known and len(known) == len(told):
             delta = one.experiment.privacy.parameters.get("delta", math.nan)
-            said.append(f"{one.label}: ε = {max(known):.3g} for δ = {delta:g} after {one.rounds} rounds, of each client’s data.")
+            what = f"ε = {max(known):.3g} for δ = {delta:g} after {one.rounds} rounds"
+            said.append(f"{one.label}: {what}, of each client’s data; of a simulation: what a deployment would spend.")
     return said
 
 

@@ -104,7 +104,12 @@ def _named(record: Record) -> str:
 
 def _spent(record: Record) -> str:
     """ε so far, where it is accounted."""
-    return "" if record.epsilon is None else f"  ε {record.epsilon:.3g}"
+    return "" if record.epsilon is None else f"  ε {record.epsilon:.3g}{_delta(record)}"
+
+
+def _delta(record: Record) -> str:
+    """δ of its ε; records of earlier versions do not tell."""
+    return "" if record.delta is None else f" (δ {record.delta:g})"
 
 
 def _people(record: Record) -> str:
@@ -131,8 +136,7 @@ def run_table(records: list[Record], model: Path) -> Table:
     trained = records[-1].train_loss
     table.add_row("loss", f"{last.loss:.4f} test" + ("" if math.isnan(trained) else f", {trained:.4f} train"))
     if records[-1].epsilon is not None:
-        epsilon = f"ε = {records[-1].epsilon:.3g} for each client's data, other clients' as they are (docs/privacy.md)"
-        table.add_row("privacy", epsilon)
+        table.add_row("privacy", f"ε = {records[-1].epsilon:.3g}{_delta(records[-1])}, told of any one client's data")
     table.add_row("uploaded", _traffic([(r.up_bytes, r.up_bpp, r.up_ideal_bpp) for r in records]))
     table.add_row("downloaded", _traffic([(r.down_bytes, r.down_bpp, r.down_ideal_bpp) for r in records]))
     table.add_row("time", f"{sum(r.seconds for r in records):.1f} s in {counted(len(records), 'round')}")
