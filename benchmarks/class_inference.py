@@ -123,7 +123,7 @@ def attacks(scene: Scene) -> dict[str, float]:
 
 
 def sums(scene: Scene, seed: int) -> dict[str, float]:
-    """AUC within random sums of each size, of the attack that uses everything, and of one who knows how many of them hold each class."""
+    """AUC within random sums of each size, of the attack by everything and of who knows how many of them hold each class."""
     dice, holds = np.random.default_rng(seed), scene.targets.images > 0
     clients = len(holds)
     sizes = [size for size in SUMS if size <= clients] if clients == CLIENTS else [clients]

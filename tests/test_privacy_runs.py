@@ -1,43 +1,31 @@
-"""Runs with `privacy=`: what is sent, what is recorded, how they end; in simulator, loop and deployment."""
+"""Runs with `privacy=`: what is sent, what is recorded, how they end; in simulator and loop."""
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context
-from flwr.app import Message as Post
 
 from bifl import codec
-from bifl.core.exchange import Abandoned
 from bifl.core.message import BINARY, FLOAT32
 from bifl.core.rotation import rotated_length
 from bifl.data.arrays import Dataset, from_npz
 from bifl.data.datasets import dataset
-from bifl.deploy import protocol
-from bifl.deploy.certificates import client_key, make_keys, peers
-from bifl.deploy.client_app import _score, app, operator_of
-from bifl.deploy.client_state import Home
-from bifl.deploy.permits import permitted
-from bifl.deploy.protocol import Refusal
-from bifl.deploy.server_app import run_name
 from bifl.engine.loop import loop
 from bifl.engine.simulator import Simulation, simulate
 from bifl.errors import ConfigError, RunError
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import build, serve
+from bifl.experiment.setup import build
 from bifl.privacy.whole_update import numbers
 from bifl.report.collect import read
 from bifl.report.remarks import remarks
 from bifl.report.summary import settings as grouped
 from bifl.runs.budget import ended_early
 from tests.commands import Run, rounds
-from tests.federation import deploy, neighbours, quick, simulated, told
-from tests.grid import Clock, Handler, LocalGrid, Node, kind_of
+from tests.federation import quick, simulated
 
 BITS: dict[str, Any] = {"privacy": {"name": "poisson_binomial", "theta": 0.2}}
 NOISE: dict[str, Any] = {"privacy": "gaussian"}
@@ -178,164 +166,6 @@ def test_a_mechanism_of_one_s_own(tmp_path: Path, small: Path) -> None:
         assert record.epsilon == pytest.approx(1000, rel=0.2)
 
 
-# ---- in deployments --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("keys")
-    make_keys(folder, ["localhost"], 3)
-    return folder
-
-
-def nodes(folder: Path, keys: Path) -> LocalGrid:
-    return LocalGrid({
-        100 + number: Node(number, folder / f"state-{number}", key=str(client_key(keys, number)), peers=str(peers(keys)))
-        for number in range(3)
-    })  # fmt: skip
-
-
-def listening(said: list[tuple[str, dict[str, Any]]]) -> Handler:
-    """A client whose answers are noted."""
-
-    def answer(message: Post, context: Context) -> Post:
-        reply = app(message, context)
-        record = reply.content[protocol.RECORD]
-        assert isinstance(record, ConfigRecord)
-        said.append((kind_of(message), dict(record)))
-        return reply
-
-    return answer
-
-
-@pytest.mark.usefixtures("clock")
-def test_deployed_bits_are_of_no_public_stream(tmp_path: Path, small: Path, keys: Path) -> None:
-    """The same seed, twice: other bits, so another model each time; and neither is the simulator's. ε is the same."""
-    experiment = private(small, rounds=1, secure_sum=True, **BITS)
-    plain = simulated(tmp_path / "simulated", experiment)
-    models = [(plain / "model").read_bytes()]
-    for name in ("one", "two"):
-        (record,) = deploy(nodes(tmp_path / name, keys), tmp_path / name / "run", experiment)
-        models.append((tmp_path / name / "run/model").read_bytes())
-        assert record.epsilon == rounds(plain)[0]["epsilon"]
-    assert len(set(models)) == 3
-
-
-@pytest.mark.usefixtures("clock")
-def test_deployed_noise_is_the_server_s_own(tmp_path: Path, small: Path) -> None:
-    """A trusted server's noise, and whom it draws, are not of the seed that all clients know; clients tell nothing else."""
-    experiment = private(small, rounds=1, partition="quantity", **NOISE)
-    grid, said = neighbours(tmp_path), list[tuple[str, dict[str, Any]]]()
-    for node in grid.nodes.values():
-        node.app = listening(said)
-    deploy(grid, tmp_path / "run", experiment)
-    assert (tmp_path / "run/model").read_bytes() != (simulated(tmp_path / "simulated", experiment) / "model").read_bytes()
-    answers = dict(said)
-    assert set(answers["ballot"]) == {"version", "number", "upload"}
-    assert {fields["images"] for kind, fields in said if "images" in fields} == {1}
-    assert len({len(fields["upload"]) for kind, fields in said if kind == "ballot"}) == 1  # sizes tell nothing either
-    assert {serve(experiment).draw, serve(experiment).draw, experiment.seed} != {experiment.seed}
-
-
-def dying(node: Node) -> Handler:
-    """A client that is lost in the second round."""
-    asked = itertools.count(1)
-
-    def answer(message: Post, context: Context) -> Post | None:
-        if kind_of(message) == "ballot" and next(asked) == 2:
-            node.online = False
-            return None
-        return app(message, context)
-
-    return answer
-
-
-def test_fewer_clients_cost_more(tmp_path: Path, small: Path, keys: Path, clock: Clock) -> None:
-    """What is accounted is how many really were summed."""
-    experiment = private(small, rounds=2, secure_sum=True, **BITS)
-    grid = nodes(tmp_path, keys)
-    grid.nodes[102].app = dying(grid.nodes[102])
-    records = deploy(grid, tmp_path / "run", experiment, least=2)
-    assert [record.clients for record in records] == [3, 2]
-    spending, layout = serve(experiment).algorithm.at(1).spending, serve(experiment).public.layout
-    assert spending is not None
-    assert records[-1].epsilon == spending.epsilon(((2, 2, 1), (3, 3, 1)), layout)
-    assert records[-1].epsilon > spending.epsilon(((3, 3, 2),), layout)
-
-
-def test_a_budget_holds_if_clients_are_lost(tmp_path: Path, small: Path, keys: Path, clock: Clock) -> None:
-    """A secure sum of two of three clients costs more, and what the server has learnt it cannot unlearn."""
-    experiment = private(small, secure_sum=True, **BITS)
-    spending, layout = serve(experiment).algorithm.at(1).spending, serve(experiment).public.layout
-    assert spending is not None
-    all_there, two_of_three = (spending.epsilon(((clients, 3, 1),), layout) for clients in (3, 2))
-    assert all_there < two_of_three
-    budget = {"privacy.budget": (all_there + two_of_three) / 2}
-    with pytest.raises(ConfigError, match="is less than one round of 2 clients costs"):
-        deploy(nodes(tmp_path, keys), tmp_path / "run", experiment.changed(budget))
-
-
-@pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("lost", [0, 1])
-def test_absent_clients_hide_nobody(tmp_path: Path, small: Path, lost: int) -> None:
-    """Two of five are drawn in secret. Of who is not there everyone may know that it was not, and if one does not answer, more."""
-    experiment = private(small, rounds=1, clients=5, participation=0.4, **NOISE)
-    grid = neighbours(tmp_path, 5)
-    for number in range(lost):
-        grid.nodes[100 + number].online = False
-    (record,) = deploy(grid, tmp_path / "run", experiment, least=1)
-    spending, layout = serve(experiment).algorithm.at(1).spending, serve(experiment).public.layout
-    assert spending is not None
-    among = 5 - lost if record.clients == 2 else record.clients
-    assert record.epsilon == spending.epsilon(((record.clients, among, 1),), layout)
-    assert record.delta == 1e-5
-
-
-@pytest.mark.usefixtures("clock")
-def test_a_trusted_server_tells_nobody_of_a_sum_beyond_the_budget(tmp_path: Path, small: Path) -> None:
-    """With all five there two who are drawn hide among the others; if one of them is lost, it would cost more than there is."""
-    experiment = private(small, rounds=1, clients=5, participation=0.4, privacy={"name": "gaussian", "noise": 4.0})
-    spending, layout = serve(experiment).algorithm.at(1).spending, serve(experiment).public.layout
-    assert spending is not None
-    hidden, shown = (spending.epsilon((sums,), layout) for sums in ((2, 5, 1), (1, 1, 1)))
-    assert hidden < shown
-    grid, asked = neighbours(tmp_path, 5), itertools.count()
-
-    def first_is_lost(node: Node) -> Handler:
-        def answer(message: Post, context: Context) -> Post | None:
-            if kind_of(message) == "ballot" and next(asked) == 0:
-                node.online = False
-                return None
-            return app(message, context)
-
-        return answer
-
-    for node in grid.nodes.values():
-        node.app = first_is_lost(node)
-    with pytest.raises(Abandoned, match=r"round 1: .* than privacy.budget=\S+ allows: nobody is told of it"):
-        deploy(grid, tmp_path / "run", experiment.changed({"privacy.budget": (hidden + shown) / 2}), least=1)
-    assert not list((tmp_path / "run/messages").rglob("*broadcast*"))
-
-
-@pytest.mark.usefixtures("clock")
-def test_nobody_counts_twice(tmp_path: Path, small: Path) -> None:
-    """A client that declares more images than one is not let in."""
-    grid = neighbours(tmp_path)
-
-    def many(message: Post, context: Context) -> Post:
-        reply = app(message, context)
-        if kind_of(message) == protocol.HELLO:
-            record = reply.content[protocol.RECORD]
-            assert isinstance(record, ConfigRecord)
-            record["images"] = 400
-        return reply
-
-    grid.nodes[102].app = many
-    (record,) = deploy(grid, tmp_path / "run", private(small, rounds=1, **NOISE), least=2)
-    assert record.clients == 2
-    assert "it would count for 400 images, and with privacy= every client counts for 1" in told(tmp_path / "run")
-
-
 def test_a_checkpoint_that_does_not_tell_what_was_spent_is_refused(tmp_path: Path, small: Path) -> None:
     """It would begin to count anew."""
     experiment = private(small, rounds=2, **NOISE)
@@ -348,23 +178,3 @@ def test_a_checkpoint_that_does_not_tell_what_was_spent_is_refused(tmp_path: Pat
     np.savez(path, **arrays)
     with pytest.raises(RunError, match="tells what 0 of 1 rounds have cost"):
         simulate(experiment, folder=tmp_path)
-
-
-def test_bits_without_a_secure_sum_are_not_deployed(small: Path) -> None:
-    experiment = private(small, **BITS)
-    with pytest.raises(ConfigError, match=r"privacy=poisson_binomial hides clients in sums, .*: set secure_sum=true"):
-        serve(experiment)
-    with pytest.raises(Refusal, match="set secure_sum=true"):
-        permitted("algorithm=fedavg batchnorm=average privacy=poisson_binomial", (), own_data=False)
-
-
-@pytest.mark.usefixtures("clock")
-def test_a_client_tells_no_results_on_what_it_holds_out(tmp_path: Path, small: Path) -> None:
-    """Even if a server asks."""
-    grid = neighbours(tmp_path)
-    deploy(grid, tmp_path / "run", private(small, rounds=1, **NOISE))
-    home = Home(tmp_path / "state-0", run_name(tmp_path / "run"), operator_of(grid.nodes[100].context, None), print)
-    opened = home.open(1)
-    assert opened is not None
-    with pytest.raises(Refusal, match="does not account"):
-        _score(opened[0])
