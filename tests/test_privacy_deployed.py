@@ -197,5 +197,5 @@ def test_a_client_tells_no_results_on_what_it_holds_out(tmp_path: Path, small: P
     home = Home(tmp_path / "state-0", run_name(tmp_path / "run"), operator_of(grid.nodes[100].context, None), print)
     opened = home.open(1)
     assert opened is not None
-    with pytest.raises(Refusal, match="does not account"):
+    with pytest.raises(Refusal, match="keep to themselves"):
         _score(opened[0])

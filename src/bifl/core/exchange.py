@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from bifl.core.message import Floats, Message
 from bifl.core.state import Client, Public, Server
-from bifl.errors import RunError
+from bifl.errors import Refused, RunError
 
 if TYPE_CHECKING:
     from bifl.codec import Context
@@ -147,6 +147,20 @@ class Exchange(Protocol):
 
     def repeat(self, public: Public) -> Message | None:
         """The broadcast that tells a newcomer what this exchange added to the public state; None before the first."""
+
+
+def turn(exchange: Exchange, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
+    """A client's part, with a message only where one is asked for.
+
+    A server that lies may ask for anything. What is not to be counted is under no masks: it does not leave, whatever `say` returns.
+
+    Raises:
+        Refused: clients do not train in this exchange, so one that uploads nothing has no part in it.
+    """
+    if not uploads and not exchange.trains:
+        raise Refused(f"the server asks for no upload in the exchange '{exchange.name}', in which clients do nothing else")
+    reply = exchange.say(side, public, uploads=uploads)
+    return reply if uploads else reply._replace(message=None)
 
 
 def ballot_of(exchanges: Sequence[Exchange]) -> Exchange:

@@ -109,14 +109,14 @@ def _turn(worker: Worker, home: Home, request: Request, told: Path | None) -> Fi
     home.tidy(request.round + 1)
     size = len(turn.upload or b"")
     images = len(worker.parts[home.number])
-    loss = {} if turn.loss is None else {"loss": turn.loss}  # not told where `privacy=` does not account for it
+    loss = {} if turn.loss is None else {"loss": turn.loss}  # not told where results of one client are not to be known
     progress.tell(told, "trained", round=request.round + 1, images=images, bytes=size, **loss)
     return loss | ({} if turn.upload is None else {"upload": turn.upload})
 
 
 def _score(worker: Worker) -> Fields:
-    if worker.algorithm.at(1).spending is not None:
-        raise Refusal("the server asks for results on held-out samples, for which the run's privacy= does not account")
+    if not worker.experiment.tells_results():
+        raise Refusal("the server asks for results on held-out samples, which clients keep to themselves in this run")
     scores = worker.score()
     return {
         "held": [score.images for score in scores],

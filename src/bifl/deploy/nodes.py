@@ -119,7 +119,7 @@ class Nodes(AbstractContextManager["Nodes"]):
         public, total, form = self._journal.public, exchange.total(self._journal.public), exchange.form(self._journal.public)
         context = exchange.context(public)
         known = exchange.uploads_in(context)
-        tells_loss = exchange.trains and self._setup.algorithm.at(public.round + 1).spending is None
+        tells_loss = exchange.trains and self._setup.experiment.tells_results()
         for number, said in self._requests.ask_all(exchange.name, requests, least, context.round):
             images, uploads = self._members[number].images, requests[number]["uploads"]
             if problem := checks.turn(said, uploads, tells_loss):

@@ -14,6 +14,7 @@ import torch
 
 from bifl import codec
 from bifl.core.algorithm import weight_of
+from bifl.core.exchange import turn
 from bifl.core.message import Message
 from bifl.core.state import Client, Public, Server
 from bifl.engine.client_side import Belongings, LocalSide, arrived, client_tools
@@ -48,7 +49,7 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
                 part, own = torch.from_numpy(setup.parts[number]), Belongings(letters.get(number, b""), notes[number], identity)
                 client = arrived(experiment, clients[number], setup.public.weights, public)
                 side = LocalSide(tools, part, public, client._replace(voted=number in counted), own)
-                reply = exchange.say(side, public, uploads=number in uploading)
+                reply = turn(exchange, side, public, uploads=number in uploading)
                 clients[number] = reply.client
                 if reply.message is not None:
                     upload = codec.decode(codec.encode(reply.message, spelled), spelled)

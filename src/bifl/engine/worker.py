@@ -20,7 +20,7 @@ import torch
 
 from bifl import codec
 from bifl.core.algorithm import Algorithms, train_turn, weight_of
-from bifl.core.exchange import Accumulator, Identity, completing
+from bifl.core.exchange import Accumulator, Identity, completing, turn
 from bifl.core.message import NOTHING
 from bifl.core.state import Client, Public, remembered
 from bifl.data.datasets import Dataset, mapped
@@ -105,7 +105,7 @@ class Worker:
         client = arrived(self.experiment, self._client(assignment.number), self.fresh, self.public)
         own = Belongings(assignment.letter, self.notes[assignment.number], self.identity)
         side = LocalSide(self._tools, part, self.public, client._replace(voted=assignment.voted), own)
-        reply = exchange.say(side, self.public, uploads=assignment.uploads)
+        reply = turn(exchange, side, self.public, uploads=assignment.uploads)
         context, loss = self._context(name), reply.loss
         if loss is not None and not np.isfinite(loss):
             raise Diverged(
@@ -137,13 +137,13 @@ class Worker:
         exchange = self.exchanges[name]
         total, context = exchange.total(self.public), exchange.uploads_in(self._context(name))
         for assignment in assignments:
-            turn, size, ideal = self.turn(name, assignment), None, None
-            if turn.upload is not None:
-                upload = codec.decode(turn.upload, context)  # what a server would read
+            answered, size, ideal = self.turn(name, assignment), None, None
+            if answered.upload is not None:
+                upload = codec.decode(answered.upload, context)  # what a server would read
                 total.add(exchange.opened(upload, self.public))
-                size, ideal = len(turn.upload), codec.ideal_size(turn.upload, upload, context)
-            kept = turn.upload if self._keep_messages else None
-            yield Answer(assignment.number, size, ideal, turn.loss, turn.images, kept)
+                size, ideal = len(answered.upload), codec.ideal_size(answered.upload, upload, context)
+            kept = answered.upload if self._keep_messages else None
+            yield Answer(assignment.number, size, ideal, answered.loss, answered.images, kept)
         yield total
 
     def _context(self, name: str) -> codec.Context:

@@ -36,7 +36,8 @@ def exchanges_of(experiment: Experiment, algorithm: Algorithms, network: Network
     recalibrates = _recalibrates(experiment, algorithm, network)
     # a judge must hear the statistics of training: it scores the broadcast before the others are there
     says = last_statistics if recalibrates and not algorithm.validation else all_of_it
-    ballot = Ballot(algorithm, precision, in_context, not experiment.clients_sleep(), bounds.ballot, says)
+    listening = not experiment.clients_sleep()
+    ballot = Ballot(algorithm, precision, in_context, listening, bounds.ballot, says, experiment.tells_results())
     statistics = Statistics(precision, in_context, bounds.statistics) if recalibrates else None
     if experiment.secure_sum:
         return _under_masks(experiment, algorithm, network, bounds, ballot, statistics)

@@ -37,6 +37,7 @@ class Ballot:
         idle_trains: whether clients that do not upload train all the same.
         bound: an upload whose real numbers are within bounds; only the server calls it.
         says: the real numbers that a ballot carries, given those after training.
+        tells_loss: whether clients tell their training loss.
     """
 
     algorithm: Algorithms
@@ -45,6 +46,7 @@ class Ballot:
     idle_trains: bool
     bound: Callable[[Message, Public], Message]
     says: Callable[[Floats, Public], Floats] = all_of_it
+    tells_loss: bool = True
     name: str = "ballot"
     trains: bool = True
     tells: bool = True
@@ -79,18 +81,21 @@ class Ballot:
         """React to the last news, train, and upload what came of it."""
         client, loss = train_turn(self.algorithm, side.client, public, side.train)
         client = client._replace(real=self.says(client.real, public))
-        if self.algorithm.at(public.round + 1).spending is not None:  # even a loss, or that there is none, would tell something
-            return self._say_privately(side, client, public, uploads=uploads)
+        if not self.tells_loss:  # even that there is none would tell something
+            client = client if _finite(loss, client) else _untrained(side.client, public)
+            return self._say_silently(side, client, public, uploads=uploads)
         if not uploads or not np.isfinite(loss):
             return ClientReply(None, client, loss)
         client, upload = upload_turn(self.algorithm, client, public)
         return ClientReply(upload, client, loss)
 
-    def _say_privately(self, side: ClientSide, client: Client, public: Public, *, uploads: bool) -> ClientReply:
-        """Upload what is accounted for, and say nothing else of the training."""
+    def _say_silently(self, side: ClientSide, client: Client, public: Public, *, uploads: bool) -> ClientReply:
+        """Upload what came of the training, and say nothing else of it."""
         if not uploads:
             return ClientReply(None, client)
-        told, upload = upload_turn(self.algorithm, client._replace(secret=round_secret(side.notes, public)), public)
+        if self.algorithm.at(public.round + 1).spending is not None:
+            client = client._replace(secret=round_secret(side.notes, public))
+        told, upload = upload_turn(self.algorithm, client, public)
         return ClientReply(upload, told._replace(secret=b""))
 
     def form(self, public: Public) -> Message:
@@ -122,3 +127,13 @@ class Ballot:
     def repeat(self, public: Public) -> Message | None:
         """The last broadcast."""
         return public.news
+
+
+def _finite(loss: float, client: Client) -> bool:
+    """Whether a training went well."""
+    return bool(np.isfinite(loss) and np.isfinite(client.aux).all() and np.isfinite(client.real).all())
+
+
+def _untrained(client: Client, public: Public) -> Client:
+    """A client as it would be after a training that changes nothing."""
+    return client._replace(start=client.aux, real=public.real)

@@ -65,6 +65,8 @@ class Statistics:
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Measure the global network."""
         client = side.client
+        if not uploads:
+            return ClientReply(None, client)
         message = reals_only(side.measure())._replace(sender=client.number, weight=client.weight, round=public.round)
         return ClientReply(message, client)
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import numpy as np
+
 from bifl import codec
 from bifl.codec import Context
 from bifl.core.exchange import Abandoned, ClientReply, ClientSide, Exchange, Letters
@@ -88,11 +90,10 @@ class Masked(Step):
         return found
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
-        """Say what would be said without masks, as the server would read it, and mask it."""
+        """Say what would be said without masks, as the server would read it, and mask it. Nothing else leaves the client."""
         inner = self.summed.inner
         if not uploads:
-            reply: ClientReply = inner.say(side, public, uploads=False)
-            return reply
+            return ClientReply(None, inner.say(side, public, uploads=False).client)
         member = self.member(side, public)
         if side.letter:
             member.partners(side.letter)  # refused, if at all, before it trains
@@ -102,13 +103,14 @@ class Masked(Step):
         if said.message is None:
             return said  # type: ignore[no-any-return]
         known = inner.context(public)
-        upload = self.summed.summand(codec.decode(codec.encode(said.message, known), known), public)
+        message = said.message._replace(real=np.nan_to_num(said.message.real))  # of a network in which numbers overflow
+        upload = self.summed.summand(codec.decode(codec.encode(message, known), known), public)
         form = fields(upload, own, total)
         parts = summands(upload, times, form)
         member.mask(parts, Sum(name, form), place)
         data = packed((*parts[0], *parts[1]), (*form.symbols, *form.numbers))
         member.once(name, data)
-        return self.reply(data, side, public)._replace(client=said.client, loss=said.loss)
+        return self.reply(data, side, public)._replace(client=said.client)
 
     def longest(self, public: Public) -> int:
         """Twice a number of the widest kind for every weight and number, which is more than any sum takes."""

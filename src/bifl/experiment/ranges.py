@@ -76,6 +76,11 @@ def check_secure_sum(experiment: Experiment) -> None:
         return
     if experiment.attack.name != "none":
         raise ConfigError("secure_sum=true does not go with attack=: clients bound their own uploads here, as no real liar would")
+    if experiment.holdout:
+        raise ConfigError(
+            "with secure_sum=true no client tells results on what it holds out: set holdout=0, with which the server's test images "
+            f"are evaluated on, not {experiment.holdout:g}"
+        )
     for module in ("cryptography", "Crypto"):
         if find_spec(module) is None:
             raise ConfigError("secure_sum=true needs cryptography and pycryptodome: pip install 'bifl[secure]'")

@@ -211,6 +211,13 @@ class Experiment:
         """Whether messages are coded in what both ends know: not where clients miss what the others hear."""
         return self.wire == "context" and not self.clients_sleep()
 
+    def tells_results(self) -> bool:
+        """Whether each client tells how it fares: its training loss, and results on what it holds out.
+
+        Not where nothing but sums may be known of clients, or nothing that is not accounted: such numbers are of one client.
+        """
+        return not self.secure_sum and self.privacy.name == "none"
+
     def processes(self) -> int:
         """How many worker processes to use."""
         return min(self.workers or cores(), self.clients)

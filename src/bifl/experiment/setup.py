@@ -112,8 +112,10 @@ def _started(experiment: Experiment, data: Dataset, public: Public) -> Public:
 
 def held_share(experiment: Experiment, data: Dataset) -> float:
     """Which part of its images a client holds out: what was asked for, and a fifth where there are no test images."""
-    if experiment.privacy.name != "none" and not len(data.test_labels):
-        raise ConfigError("privacy= does not account for results on what clients hold out: the server needs test images of its own")
+    if not experiment.tells_results() and not len(data.test_labels):
+        raise ConfigError(
+            "with secure_sum=true or privacy= no client tells results on what it holds out: the server needs test images of its own"
+        )
     return experiment.holdout or (0.0 if len(data.test_labels) else HOLDOUT)
 
 

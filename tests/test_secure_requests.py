@@ -1,0 +1,192 @@
+"""What a server that lies asks of single clients in a run with the secure sum: nothing of one client leaves it without masks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from bifl import __version__, codec
+from bifl.core.exchange import ClientReply, turn
+from bifl.core.message import FLOAT32, NOTHING
+from bifl.core.message import Message as Said
+from bifl.core.state import Public
+from bifl.deploy import protocol
+from bifl.deploy.certificates import make_keys
+from bifl.deploy.server_app import run_name
+from bifl.engine.catch_up import MODEL, Update, digest, restored
+from bifl.engine.client_side import LocalSide
+from bifl.engine.loop import loop
+from bifl.engine.simulator import simulate
+from bifl.errors import ConfigError, Refused
+from bifl.exchanges import exchanges_of
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import build
+from tests.federation import deploy, quick
+from tests.grid import LocalGrid, kind_of
+from tests.test_secure_runs import nodes
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys")
+    make_keys(folder, ["localhost"], 3)
+    return folder
+
+
+class _Stopped(BaseException):
+    """The honest part of a run is over."""
+
+
+def stopped_at(grid: LocalGrid, folder: Path, experiment: Experiment, step: str, keys: Path) -> None:
+    """Deploy a run until a step of its first round is asked for."""
+
+    def stop(message: Message) -> None:
+        if kind_of(message) == step:
+            raise _Stopped
+
+    grid.before_push = stop
+    with pytest.raises(_Stopped):
+        deploy(grid, folder, experiment, keys=keys)
+    grid.before_push = lambda message: None
+
+
+class Liar:
+    """A server that has begun a run, and then asks clients for what it likes."""
+
+    def __init__(self, folder: Path, experiment: Experiment, keys: Path, step: str = "keys") -> None:
+        self.grid, self.folder, self.experiment = nodes(folder, keys), folder, experiment
+        stopped_at(self.grid, folder / "run", experiment, step, keys)
+        self.setup, self.run = build(experiment), run_name(folder / "run")
+        self.exchanges = exchanges_of(experiment, self.setup.algorithm, self.setup.network, self.setup.data.form)
+
+    def told(self, change: Callable[[Public], Public] = lambda public: public) -> Update:
+        """What makes a client take up any model, before the first round."""
+        public = change(self.setup.public)
+        model = Said(public.weights, FLOAT32, public.real, public.scales, round=0)
+        whole = {MODEL: codec.encode(model, codec.Context(public.layout, 0))}
+        return Update(digest(restored(whole, self.exchanges, public), self.experiment.in_context()), (), whole)
+
+    def ask(self, kind: str, update: Update | None = None, **fields: Any) -> dict[str, Any]:
+        """What client 0 says."""
+        update = update or Update(digest(self.setup.public, self.experiment.in_context()))
+        said = {"version": __version__, "run": self.run, "round": 0} | protocol.update_fields(update) | fields
+        message = Message(protocol.content(said), dst_node_id=100, message_type=kind)
+        (name,) = self.grid.push_messages([message])
+        (answer,) = self.grid.pull_messages([name])
+        return protocol.fields_of(answer)
+
+    def exchange(self, name: str, update: Update | None = None, **fields: Any) -> dict[str, Any]:
+        """What it says in an exchange."""
+        return self.ask(protocol.EXCHANGE, update, **{"exchange": name, "voted": False, "uploads": False} | fields)
+
+
+def test_one_that_is_to_upload_nothing_says_nothing(tmp_path: Path, small: Path, keys: Path) -> None:
+    """In every exchange of a round, after the greeting alone: before, statistics were told as they are, and losses of any model."""
+    liar = Liar(tmp_path, quick(small, model="mlp", secure_sum=True), keys)
+    assert {"ballot", "statistics"} < {exchange.name for exchange in liar.exchanges}
+    for exchange in liar.exchanges:
+        said = liar.exchange(exchange.name)
+        said.pop("failed", None)
+        assert said == {"version": __version__, "number": 0}, exchange.name
+    assert "asks for no upload" in liar.exchange("statistics")["failed"]
+    assert not list((tmp_path / "state-0").rglob("note-*"))  # and has begun nothing
+    assert "failed" not in liar.exchange("ballot")
+
+
+class _Talks:
+    """An exchange with a mistake: it always has something to say."""
+
+    name, trains = "talks", True
+
+    def say(self, side: Any, public: Any, *, uploads: bool) -> ClientReply:
+        return ClientReply(Said(NOTHING, FLOAT32, NOTHING), side.client)
+
+
+def test_a_message_that_was_not_asked_for_is_not_sent() -> None:
+    class Side:
+        client = "client"
+
+    talks: Any = _Talks()
+    side: Any = Side()
+    assert turn(talks, side, None, uploads=True).message is not None  # type: ignore[arg-type]
+    assert turn(talks, side, None, uploads=False) == ClientReply(None, side.client)  # type: ignore[arg-type]
+    talks.trains = False
+    with pytest.raises(Refused, match="asks for no upload"):
+        turn(talks, side, None, uploads=False)  # type: ignore[arg-type]
+
+
+def test_statistics_and_masks_say_nothing_by_themselves(small: Path) -> None:
+    """Without the guard around them: each is asked directly."""
+    for secure in (False, True):
+        experiment = quick(small, model="mlp", secure_sum=secure)
+        setup = build(experiment)
+        statistics = next(
+            exchange
+            for exchange in exchanges_of(experiment, setup.algorithm, setup.network, setup.data.form)
+            if exchange.name == "statistics"
+        )
+
+        class Side:
+            client, letter, notes, identity = None, b"", dict[str, bytes](), None
+
+            def measure(self) -> np.ndarray[Any, Any]:
+                raise AssertionError("nobody needs it")
+
+        side: Any = Side()
+        assert statistics.say(side, setup.public, uploads=False).message is None
+
+
+def test_a_client_tells_no_loss_of_any_model(tmp_path: Path, small: Path, keys: Path) -> None:
+    """Nor that its training diverged: with a model of the server's choice each would tell what its images are."""
+    liar = Liar(tmp_path, quick(small, model="mlp", algorithm="fedavg", batchnorm="average", secure_sum=True), keys)
+    for factor in (1.0, 1e9, 1e30):
+        update = liar.told(lambda public, by=factor: public._replace(weights=public.weights * np.float32(by)))  # type: ignore[misc]
+        assert liar.exchange("ballot", update) == {"version": __version__, "number": 0}
+
+
+def test_a_client_tells_no_results_on_what_it_holds_out(tmp_path: Path, small: Path, keys: Path) -> None:
+    liar = Liar(tmp_path, quick(small, model="mlp", secure_sum=True), keys)
+    said = liar.ask(protocol.SCORE)
+    assert "keep to themselves" in said.pop("failed")
+    assert said == {"version": __version__, "number": 0}
+
+
+def test_holding_out_is_refused(tmp_path: Path, small: Path) -> None:
+    with pytest.raises(ConfigError, match="set holdout=0"):
+        Experiment(secure_sum=True, clients=3, holdout=0.2)
+    with np.load(small) as arrays:
+        np.savez(tmp_path / "bare.npz", images=arrays["images"], labels=arrays["labels"])
+    bare = quick(tmp_path / "bare.npz", secure_sum=True)
+    with pytest.raises(ConfigError, match="the server needs test images of its own"):
+        build(bare)
+
+
+def test_a_training_that_diverges_is_no_change(small: Path) -> None:
+    """Everyone uploads, and what is summed is the model as it was."""
+    settings = {"model": "mlp", "algorithm": "fedavg", "batchnorm": "average", "lr": 1e30, "optimizer": "sgd"}
+    experiment = quick(small, rounds=2, secure_sum=True, **settings)
+    simulation = simulate(experiment)
+    records = list(simulation)
+    assert [record.clients for record in records] == [3, 3]
+    assert all(np.isnan(record.train_loss) for record in records)
+    np.testing.assert_allclose(simulation.public.weights, build(experiment).public.weights, atol=1e-6)
+
+
+def test_statistics_that_overflow_are_sent(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a network of the server's choice: whether a client's do would tell what its images are."""
+
+    def measured(side: LocalSide) -> np.ndarray[Any, Any]:
+        public = build(experiment).public
+        return np.resize(np.array([np.nan, np.inf, -np.inf, 1.0], np.float32), public.layout.reals - public.layout.trained)
+
+    experiment = quick(small, rounds=1, model="mlp", secure_sum=True)
+    monkeypatch.setattr(LocalSide, "measure", measured)
+    ((_, public),) = loop(experiment)
+    assert np.isfinite(public.real).all()
