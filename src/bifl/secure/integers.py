@@ -2,7 +2,8 @@
 
 Ballots and levels are added as they are, times the sender's weight in units: ⌈log2((size − 1)·total/unit + 1)⌉ bits a symbol, which
 is ⌈log2(total/unit + 1)⌉ for ballots. Floats are added as `bifl.core.exact_sum` adds them, in integers and multiples of 2⁻³²: so
-the sum of all is bit for bit the one that a server makes that sees every upload. A number beyond the range is refused by its owner.
+the sum of all is bit for bit the one that a server makes that sees every upload. A number beyond the range counts as the range's
+end, and one that is none as 0: if its owner refused to send it, that would tell something of its data.
 
 >>> bits_of(10), bits_of(100)
 (4, 7)
@@ -19,7 +20,6 @@ import numpy.typing as npt
 from bifl.core.exact_sum import ExactSum, fixed_point
 from bifl.core.message import Alphabet, Floats, Message
 from bifl.core.sums import Total, vote_sum
-from bifl.errors import Diverged
 
 WEIGHTS = 2**6  # |uploaded weights| are below this
 REALS = 2**24  # |real parameters|, statistics and scales| are below this
@@ -96,11 +96,7 @@ def _signed_bits(most: int) -> int:
 
 
 def summands(upload: Message, times: int, form: Fields) -> tuple[Parts, Parts]:
-    """An upload as integers, `times` its symbols and numbers.
-
-    Raises:
-        Diverged: a number is out of range.
-    """
+    """An upload as integers, `times` its symbols and numbers."""
     whole = counted(upload.alphabet)
     symbols = [upload.symbols.astype(np.int64) * times] if whole else _exact(upload.values(), times, WEIGHTS)
     numbers = [*_exact(upload.real, times, REALS), *_exact(upload.scales, times, REALS)]
@@ -111,9 +107,8 @@ def summands(upload: Message, times: int, form: Fields) -> tuple[Parts, Parts]:
 
 
 def _exact(values: Floats, times: int, most: int) -> list[Integers]:
-    if not -most < np.min(values, initial=0.0) <= np.max(values, initial=0.0) < most:  # written so that NaN fails too
-        raise Diverged(f"the upload holds a number that is not within ±{most}, and a secure sum holds no others: lower lr")
-    return [part * times for part in fixed_point(values)]
+    end = np.nextafter(np.float32(most), np.float32(0))
+    return [part * times for part in fixed_point(np.nan_to_num(np.clip(values, -end, end)))]
 
 
 def packed(parts: Sequence[Residues], form: Sequence[Field]) -> bytes:
