@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
 
-from bifl import __version__, codec
+from bifl import __version__
 from bifl.core.exchange import ClientReply, turn
 from bifl.core.message import FLOAT32, NOTHING
 from bifl.core.message import Message as Said
-from bifl.core.state import Public
 from bifl.deploy import protocol
 from bifl.deploy.certificates import make_keys
-from bifl.deploy.server_app import run_name
-from bifl.engine.catch_up import MODEL, Update, digest, restored
 from bifl.engine.client_side import LocalSide
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
@@ -26,9 +21,8 @@ from bifl.errors import ConfigError, Refused
 from bifl.exchanges import exchanges_of
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from tests.federation import deploy, quick
-from tests.grid import LocalGrid, kind_of
-from tests.test_secure_runs import nodes
+from tests.federation import quick
+from tests.liar import Liar
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -38,53 +32,6 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys")
     make_keys(folder, ["localhost"], 3)
     return folder
-
-
-class _Stopped(BaseException):
-    """The honest part of a run is over."""
-
-
-def stopped_at(grid: LocalGrid, folder: Path, experiment: Experiment, step: str, keys: Path) -> None:
-    """Deploy a run until a step of its first round is asked for."""
-
-    def stop(message: Message) -> None:
-        if kind_of(message) == step:
-            raise _Stopped
-
-    grid.before_push = stop
-    with pytest.raises(_Stopped):
-        deploy(grid, folder, experiment, keys=keys)
-    grid.before_push = lambda message: None
-
-
-class Liar:
-    """A server that has begun a run, and then asks clients for what it likes."""
-
-    def __init__(self, folder: Path, experiment: Experiment, keys: Path, step: str = "keys") -> None:
-        self.grid, self.folder, self.experiment = nodes(folder, keys), folder, experiment
-        stopped_at(self.grid, folder / "run", experiment, step, keys)
-        self.setup, self.run = build(experiment), run_name(folder / "run")
-        self.exchanges = exchanges_of(experiment, self.setup.algorithm, self.setup.network, self.setup.data.form)
-
-    def told(self, change: Callable[[Public], Public] = lambda public: public) -> Update:
-        """What makes a client take up any model, before the first round."""
-        public = change(self.setup.public)
-        model = Said(public.weights, FLOAT32, public.real, public.scales, round=0)
-        whole = {MODEL: codec.encode(model, codec.Context(public.layout, 0))}
-        return Update(digest(restored(whole, self.exchanges, public), self.experiment.in_context()), (), whole)
-
-    def ask(self, kind: str, update: Update | None = None, **fields: Any) -> dict[str, Any]:
-        """What client 0 says."""
-        update = update or Update(digest(self.setup.public, self.experiment.in_context()))
-        said = {"version": __version__, "run": self.run, "round": 0} | protocol.update_fields(update) | fields
-        message = Message(protocol.content(said), dst_node_id=100, message_type=kind)
-        (name,) = self.grid.push_messages([message])
-        (answer,) = self.grid.pull_messages([name])
-        return protocol.fields_of(answer)
-
-    def exchange(self, name: str, update: Update | None = None, **fields: Any) -> dict[str, Any]:
-        """What it says in an exchange."""
-        return self.ask(protocol.EXCHANGE, update, **{"exchange": name, "voted": False, "uploads": False} | fields)
 
 
 def test_one_that_is_to_upload_nothing_says_nothing(tmp_path: Path, small: Path, keys: Path) -> None:
@@ -146,7 +93,7 @@ def test_statistics_and_masks_say_nothing_by_themselves(small: Path) -> None:
 def test_a_client_tells_no_loss_of_any_model(tmp_path: Path, small: Path, keys: Path) -> None:
     """Nor that its training diverged: with a model of the server's choice each would tell what its images are."""
     liar = Liar(tmp_path, quick(small, model="mlp", algorithm="fedavg", batchnorm="average", secure_sum=True), keys)
-    for factor in (1.0, 1e9, 1e30):
+    for factor in (1.0, 1e9):
         update = liar.told(lambda public, by=factor: public._replace(weights=public.weights * np.float32(by)))  # type: ignore[misc]
         assert liar.exchange("ballot", update) == {"version": __version__, "number": 0}
 
@@ -183,8 +130,9 @@ def test_statistics_that_overflow_are_sent(small: Path, monkeypatch: pytest.Monk
     """In a network of the server's choice: whether a client's do would tell what its images are."""
 
     def measured(side: LocalSide) -> np.ndarray[Any, Any]:
-        public = build(experiment).public
-        return np.resize(np.array([np.nan, np.inf, -np.inf, 1.0], np.float32), public.layout.reals - public.layout.trained)
+        layout = build(experiment).public.layout
+        half = (layout.reals - layout.trained) // 2
+        return np.concatenate([np.resize(np.array([np.nan, 1.0], np.float32), half), np.full(half, np.inf, np.float32)])
 
     experiment = quick(small, rounds=1, model="mlp", secure_sum=True)
     monkeypatch.setattr(LocalSide, "measure", measured)

@@ -19,6 +19,7 @@ from flwr.clientapp import ClientApp
 
 from bifl import __version__
 from bifl.deploy import progress, protocol
+from bifl.deploy.client_notes import alone
 from bifl.deploy.client_state import FILES, Home
 from bifl.deploy.local_data import Operator, Source
 from bifl.deploy.protocol import Refusal, Request
@@ -57,7 +58,7 @@ def _answer(message: Message, context: Context, source: Source | None) -> Messag
         operator = operator_of(context, source)
         said |= {"number": operator.number}
         request = protocol.read_request(message)
-        with _state(context, request.run) as folder:
+        with _state(context, request.run) as folder, alone(folder):
             home = Home(folder, request.run, operator, lambda text: progress.tell(told, "notice", text=text))
             said |= _done(request, home, told)
     except Exception as error:
@@ -131,6 +132,9 @@ def operator_of(context: Context, source: Source | None) -> Operator:
     if type(config.get(_PARTITION)) is not int:
         text = f"the node has no {_PARTITION}: give --node-config '{_PARTITION}=0', or use bifl client"
         raise Refusal(text, "it was started without a client's number")
+    if config.get("peers") and not config.get("state-dir"):
+        text = "a node with peers= needs a state-dir= that lasts, as what it has said in secure sums is kept there: use bifl client"
+        raise Refusal(text, "it was started without a folder for what it must remember of secure sums")
     names = itertools.takewhile(lambda name: name in config, (f"allow-{number}" for number in itertools.count()))
     allowed = tuple(Path(str(config[name])) for name in names)
     least = config.get("least", 0)

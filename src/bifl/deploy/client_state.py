@@ -2,8 +2,8 @@
 
 It holds, per run, the terms, the client's own images as arrays, the public state as last heard (public.npz) and what the client
 remembers of the last two rounds it trained in. Every file is replaced atomically, so that a kill at any moment leaves the state
-before or after a message, and the same request again gives the same answer. A damaged folder is moved aside and treated like a
-lost one.
+before or after a message, and the same request again gives the same answer. Damaged files are moved aside and treated like lost
+ones; only notes of what the client has said stay where they are, and if those are damaged it says nothing more.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from bifl.core.state import Public
 from bifl.data.arrays import Dataset, input_array, target_array
 from bifl.data.datasets import mapped, save
 from bifl.deploy import permits
+from bifl.deploy.client_notes import NOTE, FileNotes, noted
+from bifl.deploy.finite import finite
 from bifl.deploy.local_data import Images, Operator, own_images
 from bifl.deploy.protocol import Refusal, Terms, terms_fields
 from bifl.engine import checkpoint
@@ -30,13 +32,12 @@ from bifl.engine.catch_up import BEFORE, MODEL, Update, digest, restored
 from bifl.engine.worker import Job, Worker
 from bifl.errors import ConfigError, RunError
 from bifl.experiment.setup import first_public, fitting_network
-from bifl.files import write_atomic, write_secret, writing
+from bifl.files import write_atomic, writing
 
 __all__ = ["Damaged", "Home", "Images"]
 
 TERMS, PUBLIC, TRAIN, HELD = "terms.json", "public.npz", "train", "held"
 DAMAGED = ".damaged-"
-NOTE = "note-"
 _STATES = r"client-\d{5,9}\.round-\d{5,10}\.npz"
 FILES = re.compile(rf"{re.escape(TERMS)}|{re.escape(PUBLIC)}|{NOTE}[a-z_]+|{_STATES}|({TRAIN}|{HELD})/[a-z_]+\.npy")
 MOST_RUNS = 100  # that a state directory holds: a server that keeps inventing runs must not fill the disk
@@ -45,32 +46,6 @@ _RUN = re.compile(r"[0-9a-f]{16}")
 
 class Damaged(RunError):
     """Files in a client's state directory that cannot be read."""
-
-
-class FileNotes(MutableMapping[str, bytes]):
-    """What a client keeps for the next exchanges of a round: a file each, which only its owner can read."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __getitem__(self, name: str) -> bytes:
-        try:
-            return (self._folder / f"{NOTE}{name}").read_bytes()
-        except FileNotFoundError as error:
-            raise KeyError(name) from error
-
-    def __setitem__(self, name: str, data: bytes) -> None:
-        with writing(self._folder):
-            write_secret(self._folder / f"{NOTE}{name}", data)
-
-    def __delitem__(self, name: str) -> None:
-        (self._folder / f"{NOTE}{name}").unlink()
-
-    def __iter__(self) -> Iterator[str]:
-        return (path.name.removeprefix(NOTE) for path in self._folder.glob(f"{NOTE}*"))
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
 
 
 class Home:
@@ -86,6 +61,18 @@ class Home:
     def __init__(self, state: Path, run: str, operator: Operator, tell: Callable[[str], None]) -> None:
         self.folder, self.operator, self._tell = _folder(state, run), operator, tell
         self.number = operator.number
+        if operator.peers:
+            self._refuse_second_run()
+
+    def _refuse_second_run(self) -> None:
+        """Refuse any run but the one in whose secure sums this client has taken part: in two runs one round can be held twice."""
+        others = {name.partition(DAMAGED)[0] for name in noted(self.folder.parent)} - {self.folder.name}
+        if others:
+            raise Refusal(
+                f"this client has taken part in secure sums of run {min(others)}, and sums of two runs over the same data can be "
+                "subtracted: if that does no harm, start it with another --state for another run",
+                "it has taken part in secure sums of another run: its operator can start it with another --state",
+            )
 
     def greet(self, terms: Terms) -> tuple[Worker, Public]:
         """Agree to the terms; the client ready to work, and the public state before the first round."""
@@ -184,12 +171,15 @@ class Home:
             return worker, fresh
 
     def _move_aside(self, error: Damaged) -> None:
-        """Rename the damaged folder, so that it can be inspected, and start with an empty one."""
+        """Move everything but notes to a folder beside, so that it can be inspected: notes hold what must not be said otherwise."""
         for number in range(1, MOST_RUNS):
             aside = self.folder.with_name(f"{self.folder.name}{DAMAGED}{number}")
             if not aside.exists():
                 with writing(self.folder):
-                    self.folder.rename(aside)
+                    aside.mkdir()
+                    for path in sorted(self.folder.iterdir(), key=lambda path: path.name != TERMS):  # first: the others rely on it
+                        if not path.name.startswith(NOTE):
+                            path.rename(aside / path.name)
                 self._tell(f"the state of this run is damaged ({error}): moved to '{aside}'; the server is asked for it again")
                 return
         raise Refusal(f"'{self.folder}' is damaged again and again: is the disk in order?", "its state is damaged again and again")
@@ -209,6 +199,7 @@ class Home:
                     worker.hear(step.exchange, step.data)
         if digest(worker.public, in_context) != update.target:
             return False
+        _sensible(worker.public)
         checkpoint.save_public(self.folder / PUBLIC, worker.public, worker.completing, {}, {})
         return True
 
@@ -251,6 +242,14 @@ def _whole(data: Dataset) -> Dataset:
     """A dataset whose arrays fit together."""
     target_array(data.labels, len(input_array(data.images, "images")), data.classes, "labels")
     return data
+
+
+def _sensible(public: Public) -> None:
+    """Refuse a public state that holds numbers which no training gives, before it is saved: it could not be read again."""
+    finite(public.weights, public.real, public.scales)
+    for message in (public.news, public.before):
+        if message is not None:
+            finite(message.real, message.scales, *([] if message.alphabet.size else [message.symbols]))
 
 
 def _bounded(update: Update, fresh: Public) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import numpy as np
-
 from bifl import codec
 from bifl.codec import Context
 from bifl.core.exchange import Abandoned, ClientReply, ClientSide, Exchange, Letters
@@ -103,8 +101,7 @@ class Masked(Step):
         if said.message is None:
             return said  # type: ignore[no-any-return]
         known = inner.context(public)
-        message = said.message._replace(real=np.nan_to_num(said.message.real))  # of a network in which numbers overflow
-        upload = self.summed.summand(codec.decode(codec.encode(message, known), known), public)
+        upload = self.summed.summand(codec.decode(codec.encode(said.message, known), known), public)
         form = fields(upload, own, total)
         parts = summands(upload, times, form)
         member.mask(parts, Sum(name, form), place)
