@@ -16,7 +16,9 @@ from bifl.deploy import protocol
 from bifl.deploy.certificates import make_keys
 from bifl.deploy.client_app import operator_of
 from bifl.deploy.client_notes import FileNotes, alone
+from bifl.deploy.permits import words_for_clients
 from bifl.deploy.protocol import Refusal
+from bifl.experiment.settings import Experiment
 from bifl.privacy.dice import round_secret
 from tests.federation import quick
 from tests.liar import Liar
@@ -123,6 +125,15 @@ def test_two_messages_are_answered_one_after_the_other(liar: Liar) -> None:
         assert not answers
     second.join()
     assert "failed" not in answers[0]
+
+
+def test_a_client_insists_on_colluders(tmp_path: Path, keys: Path) -> None:
+    context = nodes(tmp_path, keys).nodes[100].context
+    context.node_config["colluders"] = 1
+    operator = operator_of(context, None)
+    assert operator.experiment(words_for_clients(Experiment(clients=5, secure_sum=True, colluders=1))).colluders == 1
+    with pytest.raises(Refusal, match="this run has colluders=0, and this client wants colluders=1 or more"):
+        operator.experiment(words_for_clients(Experiment(clients=5, secure_sum=True)))
 
 
 def test_a_client_with_peers_needs_a_folder(tmp_path: Path, keys: Path) -> None:

@@ -110,6 +110,22 @@ def test_a_client_refuses_what_is_not_there(tmp_path: Path, here: Run) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--least", "1"], "--least must be 2 or more, not 1"),
+        (["--colluders", "1"], "--colluders goes with --peers"),
+        (["--peers", "clients.pub", "--colluders", "-1"], "--colluders must be 0 or more, not -1"),
+        (["--peers", "none.pub"], "'none.pub' does not exist"),
+    ],
+)
+def test_what_a_client_insists_on_is_checked(tmp_path: Path, here: Run, options: list[str], why: str) -> None:
+    make_keys(tmp_path, ["localhost"], 1)
+    os.chdir(tmp_path)  # `here` comes back
+    assert why in refused(here("client", "--server", "localhost:1", "--ca", "ca.crt", "--key", "client-0", *options))
+    assert not Path("client-0-state").exists()
+
+
+@pytest.mark.parametrize(
     ("data", "why"),
     [
         ("damaged.npz", "cannot be read as .npz"),

@@ -124,7 +124,8 @@ ABOUT_SERVER = (
 )
 ABOUT_CLIENT = "Take part with local data: one of Flower's SuperNodes, started again whenever it ends, until Ctrl-C."
 CLIENT_DATA = "FILE.npz, a folder of LEAF's, or a dataset's name, of which this client gets its part (default: the run's dataset)"
-CLIENT_PEERS = "all clients' public keys (clients.pub): with it only runs with secure_sum=true are taken part in"
+CLIENT_PEERS = "all clients' public keys (clients.pub): only runs with secure_sum=true are taken part in, one for each --state"
+CLIENT_COLLUDERS = "with --peers: clients that may help the server; runs with fewer colluders= are refused (0)"
 CLIENT_ALLOW = "a file that the run may name, as in algorithm=FILE.py:mine or dataset.path=FILE: yours is used; may be repeated"
 ABOUT_FEDERATION = (
     "A server and its clients on this machine, each a process of its own, over TLS and with keys, as between machines."

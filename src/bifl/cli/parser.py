@@ -161,6 +161,7 @@ def _add_client(verbs: Verbs[argparse.ArgumentParser]) -> None:
     client.add_argument("--key", type=Path, required=True, metavar="FILE", help="this client's private key: client-N")
     client.add_argument("--peers", type=Path, metavar="FILE", help=help_texts.CLIENT_PEERS)
     client.add_argument("--least", type=int, default=2, metavar="K", help="with --peers: clients that a sum must be of (2)")
+    client.add_argument("--colluders", type=int, default=0, metavar="C", help=help_texts.CLIENT_COLLUDERS)
     client.add_argument("--number", type=int, metavar="N", help="which client this is (default: the N of client-N)")
     client.add_argument("--data", default="", metavar="DATA", help=help_texts.CLIENT_DATA)
     client.add_argument("--allow", type=Path, action="append", default=[], metavar="FILE", help=help_texts.CLIENT_ALLOW)

@@ -137,7 +137,7 @@ def operator_of(context: Context, source: Source | None) -> Operator:
         raise Refusal(text, "it was started without a folder for what it must remember of secure sums")
     names = itertools.takewhile(lambda name: name in config, (f"allow-{number}" for number in itertools.count()))
     allowed = tuple(Path(str(config[name])) for name in names)
-    least = config.get("least", 0)
+    least, colluders = config.get("least", 0), config.get("colluders", 0)
     return Operator(
         number=int(config[_PARTITION]),
         data=str(config.get("data", "")),
@@ -146,6 +146,7 @@ def operator_of(context: Context, source: Source | None) -> Operator:
         key=str(config.get("key", "")),
         peers=str(config.get("peers", "")),
         least=least if isinstance(least, int) else 0,
+        colluders=colluders if isinstance(colluders, int) else 0,
     )
 
 

@@ -45,20 +45,14 @@ def client(options: argparse.Namespace) -> int:
     address(options.server)
     for path in (options.ca, options.key):
         if not path.is_file():
-            raise ConfigError(f"'{path}' does not exist: bifl keys makes certificates and keys on the server")
+            raise ConfigError(f"'{path}' does not exist: get it from whoever ran bifl keys")
     number = _number(options)
-    files = _allowed(options.allow)
+    files, insists = _allowed(options.allow), _insists(options)
     data = check_data(options.data)
     state = (options.state or Path(f"client-{number}-state")).resolve()
     with writing(state):
         state.mkdir(parents=True, exist_ok=True)
-    config: dict[str, str | int] = {"partition-id": number, "state-dir": str(state), "data": data}
-    if options.least < 2:
-        raise ConfigError(f"--least must be 2 or more, not {options.least}: a sum of one client hides nobody")
-    if options.peers is not None:
-        if not options.peers.is_file():
-            raise ConfigError(f"--peers: '{options.peers}' does not exist: bifl keys makes it, as clients.pub")
-        config |= {"key": str(options.key.resolve()), "peers": str(options.peers.resolve()), "least": options.least}
+    config: dict[str, str | int] = {"partition-id": number, "state-dir": str(state), "data": data, **insists}
     config |= {f"allow-{place}": str(path) for place, path in enumerate(files)}
     if any('"' in str(value) for value in config.values()):
         raise ConfigError("Flower takes no paths with quotation marks: choose another --state, --data, --key, --peers or --allow")
@@ -76,6 +70,22 @@ def _number(options: argparse.Namespace) -> int:
     if options.number is None and not text.isdecimal():
         raise ConfigError(f"which client is this? Give --number, or a key that is called client-N instead of '{options.key.name}'")
     return int(text) if options.number is None else int(options.number)
+
+
+def _insists(options: argparse.Namespace) -> dict[str, str | int]:
+    """What a client insists on in secure sums, if it was started with --peers."""
+    if options.least < 2:
+        raise ConfigError(f"--least must be 2 or more, not {options.least}: a sum of one client hides nobody")
+    if options.colluders < 0:
+        raise ConfigError(f"--colluders must be 0 or more, not {options.colluders}")
+    if options.peers is None:
+        if options.colluders:
+            raise ConfigError("--colluders goes with --peers, without which this client takes part in no secure sum")
+        return {}
+    if not options.peers.is_file():
+        raise ConfigError(f"--peers: '{options.peers}' does not exist: bifl keys makes it, as clients.pub")
+    keys = {"key": str(options.key.resolve()), "peers": str(options.peers.resolve())}
+    return keys | {"least": options.least, "colluders": options.colluders}
 
 
 def _allowed(files: list[Path]) -> list[Path]:

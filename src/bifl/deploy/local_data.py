@@ -41,6 +41,7 @@ class Operator(NamedTuple):
     key: str = ""  # the file of its private key
     peers: str = ""  # the file of all clients' public keys: with it this client says nothing but under masks
     least: int = 0  # clients whose sum the server may learn; fewer are refused
+    colluders: int = 0  # clients that may help the server; runs that hold out against fewer are refused
 
     def experiment(self, text: str) -> Experiment:
         """What the server's words stand for."""
@@ -49,6 +50,8 @@ class Operator(NamedTuple):
             raise Refusal("this client was started with --peers: it takes part in runs with secure_sum=true only")
         if self.peers and (left := secure_threshold(found)) < self.least:
             raise Refusal(f"the sums of this run may be of {left} clients, and this client wants {self.least} or more")
+        if self.peers and found.colluders < self.colluders:
+            raise Refusal(f"this run has colluders={found.colluders}, and this client wants colluders={self.colluders} or more")
         return found
 
     def identity(self) -> Identity | None:
