@@ -138,3 +138,14 @@ def test_statistics_that_overflow_are_sent(small: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(LocalSide, "measure", measured)
     ((_, public),) = loop(experiment)
     assert np.isfinite(public.real).all()
+
+
+def test_another_model_is_refused_whatever_it_would_change(tmp_path: Path, small: Path, keys: Path) -> None:
+    """Under the same masks: before, one that led to the same upload was answered, which told that it did."""
+    liar = Liar(tmp_path, quick(small, model="mlp", batchnorm="average", secure_sum=True), keys, "ballot_agree")
+    upload = liar.exchange("ballot", liar.told(), uploads=True)["upload"]
+    other = liar.told(lambda public: public._replace(weights=-public.weights))  # from which nobody starts in the first round
+    said = liar.exchange("ballot", other, uploads=True)
+    assert "another upload in the same secure sum" in said["failed"]
+    assert "upload" not in said
+    assert liar.exchange("ballot", liar.told(), uploads=True)["upload"] == upload

@@ -14,7 +14,7 @@ from bifl import codec
 from bifl.codec import Context
 from bifl.core.exchange import Abandoned, ClientReply, ClientSide, Exchange, Letters
 from bifl.core.message import Message
-from bifl.core.state import Public, Server
+from bifl.core.state import Client, Public, Server
 from bifl.exchanges.secure_step import Step, said_in
 from bifl.exchanges.summed import Summed
 from bifl.secure import cards, threshold, unmasking
@@ -97,6 +97,7 @@ class Masked(Step):
             member.partners(side.letter)  # refused, if at all, before it trains
         place, name = self.summed.place(public), self.name
         times, own, total = member.units(place)
+        member.once(f"{name}, made of", _made_of(side.client, public))  # refused, if at all, whatever comes of it
         said = inner.say(side, public, uploads=True)
         if said.message is None:
             return said  # type: ignore[no-any-return]
@@ -190,6 +191,14 @@ class Reveal(Step):
         """As without masks."""
         found: Message | None = self.summed.inner.repeat(public)
         return found
+
+
+def _made_of(client: Client, public: Public) -> bytes:
+    """All that a client's upload is made of but its images: what a server may choose, and what the client remembers."""
+    vectors = [public.weights, public.real, public.scales, client.aux, client.start, client.memory, client.scales]
+    for message in (public.news, public.before):
+        vectors += [] if message is None else [message.symbols, message.real, message.scales]
+    return b"".join([*(vector.tobytes() for vector in vectors), bytes([client.voted])])
 
 
 def secured(parts: dict[str, Summed], voters: int, colluders: int) -> tuple[Exchange, ...]:
