@@ -101,6 +101,17 @@ def test_no_way_back_to_an_earlier_round() -> None:
     table.whole(ALL, ALL, ALL, ALL, ALL)
     with pytest.raises(Refused, match="does not go back to 4"):
         table.member(0, table.circle._replace(round=4)).keys()
+    for number in ALL:  # keys of a later round forget what was secret, not what was revealed
+        table.member(number, table.circle._replace(round=6)).keys()
+    with pytest.raises(Refused, match="does not go back to 4"):
+        table.member(0, table.circle._replace(round=4)).keys()
+    with pytest.raises(Refused, match="another list of survivors"):
+        table.whole(*[range(3)] * 5)
+    same(table.whole(ALL, ALL, ALL, ALL, ALL)[0].tally(), plain(table, list(ALL)))  # the same sum again tells nothing new
+    table.circle = table.circle._replace(round=6)
+    same(table.whole(*[range(3)] * 5)[0].tally(), plain(table, [0, 1, 2]))  # and the next round is another one
+    with pytest.raises(Refused, match="does not go back to 5"):
+        table.member(0, table.circle._replace(round=5)).keys()
 
 
 def test_the_server_cannot_sit_in_the_middle() -> None:

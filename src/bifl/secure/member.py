@@ -3,7 +3,8 @@
 keys → shares → upload → agree → reveal; a round may have several sums, with keys and seeds of their own, and one key agreement.
 A client says each thing once: the same request gives the same answer again, another one is refused. It reveals shares only for a
 list of survivors that enough clients have signed, of every other client either the share of its key or that of its own mask. Once
-it has revealed, it takes part in no other sum of that round: in a round that is held again only with the same survivors.
+it has revealed, it takes part in no other sum of that round, nor of one before it, whatever it was asked for since: in a round that
+is held again only with the same survivors.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from bifl.secure.masks import Sum, add_own, add_pair, direction
 from bifl.secure.primitives import SECRET, agreed, commitment, public_key, seal, seed, split, unseal
 
 NOTE = "secure_sum"
+PAST = "past"  # what outlasts an attempt: the last round in which a client has revealed anything, and for which survivors
+NEVER: dict[str, Any] = {"round": 0, "lists": {}}
 
 
 class Circle(NamedTuple):
@@ -69,13 +72,12 @@ class Member:
 
     def keys(self) -> bytes:
         """Fresh keys, signed: the beginning of a round, or of another attempt at it. What was secret before is forgotten."""
-        known, round = self._read(), self._circle.round
-        revealed = known.get("revealed", {})
-        if known.get("round", 0) > round and revealed:
-            raise Refused(f"this client has taken part in a secure sum of round {known['round']}: it does not go back to {round}")
+        past, round = self._read().get(PAST, NEVER), self._circle.round
+        if past["round"] > round:
+            raise Refused(f"this client has taken part in a secure sum of round {past['round']}: it does not go back to {round}")
         secrets = [[seed().hex(), seed().hex()] for _ in self._circle.sums]  # of the masks' key, and of the own mask
         state = {"round": round, "channel": seed().hex(), "seeds": secrets}
-        self._write(state | {"revealed": revealed if known.get("round") == round else {}})
+        self._write(state | {PAST: past})
         card = Card(self._number, self._weight, self._body(state), b"")
         return card.body + self._identity.sign(self._number, card.text(round))
 
@@ -143,8 +145,8 @@ class Member:
     def agree(self, sum: str, letter: bytes, place: Callable[[int], Hashable]) -> bytes:
         """Given whose summands the server has: this client's signature that it was told so."""
         state = self._state("partners")
-        told, revealed = state.get("survivors", {}), state.get("revealed", {})
-        for known in (told, revealed):
+        told = state.get("survivors", {})
+        for known in (told, self._revealed(state)):
             if sum in known:
                 self._same(known[sum], letter, "survivors")
         survivors = list(cards.read_addressed(letter, 0, self._circle.most, "survivors"))
@@ -171,7 +173,8 @@ class Member:
                 f"only {len(signers)} clients have signed the list of survivors that this client was told, "
                 f"and {self._circle.least} must: the server has told others another one, or lost them"
             )
-        self._write(state | {"revealed": state.get("revealed", {}) | {sum: state["survivors"][sum]}})
+        lists = self._revealed(state) | {sum: state["survivors"][sum]}
+        self._write(state | {PAST: {"round": self._circle.round, "lists": lists}})
         held = self._held(state)
         told = bytes.fromhex(state["seeds"][index][1])
         for number in self._partners(state):
@@ -181,6 +184,10 @@ class Member:
         return told
 
     # ---- what it is made of ------------------------------------------------------------------------------------------
+
+    def _revealed(self, state: dict[str, Any]) -> dict[str, str]:
+        """The survivors for whom this client has revealed shares in this round, in whatever attempt, by sum."""
+        return dict(state[PAST]["lists"]) if state[PAST]["round"] == self._circle.round else {}
 
     def _body(self, state: dict[str, Any]) -> bytes:
         """This client's public keys and commitments."""
