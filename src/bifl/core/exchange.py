@@ -25,10 +25,13 @@ Letters = Mapping[int, bytes]  # an answer for each client, by number
 
 
 class Abandoned(RunError):
-    """An exchange cannot be completed: nothing was counted, and the round may be held again.
+    """An exchange cannot be completed, and nothing of it was counted.
+
+    Until the broadcast that completes the round the round may be held again; after it the round ends without the exchange, as what
+    clients were told is not told otherwise a second time.
 
     Attributes:
-        at_fault: clients by whose fault it was, as far as that can be known: the round is held again without them.
+        at_fault: clients by whose fault it was, as far as that can be known: the run goes on without them.
     """
 
     def __init__(self, text: str, at_fault: Collection[int] = ()) -> None:

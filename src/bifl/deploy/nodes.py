@@ -100,10 +100,18 @@ class Nodes(AbstractContextManager["Nodes"]):
     def hold_again(self, error: Abandoned) -> None:
         """Tell that a round was abandoned; those by whose fault it was are left out from now on."""
         round = self._journal.public.round + 1
+        self._leave_out(error, f"round {round} is held again", round)
+
+    def do_without(self, error: Abandoned) -> None:
+        """Tell that a round ends without an exchange; those by whose fault it was are left out from now on."""
+        round = self._journal.public.round
+        self._leave_out(error, f"round {round} ends without this exchange", round)
+
+    def _leave_out(self, error: Abandoned, follows: str, round: int) -> None:
         if not error.at_fault:
-            self._requests.tell(f"{error}; round {round} is held again")
+            self._requests.tell(f"{error}; {follows}")
         for number in sorted(error.at_fault - self._at_fault):
-            self._requests.refuse(number, f"{error}; round {round} is held again, and the run goes on, without it", round)
+            self._requests.refuse(number, f"{error}; {follows}, and the run goes on without client {number}", round)
         self._at_fault |= error.at_fault
 
     def collect(self, exchange: Exchange, assignments: list[Assignment], note: Callable[[Answer], None]) -> Accumulator:

@@ -14,7 +14,7 @@ import torch
 
 from bifl import codec
 from bifl.core.algorithm import weight_of
-from bifl.core.exchange import turn
+from bifl.core.exchange import Abandoned, turn
 from bifl.core.message import Message
 from bifl.core.state import Client, Public, Server
 from bifl.engine.client_side import Belongings, LocalSide, arrived, client_tools
@@ -54,7 +54,12 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
                 if reply.message is not None:
                     upload = codec.decode(codec.encode(reply.message, spelled), spelled)
                     total.add(exchange.opened(upload, public))
-            server, news = exchange.answer(total, public, server)
+            try:
+                server, news = exchange.answer(total, public, server)
+            except Abandoned:
+                if public.round < round:
+                    raise
+                break  # the round is complete: what was public must do
             if not isinstance(news, Message):
                 letters = dict(news)
                 uploading = [number for number in uploading if number in letters]

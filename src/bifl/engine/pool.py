@@ -118,6 +118,9 @@ class Pool(AbstractContextManager["Pool"]):
     def hold_again(self, error: Abandoned) -> None:
         """Nothing: nobody here is at fault on purpose."""
 
+    def do_without(self, error: Abandoned) -> None:
+        """Nothing, as well."""
+
     def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> Collection[int]:
         """Give a broadcast to all workers; all who should hear it are there."""
         self._ask("hear", [(exchange.name, np.frombuffer(news, np.uint8))] * self._count)  # an array need not go through a pipe

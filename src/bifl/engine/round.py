@@ -50,6 +50,9 @@ class Clients(Protocol):
     def hold_again(self, error: Abandoned) -> None:
         """A round was abandoned, and is held again without those by whose fault it was."""
 
+    def do_without(self, error: Abandoned) -> None:
+        """An exchange was abandoned after the broadcast that completes the round: the round ends without it."""
+
     def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> Collection[int]:
         """Tell a broadcast, with which the public state is `after`; those of the hearers that are there."""
 
@@ -213,13 +216,28 @@ class Rounds:
         server: Server,
         hearers: Collection[int],
     ) -> Outcome:
-        """Carry one exchange out."""
-        context = exchange.context(public)
+        """Carry one exchange out.
+
+        Raises:
+            Abandoned: it cannot be completed, and nothing of the round was told: the round can be held again.
+        """
+        context, told = exchange.context(public), public.round > self.public.round
         collector = UploadCollector(lambda sender, data: self._keep(exchange.name, sender, data), exchange.trains)
-        total = clients.collect(exchange.knowing(server), assignments, collector.note)
-        if not total.clients and not exchange.trains:
-            return Outcome(public, server, collector)  # everyone went away: what was public must do
-        server, news = exchange.answer(total, public, server)
+        nothing = Outcome(
+            public, server, collector, letters={}
+        )  # what was public must do, and nobody is asked for what depends on it
+        try:
+            total = clients.collect(exchange.knowing(server), assignments, collector.note)
+            if not total.clients and not exchange.trains:
+                if told:
+                    return nothing  # everyone went away
+                raise Abandoned(f"round {context.round}: nobody has answered in '{exchange.name}': nothing was counted")
+            server, news = exchange.answer(total, public, server)
+        except Abandoned as error:
+            if not told:
+                raise
+            clients.do_without(error)
+            return nothing
         if not isinstance(news, Message):
             return Outcome(public, server, collector, letters=news)
         refuse_to_overspend(self.setup, self.public, server)

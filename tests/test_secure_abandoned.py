@@ -1,0 +1,92 @@
+"""A secure sum that cannot be completed: its round is held again, or ends without it once its broadcast was told."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from bifl.deploy.certificates import make_keys
+from bifl.deploy.client_app import app
+from bifl.deploy.server_app import rules, run_rounds
+from bifl.engine.loop import loop
+from bifl.engine.simulator import simulate
+from bifl.errors import RunError
+from bifl.exchanges.bounds import Bounds
+from bifl.experiment.settings import Experiment
+from bifl.runs.folder import RunFolder
+from bifl.runs.record import Record
+from tests.federation import quick, told
+from tests.grid import LocalGrid
+from tests.test_secure_runs import failing, identical, nodes
+
+AFTER = ("statistics", "statistics_agree", "statistics_reveal")  # the ballot's sum is in the broadcast by then
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys")
+    make_keys(folder, ["localhost"], 4)
+    return folder
+
+
+@pytest.fixture
+def experiment(small: Path) -> Experiment:
+    return quick(small, rounds=2, model="mlp", clients=4, secure_sum=True)
+
+
+def held(grid: LocalGrid, run: RunFolder, keys: Path, most: int = 9) -> list[Record]:
+    """At most so many rounds of a run that may have been begun."""
+    return list(itertools.islice(run_rounds(grid, run, rules(run.experiment, 3, 60, 10_000), keys=keys), most))
+
+
+def rounds_in(folder: Path) -> list[tuple[int, int]]:
+    """Which rounds a run has records of, and how many ballots each."""
+    records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [(record["round"], record["clients"]) for record in records]
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("step", AFTER)
+def test_too_few_are_left_after_the_broadcast(tmp_path: Path, keys: Path, experiment: Experiment, step: str) -> None:
+    """Two of four: the round is complete with the ballot's broadcast, no ballot is held twice, and the run can be resumed."""
+    grid = nodes(tmp_path, keys, 4)
+    for number in (102, 103):
+        grid.nodes[number].app = failing(step)
+    records = held(grid, RunFolder.start(tmp_path / "run", experiment), keys, 1)
+    assert [(record.round, record.clients) for record in records] == [(1, 4)]
+    assert told(tmp_path / "run").count("the secure sum needs 3: nothing was counted; round 1 ends without this exchange") == 1
+    assert grid.nodes[100].kinds.count("keys") == 1
+    for number in (102, 103):
+        grid.nodes[number].app = app
+    records = held(grid, RunFolder.resume(tmp_path / "run", trust=True), keys)
+    assert [(record.round, record.clients, record.refused, record.missing) for record in records] == [(2, 4, 0, 0)]
+    assert rounds_in(tmp_path / "run") == [(1, 4), (2, 4)]
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("step", ["shares", "ballot_agree", "ballot_reveal"])
+def test_nobody_answers_before_the_broadcast(tmp_path: Path, keys: Path, experiment: Experiment, step: str) -> None:
+    """It is no round: five attempts, no record, and the run goes on when they are back."""
+    grid = nodes(tmp_path, keys, 4)
+    for node in grid.nodes.values():
+        node.app = failing(step)
+    with pytest.raises(RunError, match=f"round 1: nobody has answered in '{step}': nothing was counted"):
+        held(grid, RunFolder.start(tmp_path / "run", experiment), keys)
+    assert grid.nodes[100].kinds.count("keys") == 5
+    assert rounds_in(tmp_path / "run") == []
+    for node in grid.nodes.values():
+        node.app = app
+    records = held(grid, RunFolder.resume(tmp_path / "run", trust=True), keys)
+    assert [(record.round, record.clients) for record in records] == [(1, 4), (2, 4)]
+
+
+def test_simulator_and_loop_end_such_a_round_alike(monkeypatch: pytest.MonkeyPatch, experiment: Experiment) -> None:
+    monkeypatch.setattr(Bounds, "plausible_statistics", lambda *_: False)
+    simulation = simulate(experiment)
+    assert [(record.round, record.clients) for record in simulation] == [(1, 4), (2, 4)]
+    *_, (_, public) = loop(experiment)
+    identical(simulation.public, public)
+    assert public.real[public.layout.trained :].tobytes() == simulation.setup.public.real[public.layout.trained :].tobytes()
