@@ -7,15 +7,18 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bifl.algorithms.murmur_dealt import murmur_dealt
 from bifl.algorithms.paper import biml
 from bifl.core import BINARY, Algorithm, Client, Message, Public, register
+from bifl.core.algorithm import upload_form
 from bifl.core.exchange import ClientReply, ClientSide
 from bifl.core.layout import Layout
 from bifl.core.layout import Tensor as Spec
-from bifl.core.message import Floats
+from bifl.core.message import FLOAT32, NOTHING, Floats
+from bifl.core.sums import Total
 from bifl.engine.simulator import simulate
 from bifl.exchanges import bounds
 from bifl.exchanges.batchnorm import Statistics
@@ -94,6 +97,55 @@ def test_trained_numbers_stay_within_reach_of_the_learning_rate(federation: tupl
     said = Message(np.zeros(0, np.uint8), BINARY, np.full(public.layout.reals, lie, np.float32), weight=weight)
     moved = np.abs(bound.ballot(said, public).real - public.real)[: public.layout.trained]
     assert moved.max() <= bounds.REACH * 0.005 * -(-weight // 64) + 2**-6 * 1.001
+
+
+def pooled(uploads: list[Message]) -> Floats:
+    """What a secure sum of them tells."""
+    total = Total()
+    for upload in uploads:
+        total.add(upload)
+    return total.tally().real
+
+
+@given(seed=st.integers(0, 2**32), size=st.sampled_from([1e-6, 1e-3, 1.0, 1e3, 1e6]), round=st.sampled_from([0, 1, 5]))
+@settings(max_examples=40, deadline=None)
+def test_a_mean_of_bounded_numbers_is_plausible(federation: tuple[Bounds, Public], seed: int, size: float, round: int) -> None:
+    """Whatever clients say: who bounds itself is never taken for a liar. No variance at all may come out a little below 0."""
+    bound, public = federation
+    dice, public = np.random.default_rng(seed), public._replace(round=round)
+    said = [dice.normal(0, size, public.layout.reals).astype(np.float32) for _ in range(4)]
+    for numbers in said[:2]:  # channels that do not vary: E[x²] is E[x]², as far as float32 holds it
+        means = numbers[public.layout.trained :].reshape(2, -1)
+        means[1] = means[0] ** 2
+    uploads = [Message(NOTHING, FLOAT32, numbers, sender=one, weight=64 + one) for one, numbers in enumerate(said)]
+    assert bound.plausible_ballot(pooled([bound.ballot(upload, public) for upload in uploads]), public, 67)
+    measures = [upload._replace(real=upload.real[public.layout.trained :]) for upload in uploads]
+    if round:
+        assert bound.plausible_statistics(pooled([bound.measured(upload, public) for upload in measures]), public, 67)
+
+
+@pytest.mark.parametrize("lie", [-1e6, 1e6, 2.0**20, -30.0])
+@pytest.mark.parametrize("round", [0, 1, 5])
+def test_one_lie_about_moments_makes_a_sum_implausible(federation: tuple[Bounds, Public], lie: float, round: int) -> None:
+    """Of one client of four, in ballots that carry them (`batchnorm=average`) and in statistics; −30: a variance below 0."""
+    bound, public = federation
+    public, trained = public._replace(round=round), public.layout.trained
+    wrong = public.real.copy()
+    wrong[trained:] = lie if lie > 0 else wrong[trained:]
+    wrong[trained:].reshape(2, -1)[1] = lie
+    uploads = [Message(NOTHING, FLOAT32, real, weight=64) for real in (*[public.real] * 3, wrong)]
+    assert not bound.plausible_ballot(pooled(uploads), public, 64)
+    measures = [upload._replace(real=upload.real[trained:]) for upload in uploads]
+    assert not round or not bound.plausible_statistics(pooled(measures), public, 64)
+
+
+@pytest.mark.parametrize(("scale", "plausible"), [(1e-4, True), (0.02, True), (1.0, False), (-1e6, False), (1e6, False)])
+def test_scales_are_no_more_than_training_can_move(federation: tuple[Bounds, Public], scale: float, plausible: bool) -> None:
+    """Two steps with lr=0.005 move weights by 0.01 in the root mean square; the bound is six times that."""
+    bound, public = federation
+    form = partial(upload_form, murmur_dealt(), public)
+    found = bound.plausible_scales(np.array([scale], np.float32), public, 128, form)
+    assert found is plausible
 
 
 def test_a_network_may_start_with_any_statistics_that_images_give(federation: tuple[Bounds, Public]) -> None:

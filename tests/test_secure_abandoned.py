@@ -5,19 +5,25 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from bifl.core.message import Message as Said
 from bifl.deploy.certificates import make_keys
 from bifl.deploy.client_app import app
 from bifl.deploy.server_app import rules, run_rounds
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
 from bifl.errors import RunError
+from bifl.exchanges import secure_sum
 from bifl.exchanges.bounds import Bounds
 from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import build
 from bifl.runs.folder import RunFolder
 from bifl.runs.record import Record
+from bifl.secure.integers import Fields, Parts, summands
 from tests.federation import quick, told
 from tests.grid import LocalGrid
 from tests.test_secure_runs import failing, identical, nodes
@@ -81,6 +87,57 @@ def test_nobody_answers_before_the_broadcast(tmp_path: Path, keys: Path, experim
         node.app = app
     records = held(grid, RunFolder.resume(tmp_path / "run", trust=True), keys)
     assert [(record.round, record.clients) for record in records] == [(1, 4), (2, 4)]
+
+
+def moments(upload: Said, trained: int) -> Said:
+    real = upload.real.copy()
+    real[trained:] = -1e6
+    return upload._replace(real=real)
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize(
+    ("settings", "lie"),
+    [
+        ({"batchnorm": "average"}, moments),
+        ({"batchnorm": "average", "algorithm": {"name": "murmur_dealt", "together": 2}},
+         lambda upload, _: upload._replace(scales=np.full_like(upload.scales, 1e6))),
+    ],
+    ids=["moments", "scales"],
+)  # fmt: skip
+def test_numbers_that_no_mean_can_reach_are_counted_in_no_round(
+    tmp_path: Path, small: Path, keys: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], lie: Any
+) -> None:
+    """One of four masks them: nobody knows who it was, and nothing of it is broadcast."""
+    experiment = quick(small, rounds=2, model="mlp", clients=4, secure_sum=True, **settings)
+    trained, honest = build(experiment).public.layout.trained, summands
+
+    def masked(upload: Said, times: int, form: Fields) -> tuple[Parts, Parts]:
+        return honest(lie(upload, trained) if upload.sender == 3 else upload, times, form)
+
+    monkeypatch.setattr(secure_sum, "summands", masked)
+    grid = nodes(tmp_path, keys, 4)
+    with pytest.raises(RunError, match="numbers that no honest clients send: nothing was counted"):
+        held(grid, RunFolder.start(tmp_path / "run", experiment), keys)
+    assert rounds_in(tmp_path / "run") == []
+
+
+@pytest.mark.usefixtures("clock")
+def test_implausible_statistics_are_not_told_and_cost_no_round(
+    tmp_path: Path, keys: Path, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of four masks them: the rounds are those without statistics."""
+    honest = summands
+
+    def masked(upload: Said, times: int, form: Fields) -> tuple[Parts, Parts]:
+        lies = upload.sender == 3 and not len(upload.symbols)
+        return honest(upload._replace(real=upload.real + np.float32(1e6)) if lies else upload, times, form)
+
+    monkeypatch.setattr(secure_sum, "summands", masked)
+    records = held(nodes(tmp_path, keys, 4), RunFolder.start(tmp_path / "run", experiment), keys)
+    assert [(record.round, record.clients) for record in records] == [(1, 4), (2, 4)]
+    assert told(tmp_path / "run").count("no honest clients send: nothing was counted; round 2 ends without this exchange") == 1
+    assert not list((tmp_path / "run/messages").rglob("statistics_reveal"))
 
 
 def test_simulator_and_loop_end_such_a_round_alike(monkeypatch: pytest.MonkeyPatch, experiment: Experiment) -> None:

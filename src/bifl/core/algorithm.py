@@ -173,14 +173,14 @@ def upload_turn(algorithms: Algorithms, client: Client, public: Public) -> tuple
     return (client if memory is None else client._replace(memory=memory)), upload
 
 
-def upload_form(algorithms: Algorithms, public: Public) -> Message:
-    """An upload of someone who has trained a little, as far as its form goes: nothing need be ready for no change at all."""
-    aux = public.weights + np.float32(1e-3) * random_signs(public.stream(None, "form"), public.layout.count)
+def upload_form(algorithms: Algorithms, public: Public, moved: float = 1e-3) -> Message:
+    """An upload of someone whose weights have `moved` by training, as far as its form goes: nothing need be ready for no change."""
+    aux = public.weights + np.float32(moved) * random_signs(public.stream(None, "form"), public.layout.count)
     try:
         return upload_turn(algorithms, Client(aux, public.weights, public.real, 1), public)[1]
     except ArithmeticError as error:
         name = algorithms.at(public.round + 1).name
-        raise AlgorithmError(f"algorithm '{name}': upload failed for a client that hardly trained: {error}") from error
+        raise AlgorithmError(f"algorithm '{name}': upload failed for weights that training moved by {moved:g}: {error}") from error
 
 
 # ---- the server's turn ------------------------------------------------------------------------------------------------

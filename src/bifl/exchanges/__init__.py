@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from bifl.core.algorithm import Algorithms
+from bifl.core.algorithm import Algorithms, upload_form
 from bifl.core.exchange import Exchange, Identity
 from bifl.core.message import Floats
 from bifl.core.state import Public
+from bifl.core.sums import Tally
 from bifl.data.inputs import TOKENS, Form
 from bifl.exchanges.ballot import Ballot, all_of_it
 from bifl.exchanges.batchnorm import Statistics, last_statistics
@@ -55,13 +56,20 @@ def _under_masks(
     from bifl.exchanges.secure_sum import secured
     from bifl.exchanges.summed import Summed, check_groups, check_summable
 
+    def plausible_ballot(said: Tally, public: Public, largest: int) -> bool:
+        form = partial(upload_form, algorithm, public)
+        return bounds.plausible_ballot(said.real, public, largest) and bounds.plausible_scales(said.scales, public, largest, form)
+
+    def plausible_statistics(said: Tally, public: Public, largest: int) -> bool:
+        return bounds.plausible_statistics(said.real, public, largest)
+
     public = first_public(experiment, network, experiment.clients)
-    parts = {ballot.name: Summed(ballot, algorithm, ballot.opened, bounds.plausible_ballot, ballot.answer, 1)}
+    parts = {ballot.name: Summed(ballot, algorithm, ballot.opened, plausible_ballot, ballot.answer, 1)}
     check_summable(parts[ballot.name], public)
     check_groups(parts[ballot.name], public, experiment.clients, 2 + experiment.colluders)
     if statistics is not None:
         pooled = statistics.pooled
-        parts[statistics.name] = Summed(statistics, None, bounds.measured, bounds.plausible_statistics, pooled, 0)
+        parts[statistics.name] = Summed(statistics, None, bounds.measured, plausible_statistics, pooled, 0)
     return secured(parts, public.voters, experiment.colluders)
 
 

@@ -36,7 +36,9 @@ NARROW = 0.25  # within bounds narrower than this a variance may not be smaller 
 QUIET = 0.1  # a channel's variance counts as at least this share of its layer's mean: it may wake up
 UNKNOWN = 512.0  # times E[x²] of noise: real images have been seen to give up to 400 times that
 _ROUNDING = 2.0**-6  # of uploads on the wire; relative, above 1
-_POOLED = 6.0  # times: 1 + 6·4 is more than 1 + 4 + 4²
+_POOLED = 6.0  # times: 1 + 6·4 is more than 1 + 4 + 4², and so it is with 1 instead of 4
+_SCALES = 2.0  # times
+_LAST_DIGITS, _GRAIN = 2.0**-20, 2.0**-31  # errors of sums, relative and absolute: no variance at all may come out below 0
 _ALIVE = 1e-5  # batch-norm's own ε: variances below it are none
 
 Numbers = npt.NDArray[np.float64]
@@ -54,13 +56,17 @@ class Bounds:
         self._plan, self._noise = plan, noise
         self._of_noise: dict[int, Floats] = {}  # by round
 
+    def reach(self, public: Public, weight: int) -> float:
+        """How far training may move a number in the coming round, of a client with so many samples."""
+        how = self._plan(public.round + 1)
+        epochs, steps = (1, how.steps) if how.steps else (how.epochs, -(-weight // how.batch))
+        return REACH * how.lr * how.made().stride * epochs * steps
+
     def ballot(self, upload: Message, public: Public) -> Message:
         """What a client uploads after training."""
         trained = public.layout.trained
         known = public.real[:trained]
-        how = self._plan(public.round + 1)
-        epochs, steps = (1, how.steps) if how.steps else (how.epochs, -(-upload.weight // how.batch))
-        reach = REACH * how.lr * how.made().stride * epochs * steps + _ROUNDING * np.maximum(1, np.abs(known))
+        reach = self.reach(public, upload.weight) + _ROUNDING * np.maximum(1, np.abs(known))
         bounded = np.clip(upload.real[:trained], known - reach, known + reach)
         moments = self._widely(upload.real[trained:], public, TRAINING, first=public.round == 0)
         return upload._replace(real=_joined(bounded, moments))
@@ -80,14 +86,34 @@ class Bounds:
         return upload._replace(real=self._widely(upload.real, public, WIDEST, first=public.round == 1))
 
     def plausible_ballot(self, real: Floats, public: Public, largest: int) -> bool:
-        """Whether trained numbers can be the mean of bounded ones, of clients that weigh at most `largest`."""
+        """Whether real numbers can be the mean of bounded ones, of clients that weigh at most `largest`."""
         trained = public.layout.trained
         said = Message(NOTHING, FLOAT32, real, weight=2 * largest)
-        return bool(np.array_equal(self.ballot(said, public).real[:trained], real[:trained]))
+        reached = np.array_equal(self.ballot(said, public).real[:trained], real[:trained])
+        return reached and self._pooled(real[trained:], public, TRAINING, first=public.round == 0)
 
     def plausible_statistics(self, real: Floats, public: Public, largest: int) -> bool:
-        """Whether statistics can be pooled of bounded ones: their variance holds that of the clients' means too."""
-        return bool(np.array_equal(self._widely(real, public, _POOLED * WIDEST, first=public.round == 1), real))
+        """Whether statistics can be pooled of bounded ones."""
+        return self._pooled(real, public, WIDEST, first=public.round == 1)
+
+    def plausible_scales(self, scales: Floats, public: Public, largest: int, form: Callable[[float], Message]) -> bool:
+        """Whether scales can be a mean of honest ones.
+
+        Args:
+            scales: the mean.
+            public: the public state.
+            largest: weight of a client.
+            form: an upload of a client all of whose weights have moved so far.
+        """
+        if not len(scales):
+            return True
+        reach = self.reach(public, largest)
+        return bool(np.all(np.abs(scales) <= _SCALES * np.abs(form(reach).scales) + reach))
+
+    def _pooled(self, moments: Floats, public: Public, share: float, *, first: bool) -> bool:
+        """Whether moments can be the mean of bounded ones: their variance holds that of the clients' means too."""
+        nearest = self._widely(moments, public, _POOLED * (WIDEST if first else share), first=first)
+        return np.allclose(nearest, moments, _LAST_DIGITS, _GRAIN)
 
     def _widely(self, said: Floats, public: Public, share: float, *, first: bool) -> Floats:
         """Moments within what is known before anyone speaks."""

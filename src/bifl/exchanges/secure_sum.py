@@ -178,7 +178,7 @@ class Reveal(Step):
         circle, summed, talk = self.circle(public), self.summed, server.talk
         like, place = summed.like(public), summed.place(public)
         found = unmasking.unmasked(talk, total.uploads, like, circle, self.sum, place, public.layout.count)
-        if not summed.plausible(found.tally().real, public, max(card.weight for card in talk.roster)):
+        if not summed.plausible(found.tally(), public, max(card.weight for card in talk.roster)):
             raise Abandoned(f"round {circle.round}: a secure sum holds numbers that no honest clients send: nothing was counted")
         return summed.answer(found, public, server)
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from bifl.core.algorithm import Algorithms, Schedule, selection
-from bifl.core.message import Floats, Message, Selection
+from bifl.core.message import Message, Selection
 from bifl.core.state import Public, Server
-from bifl.core.sums import Total
+from bifl.core.sums import Tally, Total
 from bifl.errors import ConfigError
 
 INSTEAD = "biml, up_down, up_only, sign_majority, fedvote, fedpm, fedavg, full, float16 or murmur_dealt"
@@ -26,7 +26,7 @@ class Summed:
         inner: the exchange as it is without masks.
         algorithm: of the experiment; None where uploads are no algorithm's.
         alone: an upload within bounds, as its owner bounds it.
-        plausible: whether real numbers can be a mean of such uploads, given the largest weight.
+        plausible: whether what was counted can be a mean of such uploads, given the largest weight.
         answer: what the server makes of a total.
         ahead: 1 if the exchange belongs to the round after the last complete one.
     """
@@ -34,7 +34,7 @@ class Summed:
     inner: Any
     algorithm: Algorithms | None
     alone: Callable[[Message, Public], Message]
-    plausible: Callable[[Floats, Public, int], bool]
+    plausible: Callable[[Tally, Public, int], bool]
     answer: Callable[[Total, Public, Server], tuple[Server, Message]]
     ahead: int
 
