@@ -37,9 +37,9 @@ def central(moments: Floats) -> tuple[np.ndarray, np.ndarray]:
     return first, second - first**2
 
 
-@given(ANYTHING, st.sampled_from([bounds.WIDEST, *bounds.STAGES]))
+@given(ANYTHING, st.sampled_from([bounds.WIDEST, *bounds.CAPS, *bounds.STAGES]))
 def test_moments_stay_near_the_centre(said: list[float], share: float) -> None:
-    mean, variance = central(within(np.array(said, np.float32), KNOWN, share, LAYOUT))
+    mean, variance = central(within(np.array(said, np.float32), KNOWN, share, LAYOUT, (np.inf, 1 + share)))
     known, level = central(KNOWN)[0], np.array([1, 1, 1, 100, 5.0])  # the last is quiet: a tenth of its layer's mean, 50
     assert np.all(np.abs(mean - known) <= share * np.sqrt(level) * 1.0001)
     assert np.all(variance <= (1 + share) * level * 1.001 + 1e-3)  # E[x²] = 2600 has float32's 7 digits
@@ -48,10 +48,27 @@ def test_moments_stay_near_the_centre(said: list[float], share: float) -> None:
 
 def test_what_lies_within_stays_as_it_is() -> None:
     said = np.array([0.01, 1.02, -2.03, 50.4, 0.1, 1.001, 1.5, 5.0, 2600.5, 3], np.float32)
-    assert within(said, KNOWN, 0.5, LAYOUT).tobytes() == said.tobytes()
+    assert within(said, KNOWN, 0.5, LAYOUT, (np.inf, 1.5)).tobytes() == said.tobytes()
 
 
-def measured(bound: Bounds, public: Public, lie: float, liars: int) -> tuple[Floats, Floats]:
+def told(lie: str, mean: np.ndarray) -> np.ndarray:
+    """Moments that liars agree on."""
+    signs = np.where(np.random.default_rng(5).random(len(mean)) < 0.5, -1, 1)
+    ones, huge = np.ones_like(mean), 2.0**30
+    return np.concatenate(
+        {
+            "huge": (huge * ones, huge**2 * ones),
+            "minus": (-huge * ones, huge**2 * ones),
+            "fixed": (huge * signs, huge**2 * ones),
+            "zero": (0 * ones, 0 * ones),
+            "thirty": (30 * ones, 30 * ones),
+            "still": (mean, mean**2),
+            "loud": (mean, huge**2 * ones),
+        }[lie]
+    )
+
+
+def measured(bound: Bounds, public: Public, lie: str, liars: int) -> tuple[Floats, Floats]:
     """What ten clients are taken to have said, liars among them, and what the honest ones said on average."""
     dice, known = np.random.default_rng(0), public.real[public.layout.trained :]
     mean, variance = central(known)
@@ -59,22 +76,42 @@ def measured(bound: Bounds, public: Public, lie: float, liars: int) -> tuple[Flo
     uploads = []
     for number in range(10):
         own = moved + dice.normal(0, 0.05, len(mean)) * np.sqrt(variance)
-        honest = np.concatenate([own, variance + own**2]).astype(np.float32)
-        said = np.full_like(honest, lie) if number < liars else honest
-        uploads.append(Message(np.zeros(0, np.uint8), BINARY, said, sender=number, weight=400))
+        honest = np.concatenate([own, variance * np.exp(dice.normal(0, 0.1, len(mean))) + own**2])
+        said = told(lie, moved) if number < liars else honest
+        uploads.append(Message(np.zeros(0, np.uint8), BINARY, said.astype(np.float32), sender=number, weight=400))
     taken = bound.statistics(uploads, public)
     for one, other in zip(taken, bound.statistics(uploads[::-1], public), strict=True):
         assert one.real.tobytes() == other.real.tobytes(), "it matters who comes first"
     return np.mean([message.real for message in taken], 0), np.mean([message.real for message in uploads[liars:]], 0)
 
 
-@pytest.mark.parametrize("lie", [2.0**30, -(2.0**30), 0.0, 30.0])
-def test_two_liars_of_ten_hardly_move_the_statistics(federation: tuple[Bounds, Public], lie: float) -> None:
+@pytest.mark.parametrize("lie", ["huge", "minus", "fixed", "zero", "thirty", "still", "loud"])
+@pytest.mark.parametrize(("liars", "shift", "times"), [(2, 0.05, 1.1), (3, 0.1, 1.3), (4, 0.15, 1.8)])
+def test_a_minority_hardly_moves_the_statistics(
+    federation: tuple[Bounds, Public], lie: str, liars: int, shift: float, times: float
+) -> None:
+    """Found are shifts of 0.04, 0.07 and 0.13 deviations, and factors of 1.08, 1.26 and 1.77."""
     bound, public = federation
-    pooled, honest = (central(found) for found in measured(bound, public._replace(round=5), lie, 2))
-    deviation = np.sqrt(np.maximum(honest[1], 1e-5))
-    assert np.abs(pooled[0] - honest[0]).max() < 0.1 * deviation.max()
-    assert np.all(np.abs(pooled[1] / honest[1] - 1) < 0.1)
+    pooled, honest = (central(found) for found in measured(bound, public._replace(round=5), lie, liars))
+    assert np.all(np.abs(pooled[0] - honest[0]) < shift * np.sqrt(honest[1]))
+    assert np.all(pooled[1] < times * honest[1])
+    assert np.all(pooled[1] > honest[1] / times)
+
+
+@pytest.mark.parametrize("far", [0.0, 3.0, 5.5])
+def test_where_nobody_lies_the_last_stages_alone_count(
+    federation: tuple[Bounds, Public], far: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new network may move all means further than the widest bounds: the median finds them, and the caps clip nobody."""
+    bound, public = federation
+    dice, known = np.random.default_rng(1), public.real[public.layout.trained :]
+    mean, variance = central(known)
+    rows = [mean + (far + dice.normal(0, 0.1, len(mean))) * np.sqrt(variance) for _ in range(10)]
+    said = [np.concatenate([row, variance * dice.uniform(0.6, 1.8, len(mean)) + row**2]).astype(np.float32) for row in rows]
+    uploads = [Message(np.zeros(0, np.uint8), BINARY, row, sender=number, weight=400) for number, row in enumerate(said)]
+    monkeypatch.setattr(bounds, "STAGES", ())
+    taken = bound.statistics(uploads, public._replace(round=5))
+    assert [one.real.tobytes() for one in taken] == [row.tobytes() for row in said]
 
 
 @given(ANYTHING)

@@ -4,21 +4,23 @@ A ballot moves a vote count by one, but batch-norm, ϑ and the layers kept real 
 
 - Trained numbers start from the public ones, and an optimiser moves them by about the learning rate a step, or its `stride` times
   that: they may differ by `REACH` · stride · lr · steps, and by what the wire rounds.
-- Statistics of a new network may differ much from the last ones, but clients differ little from each other. So they are averaged
-  again and again, each time within narrower bounds around the last average (`STAGES`): a mean may differ by a share of the
-  deviation, a variance may be larger by that share. At first it may be as small as it likes, which pulls the average of many
-  little and lets honest clients end what liars made too large; within narrow bounds it may not. The first average is bounded by
-  the public statistics (`WIDEST`), or, where there are none yet, by those of noise in the same network (`UNKNOWN`).
+- Statistics of a new network may differ much from the last ones, but clients differ little from each other. First they are taken
+  within bounds around their median (`CAPS`, `VARIED`), which fewer than half cannot move beyond the others, however far they lie.
+  What is left of lies is then averaged again and again, each time within narrower bounds around the last average (`STAGES`): a
+  mean may differ by a share of the deviation, a variance may be larger by that share, and, within narrow bounds, smaller. The
+  first median is of numbers bounded by the public statistics (`WIDEST`), or, where there are none yet, by those of noise in the
+  same network (`UNKNOWN`).
 - Statistics of training, which ballots carry with `batchnorm=average`, are bounded by the public ones alone: liars in the first
   round are forgotten only by and by.
 
-Every average is a sum of bounded numbers around a known centre: no rule here must see one client's numbers beside another's. The
+The caps are wider than honest clients with similar data differ, so that where nobody lies all that counts is the mean. The
 constants were chosen by experiment: docs/security.md says what they cost, and what liars can still do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +33,9 @@ from bifl.training.plan import Plan
 REACH = 2.0
 WIDEST = 4.0  # deviations that the mean of a batch-norm's input may move from round to round
 TRAINING = 1.0  # the same of statistics of training: two liars of ten could keep 4 open
-STAGES = (2.0, 1.0, 0.5, *[0.25] * 2, *[0.125] * 2, *[0.0625] * 4)
+CAPS = (2.0, 0.5)  # deviations around the median; the first finds it again where all moved further than the widest bounds
+VARIED = (4.0, 3.0)  # times that a variance may be smaller or larger than the median
+STAGES = (0.5, *[0.25] * 2, *[0.125] * 2, *[0.0625] * 4)
 NARROW = 0.25  # within bounds narrower than this a variance may not be smaller either
 QUIET = 0.1  # a channel's variance counts as at least this share of its layer's mean: it may wake up
 UNKNOWN = 512.0  # times E[x²] of noise: real images have been seen to give up to 400 times that
@@ -76,9 +80,14 @@ class Bounds:
         found = sorted(uploads, key=lambda upload: upload.sender or 0)
         bounded = [self._widely(upload.real, public, WIDEST, first=public.round == 1) for upload in found]
         weights = [upload.weight for upload in found]
+        for cap in CAPS if found else ():
+            centre = middle(bounded)
+            bounded = [within(upload.real, centre, cap, public.layout, VARIED) for upload in found]
+        capped = bounded
         for stage in STAGES if found else ():
             centre = np.average(bounded, 0, weights).astype(np.float32)
-            bounded = [within(upload.real, centre, stage, public.layout) for upload in found]
+            varied = (1 + stage if stage < NARROW else math.inf, 1 + stage)
+            bounded = [within(real, centre, stage, public.layout, varied) for real in capped]
         return [upload._replace(real=real) for upload, real in zip(found, bounded, strict=True)]
 
     def measured(self, upload: Message, public: Public) -> Message:
@@ -120,20 +129,28 @@ class Bounds:
         if not len(said):
             return said
         if not first:
-            return within(said, public.real[public.layout.trained :], share, public.layout)
+            return within(said, public.real[public.layout.trained :], share, public.layout, (math.inf, 1 + share))
         if public.round not in self._of_noise:
             self._of_noise[public.round] = self._noise(public)
         return within_square(said, UNKNOWN * max(1.0, share / WIDEST) * self._of_noise[public.round])
 
 
-def within(said: Floats, centre: Floats, share: float, layout: Layout) -> Floats:
+def middle(found: Sequence[Floats]) -> Floats:
+    """(moments,) the median of means and that of variances, where every client counts once."""
+    means, variances = zip(*map(_central, found), strict=True)
+    mean: Numbers = np.median(means, axis=0)
+    return _joined(mean, np.median(variances, axis=0) + mean**2)
+
+
+def within(said: Floats, centre: Floats, share: float, layout: Layout, varied: tuple[float, float]) -> Floats:
     """(moments,) E[x] and E[x²] as near to what was said as bounds around the centre allow.
 
     Args:
         said: by a client.
         centre: moments too.
-        share: of the deviation that a mean may differ by, and of the variance that a variance may differ by.
+        share: of the deviation that a mean may differ by.
         layout: says which channels are one layer's.
+        varied: how many times smaller a variance may be, and how many times larger.
     """
     mean, variance = _central(centre)
     sizes = [norm.size for norm in layout.moments]
@@ -141,8 +158,8 @@ def within(said: Floats, centre: Floats, share: float, layout: Layout) -> Floats
     means: Numbers = np.add.reduceat(variance, np.cumsum([0, *sizes[:-1]])) / sizes
     level = np.maximum(variance, QUIET * np.repeat(means, sizes))
     shift = share * np.sqrt(level)
-    least = variance / (1 + share) if share < NARROW else np.zeros_like(variance)
-    return _clipped(said, (mean - shift, mean + shift), (least, (1 + share) * level))
+    smaller, larger = varied
+    return _clipped(said, (mean - shift, mean + shift), (variance / smaller, larger * level))
 
 
 def within_square(said: Floats, largest: Floats) -> Floats:
