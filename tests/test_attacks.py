@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 
 from bifl.attacks import Attack, attack, attacked, liars
-from bifl.attacks.lies import LARGE, shifted
+from bifl.attacks.lies import LARGE, shifted, wild
 from bifl.core import BINARY, Client, Floats, Message, Public, register, signs, stream
 from bifl.core.algorithm import Algorithm, upload_turn
 from bifl.deploy.permits import permitted
 from bifl.deploy.protocol import Refusal
+from bifl.engine.loop import loop
 from bifl.errors import ConfigError
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build, serve
+from bifl.export.model import Model
 from tests.commands import Run, refused
-from tests.federation import quick, simulated
+from tests.federation import quick, same, simulated
 from tests.test_docs import python_blocks
 
 ATTACKS = [name for name in attack.names() if name != "none"]
@@ -128,7 +130,7 @@ def test_wrong_labels() -> None:
 @pytest.mark.parametrize("name", ATTACKS)
 def test_whoever_is_drawn_lies_and_nobody_else(name: str, tmp_path: Path, small: Path) -> None:
     """The first round's uploads: later ones are honest answers to what the liars did."""
-    experiment = quick(small, clients=4, rounds=1, algorithm="fedavg")
+    experiment = quick(small, clients=4, rounds=1, algorithm="fedavg", batchnorm="average")  # ballots tell statistics too
     plain = simulated(tmp_path / "plain", experiment)
     lied = simulated(tmp_path / "lied", experiment.changed({"attack": name, "attack.share": 0.5}))
     who = liars(0, 4, 0.5)
@@ -136,6 +138,27 @@ def test_whoever_is_drawn_lies_and_nobody_else(name: str, tmp_path: Path, small:
     before, after = uploads(plain), uploads(lied)
     assert len(before) == 4
     assert {int(upload.rpartition("-")[2]) for upload in before if before[upload] != after[upload]} == who
+
+
+def test_lies_about_statistics_leave_the_ballots_alone(tmp_path: Path, small: Path) -> None:
+    experiment = quick(small, clients=4, rounds=1, algorithm="fedavg")
+    lying = experiment.changed({"attack": "statistics", "attack.share": 0.5})
+    plain, lied = simulated(tmp_path / "plain", experiment), simulated(tmp_path / "lied", lying)
+    assert uploads(plain) == uploads(lied)
+    before, after = uploads(plain, "statistics"), uploads(lied, "statistics")
+    assert {int(upload.rpartition("-")[2]) for upload in before if before[upload] != after[upload]} == liars(0, 4, 0.5)
+    same(lied, simulated(tmp_path / "two", lying.changed({"workers": 2})))
+    *_, (_, public) = loop(lying)
+    assert Model.read(lied / "model").message.real.tobytes() == public.real.tobytes()
+
+
+def test_liars_agree_on_wild_statistics(public: Public) -> None:
+    honest = public.real[public.layout.trained :]
+    one, two = (wild(moments, public, stream(0, 1, None, "x")) for moments in (honest, 0 * honest))
+    assert one.tobytes() == two.tobytes()
+    means, squares = np.split(one, 2)
+    assert set(means) == {LARGE, -LARGE}
+    assert set(squares - means**2) == {0, LARGE**2}
 
 
 def test_the_seed_draws_the_liars() -> None:
@@ -150,8 +173,8 @@ def test_nobody_lies_unless_told() -> None:
     assert usual.robust is None
 
 
-def uploads(run: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(run.rglob("round-00001/upload-*"))}
+def uploads(run: Path, kind: str = "upload") -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(run.rglob(f"round-00001/{kind}-*"))}
 
 
 @pytest.mark.parametrize("algorithm", ["biml", "fedavg"])

@@ -2,7 +2,7 @@
 
 >>> from bifl.attacks import attack
 >>> attack.names()
-['none', 'flip', 'collude', 'random', 'scaled', 'labels', 'reals']
+['none', 'flip', 'collude', 'random', 'scaled', 'labels', 'reals', 'statistics']
 """
 
 from bifl.attacks import lies

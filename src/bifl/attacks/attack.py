@@ -1,4 +1,4 @@
-"""What an attack is: what clients that lie do to their labels, to what they trained, and to what they say of it.
+"""What an attack is: what liars do to their labels, to what they trained, to what they say of it, and to what they measured.
 
 In the simulator and in its readable twin only: a share of the clients, drawn by the seed, lies in every round; the others' uploads
 stay as they are, byte for byte. A deployment refuses the setting: there nobody need be told to lie.
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from bifl.core import return_checks
 from bifl.core.algorithm import Algorithm, Algorithms, Schedule, as_it_is, selection
-from bifl.core.message import BINARY, Message
+from bifl.core.message import BINARY, Floats, Message
 from bifl.core.randomness import stream
 from bifl.core.state import Client, Public, Sent
 from bifl.errors import ConfigError
@@ -64,6 +64,11 @@ def as_said(message: Message, public: Public, liar: Liar) -> Message:
     return message
 
 
+def as_measured(moments: Floats, public: Public, dice: np.random.Generator) -> Floats:
+    """The usual `measured`: what the client's images give."""
+    return moments
+
+
 @dataclasses.dataclass(frozen=True)
 class Attack:
     """What liars do: a record of pure functions, each of which leaves everything as it is unless it is given.
@@ -73,12 +78,15 @@ class Attack:
         labels: (labels of a client, number of classes, random numbers that all liars have in common) → those it trains on.
         trained: (client after training, public state, liar) → the client whose upload is made.
         said: (upload, public state, liar) → the upload that is sent. It must have the same alphabet and length.
+        measured: (batch-norm's statistics: E[x] of all channels, then E[x²]; public state; random numbers that all liars have in
+            common in this round) → those that are sent after the ballot, with `batchnorm=recalibrate`.
     """
 
     share: float = 0.2
     labels: Callable[[Labels, int, np.random.Generator], Labels] = true_labels
     trained: Callable[[Client, Public, Liar], Client] = as_trained
     said: Callable[[Message, Public, Liar], Message] = as_said
+    measured: Callable[[Floats, Public, np.random.Generator], Floats] = as_measured
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:

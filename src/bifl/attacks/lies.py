@@ -146,3 +146,28 @@ def poison(client: Client, public: Public, liar: Liar) -> Client:
 def reals(share: float = 0.2) -> Attack:
     """Liars send huge real parameters (batch-norm, ϑ, layers kept real) of agreed signs, and honest weights."""
     return Attack(share, trained=poison)
+
+
+# ---- batch-norm's statistics -----------------------------------------------------------------------------------------------
+
+
+def wild(moments: Floats, public: Public, dice: np.random.Generator) -> Floats:
+    """Huge means of agreed signs; variances that are huge or none, agreed too."""
+    means = LARGE * random_signs(dice, len(moments) // 2)
+    spread = dice.integers(1, 3, len(means)).astype(np.float32)
+    return np.concatenate([means, means**2 * spread]).astype(np.float32)
+
+
+def wild_training(client: Client, public: Public, liar: Liar) -> Client:
+    """The same in the ballot, where it tells statistics of training and not the last ones."""
+    trained = public.layout.trained
+    known = client.real[trained:]
+    if np.array_equal(known, public.real[trained:]):
+        return client
+    return client._replace(real=np.concatenate([client.real[:trained], wild(known, public, liar.agreed("statistics"))]))
+
+
+@attack
+def statistics(share: float = 0.2) -> Attack:
+    """Liars send huge statistics of batch-norm of agreed signs, and honest weights and parameters."""
+    return Attack(share, trained=wild_training, measured=wild)

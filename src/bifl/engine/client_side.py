@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bifl.attacks import attack, liars
-from bifl.attacks.attack import true_labels
+from bifl.attacks.attack import Attack, true_labels
 from bifl.core.algorithm import Algorithms
 from bifl.core.exchange import Identity
 from bifl.core.message import Floats
@@ -36,23 +36,34 @@ class ClientTools(NamedTuple):
     network: Network
     samples: Samples
     loss: Loss
+    attack: Attack | None = None
+    liars: frozenset[int] = frozenset()
     wrong: Mapping[int, Samples] = MappingProxyType({})  # what clients train on that lie about labels
 
     def samples_of(self, number: int) -> Samples:
         """What a client trains on."""
         return self.wrong.get(number, self.samples)
 
+    def said_of(self, moments: Floats, public: Public, number: int) -> Floats:
+        """What a client says of the statistics that it measured."""
+        if self.attack is None or number not in self.liars:
+            return moments
+        return self.attack.measured(moments, public, stream(public.seed, public.round, None, "attack measured"))
+
 
 def client_tools(
     experiment: Experiment, algorithm: Algorithms, network: Network, samples: Samples, loss: Loss, parts: Parts
 ) -> ClientTools:
-    """What the clients with these parts of the samples work with; who trains on wrong labels is decided here, once."""
+    """What the clients with these parts of the samples work with; who lies is decided here, once."""
     tools = ClientTools(experiment, algorithm, network, samples, loss)
     by = attack.make(experiment.attack.name, experiment.attack.parameters)
-    if by is None or by.labels is true_labels:
+    if by is None:
         return tools
     owned = parts if isinstance(parts, Mapping) else range(len(parts))
     who = liars(experiment.seed, experiment.clients, by.share).intersection(owned)
+    tools = tools._replace(attack=by, liars=who)
+    if by.labels is true_labels:
+        return tools
     true = samples.labels.cpu().numpy()
     labels, classes = true.copy(), int(true.max()) + 1
     for number in who:
@@ -99,4 +110,5 @@ class LocalSide:
         """Moments of the global network on some of the client's images."""
         tools, public = self._tools, self._public
         forward, most = tools.algorithm.at(public.round).forward, 2 * tools.experiment.batch
-        return image_moments(tools.network, public, forward, tools.samples, self._part, self.client.number, most)
+        number = self.client.number
+        return tools.said_of(image_moments(tools.network, public, forward, tools.samples, self._part, number, most), public, number)
