@@ -127,8 +127,9 @@ def test_krum_leaves_out_who_is_far_from_the_others(lie: list[float], liars: int
     dice = np.random.default_rng(liars)
     near = [update(dice.normal(0, 1, 8), number) for number in range(7)]
     far = [update(np.array(lie) * (number - 10.5), number) for number in range(7, 7 + liars)]
-    found = total("krum", [*near, *far], share=0.3, keep=7)
-    assert found.mean.tobytes() == mean(near).mean.tobytes()
+    for keep in (0, 7, 9):  # never more than are left without the liars
+        found = total("krum", [*near, *far], share=liars / (7 + liars), keep=keep)
+        assert found.mean.tobytes() == mean(near).mean.tobytes()
 
 
 @given(vectors(), st.lists(NUMBERS, min_size=8, max_size=8))
@@ -149,6 +150,24 @@ def test_counts_move_by_a_step_at_most() -> None:
     first = total("bounded_step", [ballot([1] * 8, number) for number in range(10)])  # there was no last count
     assert first.votes is not None
     assert first.votes.tolist() == [10] * 8
+
+
+def test_counts_of_few_clients_move_by_a_vote() -> None:
+    news = Message(np.array([0, 1, 2, 3, 4, 2, 1, 3]), Votes(4, 100), np.zeros(1, np.float32))
+    uploads = [ballot([1, 0, 1, 0, 0, 0, 1, 0], number, 100) for number in range(4)]
+    found = total("bounded_step", uploads, public=PUBLIC._replace(news=news), step=0.2)
+    assert found.votes is not None
+    assert found.votes.tolist() == [1, 0, 3, 2, 3, 1, 2, 2]
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 10])
+def test_a_share_just_below_half_leaves_something(count: int) -> None:
+    share = 0.4999999999
+    updates = total("trimmed_mean", [update(np.full(8, number), number) for number in range(count)], share=share)
+    assert updates.mean.tolist() == [(count - 1) / 2] * 8
+    votes = total("trimmed_mean", [ballot([1, 0] * 4, number) for number in range(count)], share=share)
+    assert votes.total >= 1
+    assert votes.mean.tolist() == [1, -1] * 4
 
 
 # ---- credibility -----------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from tests.grid import Clock
     ("algorithm", "rule"), [("biml", "credibility"), ("fedavg", "median"), ("murmur", "krum"), ("biml_levels", "bounded_step")]
 )
 def test_a_rule_is_the_same_everywhere(algorithm: str, rule: str, tmp_path: Path, small: Path, clock: Clock) -> None:
-    experiment = quick(small, algorithm=algorithm, robust=rule)
+    experiment = quick(small, algorithm=algorithm, robust={"name": rule} | ({"share": 0.4} if rule == "krum" else {}))
     alone = simulated(tmp_path / "one", experiment)
     deploy(neighbours(tmp_path), tmp_path / "deployed", experiment)
     same(alone, tmp_path / "deployed")
@@ -76,6 +76,13 @@ def with_a_sum_of_its_own() -> Algorithm:
         ("robust=norm_clip algorithm=fedavg robust.reach=0", "robust.reach must be a number greater than 0"),
         ("robust=krum robust.keep=-1", "robust.keep must be a number of uploads"),
         ("robust=bounded_step robust.step=0", "robust.step must be a share of the votes"),
+        ("robust=trimmed_mean clients=4", "set robust.share=0.25 or more, or take 5 or more"),
+        (
+            "robust=krum clients=10 participation=0.3",
+            "krum does not fit 3 uploads a round: the assumed share of 0.2 is nobody",
+        ),
+        ("robust=krum robust.share=0.4 clients=2", "and the sum the plain mean: take 3 or more"),
+        ("robust=krum robust.keep=9", "robust.keep=9 is more than the 8 that are left without the assumed share of 0.2"),
     ],
 )
 def test_what_makes_no_sense_is_refused(words: str, sentence: str) -> None:

@@ -19,7 +19,7 @@ from bifl.core.rules import rounded_votes, votes
 from bifl.core.state import Public
 from bifl.core.sums import Tally, mean
 from bifl.errors import ConfigError
-from bifl.robust.rule import BALLOTS, Numbers, Rule, assumed, blocks, robust
+from bifl.robust.rule import BALLOTS, Numbers, Rule, assumed, blocks, nobody, robust
 
 Centre = Callable[[Numbers], Numbers]  # (uploads, numbers) → (numbers,)
 Recount = Callable[[Tally], Tally]
@@ -74,14 +74,14 @@ def median() -> Rule:
 
 def inner_mean(rows: Numbers, share: float) -> Numbers:
     """The mean of every column without its largest and its smallest numbers."""
-    cut = math.floor(share * len(rows) + 1e-9)
+    cut = min(math.floor(share * len(rows) + 1e-9), (len(rows) - 1) // 2)  # something is left
     return np.asarray(np.sort(rows, axis=0)[cut : len(rows) - cut].mean(axis=0), np.float64)
 
 
 def inner_votes(tally: Tally, share: float) -> Tally:
     """Counts without a share of the votes on either side."""
     assert tally.votes is not None
-    cut = math.floor(share * tally.total + 1e-9)
+    cut = min(math.floor(share * tally.total + 1e-9), (tally.total - 1) // 2)
     left = tally.total - 2 * cut
     return counted(tally, np.clip(tally.votes - cut, 0, left), left)
 
@@ -90,7 +90,8 @@ def inner_votes(tally: Tally, share: float) -> Tally:
 def trimmed_mean(share: float = 0.2) -> Rule:
     """The mean of every weight without the largest and the smallest `share` of the uploads; of ballots, votes."""
     assumed(share)
-    return Rule(partial(summed, centre=partial(inner_mean, share=share), recount=partial(inner_votes, share=share)))
+    total = partial(summed, centre=partial(inner_mean, share=share), recount=partial(inner_votes, share=share))
+    return Rule(total, too_few=partial(nobody, share=share))
 
 
 # ---- a bounded step ----------------------------------------------------------------------------------------------------------
@@ -104,7 +105,8 @@ def bounded(uploads: Sequence[Message], public: Public, trust: Floats, *, step: 
     if public.news is None or not isinstance(public.news.alphabet, Votes):
         return tally, trust
     last = public.news.symbols / public.news.alphabet.total * tally.total
-    lowest, highest = np.ceil(last - step * tally.total - 1e-9), np.floor(last + step * tally.total + 1e-9)
+    reach = max(1.0, step * tally.total) + 1e-9  # of few clients one vote: counts must not freeze
+    lowest, highest = np.ceil(last - reach), np.floor(last + reach)
     return counted(tally, np.clip(tally.votes, np.maximum(lowest, 0), np.minimum(highest, tally.total)), tally.total), trust
 
 
@@ -119,7 +121,7 @@ def no_counts(algorithm: Algorithm, kind: str) -> str:
 
 @robust
 def bounded_step(step: float = 0.2) -> Rule:
-    """Vote counts move by at most a share `step` of all votes in a round."""
+    """Vote counts move by at most a share `step` of all votes in a round, or by one vote if that is more."""
     if not 0 < step <= 1:
         raise ConfigError(f"robust.step must be a share of the votes, above 0 and at most 1, not {step}")
     return Rule(partial(bounded, step=step), no_counts)

@@ -31,6 +31,11 @@ def anything(algorithm: Algorithm, kind: str) -> str:
     return ""
 
 
+def any_number(uploads: int) -> str:
+    """The usual `too_few`: none."""
+    return ""
+
+
 @dataclasses.dataclass(frozen=True)
 class Rule:
     """A robust sum.
@@ -39,10 +44,12 @@ class Rule:
         total: (uploads by sender, public state, server's trust) → (tally, new trust). Uploads are what they stand for; trust is
             empty at first, of any shape, and is kept with the server's checkpoint.
         misfit: (algorithm, kind of its uploads) → why the rule makes no sense for it, or nothing.
+        too_few: number of uploads in a round → why the rule makes no sense for so many, or nothing.
     """
 
     total: RobustSum
     misfit: Callable[[Algorithm, str], str] = anything
+    too_few: Callable[[int], str] = any_number
 
 
 robust: Registry[Rule | None] = Registry("robust")
@@ -78,11 +85,13 @@ def _protected(algorithm: Algorithm, rule: Rule) -> Algorithm:
 
 
 def refuse_misfits(name: str, rule: Rule, algorithms: Algorithms, public: Public) -> None:
-    """Refuse a rule that makes no sense for what the algorithm uploads.
+    """Refuse a rule that makes no sense for what the algorithm uploads, or for so few uploads.
 
     Raises:
         ConfigError: it does not.
     """
+    if reason := rule.too_few(public.voters):
+        raise ConfigError(f"robust={name} does not fit {public.voters} uploads a round: {reason}")
     for algorithm in (algorithms.first, algorithms.then) if isinstance(algorithms, Schedule) else (algorithms,):
         about = selection(algorithm, public, 0)
         if about is not None and about.place is not None:
@@ -137,6 +146,17 @@ def assumed(share: float) -> float:
     if not 0 <= share < 0.5:
         raise ConfigError(f"robust.share must be the share of liars to withstand, from 0 to below 0.5, not {share}")
     return share
+
+
+def nobody(uploads: int, *, share: float) -> str:
+    """Why there is no liar to leave out, of so many uploads."""
+    if share == 0 or math.floor(share * uploads + 1e-9):
+        return ""
+    enough = math.ceil(100 / uploads) / 100
+    raised = f"set robust.share={enough:g} or more, or " if enough < 0.5 else ""
+    return (
+        f"the assumed share of {share:g} is nobody, and the sum the plain mean: {raised}take {math.ceil(1 / share - 1e-9)} or more"
+    )
 
 
 def reaching(reach: float) -> float:

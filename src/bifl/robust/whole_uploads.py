@@ -13,7 +13,7 @@ from bifl.core.message import Floats, Message
 from bifl.core.state import Public
 from bifl.core.sums import Tally, mean
 from bifl.errors import ConfigError
-from bifl.robust.rule import UPDATES, Rule, assumed, products, reaching, robust, shortened
+from bifl.robust.rule import UPDATES, Rule, assumed, nobody, products, reaching, robust, shortened
 
 
 def nearest_uploads(uploads: Sequence[Message], public: Public, share: float, keep: int) -> list[int]:
@@ -26,7 +26,7 @@ def nearest_uploads(uploads: Sequence[Message], public: Public, share: float, ke
     distances = np.maximum(squares[:, None] + squares[None, :] - 2 * inner, 0)
     np.fill_diagonal(distances, np.inf)
     scores = np.sort(distances, axis=1)[:, :neighbours].sum(1)
-    best = np.argsort(scores, kind="stable")[: keep or count - liars]
+    best = np.argsort(scores, kind="stable")[: min(keep or count, count - liars)]
     return sorted(best.tolist())
 
 
@@ -35,13 +35,21 @@ def chosen(uploads: Sequence[Message], public: Public, trust: Floats, *, share: 
     return mean([uploads[place] for place in nearest_uploads(uploads, public, share, keep)]), trust
 
 
+def unfit(uploads: int, *, share: float, keep: int) -> str:
+    """Why Krum would leave nobody out, or keep liars, of so many uploads."""
+    left = uploads - math.floor(share * uploads + 1e-9)
+    if keep > left:
+        return f"robust.keep={keep} is more than the {left} that are left without the assumed share of {share:g}"
+    return nobody(uploads, share=share)
+
+
 @robust
 def krum(share: float = 0.2, keep: int = 0) -> Rule:
     """Multi-Krum: the mean of the `keep` uploads nearest to their neighbours; 0 keeps all but the assumed `share` of liars."""
     assumed(share)
     if keep < 0:
         raise ConfigError(f"robust.keep must be a number of uploads, or 0 for all but the assumed liars, not {keep}")
-    return Rule(partial(chosen, share=share, keep=keep))
+    return Rule(partial(chosen, share=share, keep=keep), too_few=partial(unfit, share=share, keep=keep))
 
 
 def clipped(uploads: Sequence[Message], public: Public, trust: Floats, *, reach: float) -> tuple[Tally, Floats]:
