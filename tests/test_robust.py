@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import Any
 
 import numpy as np
@@ -71,13 +71,13 @@ def vectors(least: int = 3, most: int = 9) -> st.SearchStrategy[list[list[float]
 @given(data=st.data())
 def test_it_does_not_matter_who_comes_first(name: str, data: st.DataObject) -> None:
     bits = st.lists(st.lists(st.integers(0, 1), min_size=8, max_size=8), min_size=3, max_size=9)
-    make: Callable[..., Message] = update if name in FOR_UPDATES else ballot
-    rows: list[list[float]] | list[list[int]] = data.draw(vectors()) if name in FOR_UPDATES else data.draw(bits)
-    uploads = [make(row, number, weight=1 + number % 2) for number, row in enumerate(rows)]
-    shuffled = data.draw(st.permutations(uploads))
-    one, other = total(name, uploads), total(name, shuffled)
-    assert one.mean.tobytes() == other.mean.tobytes()
-    assert one.real.tobytes() == other.real.tobytes()
+    kinds: list[Any] = [(update, vectors())] * (name in FOR_UPDATES) + [(ballot, bits)] * (name in FOR_BALLOTS)
+    for make, rows in kinds:
+        uploads = [make(row, number, weight=1 + number % 2) for number, row in enumerate(data.draw(rows))]
+        shuffled = data.draw(st.permutations(uploads))
+        one, other = total(name, uploads), total(name, shuffled)
+        assert one.mean.tobytes() == other.mean.tobytes()
+        assert one.real.tobytes() == other.real.tobytes()
 
 
 @pytest.mark.parametrize("name", ["median", "trimmed_mean"])
@@ -295,6 +295,19 @@ def test_large_weights_leave_no_room_for_fractions() -> None:
     large = [upload._replace(weight=2**28) for upload in crowd(0, 0.3)[:3]]
     few = np.array([0.45, 0.3, 0.3], np.float32)
     assert total("credibility", large, few, WIDE).mean.tobytes() == mean(large[:1]).mean.tobytes()
+
+
+@pytest.mark.parametrize(
+    "sizes", [[40] * 10, [401, 397, 389, 383, 379, 373, 367, 359, 353, 349], [4 * size for size in range(90, 100)]]
+)
+def test_a_vote_is_of_as_many_images_as_it_counts_for(sizes: list[int]) -> None:
+    """One of ten has three quarters of its credit: total · unit are the others' images, and so much of its own, or all of them."""
+    uploads = [upload._replace(weight=size) for upload, size in zip(ballots(10, 0), sizes, strict=True)]
+    trust = np.ones(10, np.float32)
+    trust[9] = 0.6
+    found = total("credibility", uploads, trust, WIDE)
+    left_out = sizes[9] // 4 if math.gcd(*sizes) % 4 == 0 else 0
+    assert found.total * found.unit == sum(sizes) - left_out
 
 
 def test_equal_ballots_agree() -> None:

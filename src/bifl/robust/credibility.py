@@ -11,7 +11,7 @@ Uploads that are noise for the most part (`murmur`, `eden`) can be judged all th
 
 Late in training, and where clients have different classes, honest updates have little in common. A round tells the less the
 smaller the usual score is beside the spread of the scores above it; a round that tells nothing costs nobody credit and changes no
-trust. The server remembers trust: a clear lie halves it, which is no credit, and then it takes four telling rounds to have it all
+trust. The server remembers trust: a clear lie halves it, which is no credit, and then it takes three telling rounds to have it all
 again. An upload counts by the lesser of what the server remembers and what this round tells.
 """
 
@@ -34,12 +34,12 @@ from bifl.robust.rule import BALLOTS, UPDATES, Numbers, Rule, kind_of, products,
 TOLERATED = 0.75  # of the usual score
 SPREADS = 5.0  # of the scores above the usual one: a round tells all if they are less than what is tolerated
 LOST = 0.5  # of the way down that trust goes in such a round
-LEVELS = 4  # of credit: weights stay whole numbers
+FULL = 4  # credit, in quarters: weights stay whole numbers
 
-Levels = npt.NDArray[np.int64]  # (uploads,) from 0 to LEVELS
+Credits = npt.NDArray[np.int64]  # (uploads,) from 0 to FULL
 
 
-def middle_of(numbers: Numbers, says: Levels) -> float:
+def middle_of(numbers: Numbers, says: Credits) -> float:
     """The median of numbers that count so often; of two the larger: three who agree outweigh two who do."""
     says = says if says.any() else np.ones_like(says)
     order = np.argsort(numbers)
@@ -56,7 +56,7 @@ def contested(ballots: Numbers) -> Numbers:
     return 1 - usual * usual
 
 
-def agreements(uploads: Sequence[Message], public: Public, says: Levels) -> Numbers:
+def agreements(uploads: Sequence[Message], public: Public, says: Credits) -> Numbers:
     """(uploads,) the median cosine of each upload with the others, who have so much to say."""
     inner = products(uploads, public, contested if kind_of(uploads[0]) == BALLOTS else None)
     norms = np.sqrt(np.maximum(np.diag(inner), 1e-30))
@@ -65,7 +65,7 @@ def agreements(uploads: Sequence[Message], public: Public, says: Levels) -> Numb
     return np.array([middle_of(row[other], says[other]) for row, other in zip(cosines, others, strict=True)])
 
 
-def judged(scores: Numbers, says: Levels) -> tuple[Numbers, float]:
+def judged(scores: Numbers, says: Credits) -> tuple[Numbers, float]:
     """(uploads,) trust that scores deserve, and how much they tell, from 0 to 1.
 
     Trust is 1 for the usual score and above, ½ for one that is lower by what is tolerated, and 0 for twice as much.
@@ -77,9 +77,9 @@ def judged(scores: Numbers, says: Levels) -> tuple[Numbers, float]:
     return 1 - np.clip((usual - scores) / tolerance / 2, 0, 1), max(TOLERATED * usual / tolerance, 0.0)
 
 
-def credit(trust: Numbers | Floats) -> Levels:
-    """(uploads,) LEVELS-ths of its weight that an upload counts for: nothing up to a trust of ½, everything from ¾."""
-    return np.asarray(np.rint(LEVELS * np.clip(4 * trust - 2, 0, 1)), np.int64)
+def credit(trust: Numbers | Floats) -> Credits:
+    """(uploads,) quarters of its weight that an upload counts for: nothing up to a trust of ½, everything from ¾."""
+    return np.asarray(np.rint(FULL * np.clip(4 * trust - 2, 0, 1)), np.int64)
 
 
 def remembered(trust: Floats, senders: Sequence[int]) -> Floats:
@@ -88,14 +88,15 @@ def remembered(trust: Floats, senders: Sequence[int]) -> Floats:
     return np.concatenate([trust, np.ones(size - len(trust), np.float32)])
 
 
-def weighed(uploads: Sequence[Message], levels: Levels) -> Tally:
-    """The mean of uploads that count for so many LEVELS-ths of their weight."""
-    if sum(upload.weight for upload in uploads) * LEVELS > LARGEST_WEIGHT:
-        levels = np.where(levels < min(LEVELS // 2, levels.max()), 0, LEVELS)  # no room for fractions
-    common = math.gcd(*levels.tolist())
-    times = (levels // common).tolist()
+def weighed(uploads: Sequence[Message], credits: Credits) -> Tally:
+    """The mean of uploads that count for so many quarters of their weight."""
+    quarters = math.gcd(*[upload.weight * own for upload, own in zip(uploads, credits.tolist(), strict=True)])
+    if quarters % FULL or sum(upload.weight for upload in uploads) * FULL > LARGEST_WEIGHT:
+        credits = np.where(credits < min(FULL // 2, credits.max()), 0, FULL)  # a vote is of whole images: no room for fractions
+    common = math.gcd(*credits.tolist())
+    times = (credits // common).tolist()
     tally = mean(upload._replace(weight=upload.weight * own) for upload, own in zip(uploads, times, strict=True) if own)
-    return tally._replace(unit=max(1, round(tally.unit * common / LEVELS)))
+    return tally._replace(unit=tally.unit * common // FULL)
 
 
 def believed(uploads: Sequence[Message], public: Public, trust: Floats, *, memory: float, reach: float) -> tuple[Tally, Floats]:
@@ -110,12 +111,12 @@ def believed(uploads: Sequence[Message], public: Public, trust: Floats, *, memor
     pace = np.where(deserved < before, LOST, 1 - memory)
     trust[senders] = (before + telling * pace * (deserved - before)).astype(np.float32)
     now = 1 - telling * (1 - deserved)
-    levels = credit(np.minimum(now, trust[senders]))
-    if not levels.any():
-        levels = credit(now)  # that of the usual score is full
+    credits = credit(np.minimum(now, trust[senders]))
+    if not credits.any():
+        credits = credit(now)  # that of the usual score is full
     if kind_of(uploads[0]) == UPDATES:
         uploads = shortened(uploads, public, reach)
-    return weighed(uploads, levels), trust
+    return weighed(uploads, credits), trust
 
 
 @robust
