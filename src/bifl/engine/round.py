@@ -223,9 +223,7 @@ class Rounds:
         """
         context, told = exchange.context(public), public.round > self.public.round
         collector = UploadCollector(lambda sender, data: self._keep(exchange.name, sender, data), exchange.trains)
-        nothing = Outcome(
-            public, server, collector, letters={}
-        )  # what was public must do, and nobody is asked for what depends on it
+        nothing = Outcome(public, server, collector, letters={})  # what was public must do; nobody is asked for what follows
         try:
             total = clients.collect(exchange.knowing(server), assignments, collector.note)
             if not total.clients and not exchange.trains:
