@@ -89,10 +89,10 @@ class Table:
 
     def agree(self, talk: Talk, letters: Letters, there: Collection[int]) -> Letters:
         said = {number: self.member(number).agree(SUM, letters[number], self.place) for number in there}
-        return unmasking.agreement(talk, said, self.circle)
+        return unmasking.agreement(talk, said, self.circle, self.place)
 
     def reveal(self, talk: Talk, letters: Letters, there: Collection[int], count: int = COUNT) -> Total:
-        said = {number: self.member(number).reveal(SUM, letters[number]) for number in there}
+        said = {number: self.member(number).reveal(SUM, letters[number], self.place) for number in there}
         return unmasking.unmasked(talk, said, self.like, self.circle, SUM, self.place, count)
 
     def whole(self, *there: Collection[int]) -> tuple[Total, Talk]:

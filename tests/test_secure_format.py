@@ -15,8 +15,14 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from bifl import codec
 from bifl.core.message import NOTHING, Message
+from bifl.core.state import Public
 from bifl.exchanges.secure_step import BYTES
+from bifl.exchanges.secure_sum import Keys
+from bifl.experiment.identity import agreed
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import build, first_public
 from bifl.secure import cards, member, primitives
+from bifl.secure.identities import SimulatedKeys, _simulated_public, verified
 from bifl.secure.integers import Field, Fields
 from bifl.secure.masks import Sum, add_pair
 from tests.circle import SUM, Table
@@ -65,7 +71,7 @@ def test_every_message_of_a_round_is_golden(table: Table) -> None:
     masked = table.masked(0, dealt[0])
     talk, survivors = table.uploads(talk, dealt, range(3))
     signatures = table.agree(talk, survivors, range(3))
-    revealed = table.member(0).reveal(SUM, signatures[0])
+    revealed = table.member(0).reveal(SUM, signatures[0], table.place)
     found = {
         "card": card, "roster": rosters[0], "dealt": said[0], "shares": dealt[0], "masked": masked, "survivors": survivors[0],
         "signature": table.member(0).agree(SUM, survivors[0], table.place), "signatures": signatures[0], "revealed": revealed,
@@ -74,14 +80,14 @@ def test_every_message_of_a_round_is_golden(table: Table) -> None:
 
 
 GOLDEN = {
-    "card": (192, "e0de59d7f3ca0066"),
-    "roster": (800, "58087c560e18cdce"),
+    "card": (192, "164670ab55693323"),
+    "roster": (800, "d5bba3dc486d6a76"),
     "dealt": (240, "dffba8c785a17849"),
     "shares": (252, "216bfd2ee5ec56ae"),
     "masked": (46, "af001a20942e8fb2"),
     "survivors": (12, "ad5dc1478de06a4c"),
-    "signature": (96, "0b8b40b00124764e"),
-    "signatures": (300, "ebda32bec8f06f70"),
+    "signature": (96, "124460ce9b1a854d"),
+    "signatures": (300, "364dd6fed38fda9b"),
     "revealed": (67, "b7804958b03a3387"),
 }
 
@@ -90,10 +96,39 @@ def test_a_card_and_what_is_signed(table: Table) -> None:
     data = table.member(2).keys()
     channel, mask_key, commitment, signature = data[:32], data[32:64], data[64:96], data[96:]
     assert len(signature) == 96
-    signed = b"bifl keys 1 " + struct.pack("<III", 1, 2, 300) + channel + mask_key + commitment
+    terms = hashlib.sha256(b"bifl circle 1 " + struct.pack("<III", 4, 3, 2) + b"ballot " + table.circle.agreed).digest()
+    signed = b"bifl keys 2 " + struct.pack("<III", 1, 2, 300) + terms + channel + mask_key + commitment
     assert signature == Fixed().sign(2, signed)
     row = cards.roster([cards.Card(2, 300, data[:96], signature)])
     assert row == struct.pack("<II", 2, 300) + data
+
+
+def test_a_signature_is_of_one_run() -> None:
+    own = SimulatedKeys(7, run="0123456789abcdef")
+    plain = own.sign(2, b"text")
+    assert verified(_simulated_public(7, 2), b"bifl run 1 0123456789abcdef text", plain)
+    assert own.signed(2, b"text", plain)
+    assert not SimulatedKeys(7, run="0123456789abcde0").signed(2, b"text", plain)
+
+
+def test_all_agree_on_settings_and_model() -> None:
+    """Whatever of it differs, keys are of no use to each other; files may lie anywhere, and data are everyone's own."""
+    public = first_public(experiment := Experiment(clients=4, secure_sum=True), build(experiment).network, 4)
+
+    def terms(other: Experiment, state: Public = public) -> bytes:
+        return Keys("keys", ("ballot",), 4, 0, 1, settings=agreed(other)).circle(state).agreed
+
+    known = f"{agreed(experiment)}\n{public.layout.fingerprint} 0 0\n".encode()
+    model = b"".join(vector.astype("<f4").tobytes() for vector in (public.weights, public.real, public.scales))
+    assert terms(experiment) == hashlib.sha256(known + model).digest()
+    assert {"lr=0.005,0.002,0.001", "colluders=0", "model=:mnist_cnn"} <= {*agreed(experiment).splitlines()}
+    same = {"rounds": 99, "workers": 3, "dataset": "fashion-mnist", "device": "cpu"}
+    assert {terms(experiment.changed({key: value})) for key, value in same.items()} == {terms(experiment)}
+    weights = public.weights.copy()
+    weights[-1] += 1
+    others = [terms(experiment.changed({key: value})) for key, value in {"lr": 0.1, "seed": 1, "algorithm.alpha": 2.5}.items()]
+    others += [terms(experiment, public._replace(weights=weights)), terms(experiment, public._replace(round=1))]
+    assert len({*others, terms(experiment)}) == 6
 
 
 def test_lists_are_rows_that_begin_with_a_number() -> None:

@@ -33,7 +33,7 @@ class Revealed:
         talk, letters = table.shares(talk, letters, range(7))
         self.talk, letters = table.uploads(talk, letters, range(6))
         letters = table.agree(self.talk, letters, range(6))
-        self.said = {number: table.member(number).reveal(SUM, letters[number]) for number in range(6)}
+        self.said = {number: table.member(number).reveal(SUM, letters[number], everywhere) for number in range(6)}
 
     def total(self, said: dict[int, bytes]) -> Total:
         return unmasking.unmasked(self.talk, said, self.table.like, self.table.circle, SUM, everywhere, COUNT)
@@ -89,7 +89,7 @@ def test_one_that_frames_another_with_wrong_marks_is_not_believed() -> None:
     talk, letters = unmasking.passed_on(talk, said, table.circle)
     talk, letters = table.uploads(talk, letters, ALL)
     signatures = table.agree(talk, letters, ALL)
-    shown = table.member(0).reveal(SUM, signatures[0])
+    shown = table.member(0).reveal(SUM, signatures[0], everywhere)
     assert unmasking.revealed_fault(talk, 0, shown, table.circle, SUM) is None
     assert shown[-cards.REVEALED :] == bytes(cards.REVEALED)
     same(table.reveal(talk, signatures, ALL).tally(), plain(table, list(ALL)))

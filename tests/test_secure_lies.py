@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bifl.core.exchange import Abandoned
+from bifl.core.message import TERNARY
 from bifl.errors import Refused
-from bifl.secure import cards, primitives, threshold
+from bifl.secure import cards, primitives, threshold, unmasking
+from bifl.secure.identities import SimulatedKeys
 from bifl.secure.member import Circle
 from tests.circle import COUNT, SUM, Table, everywhere
 from tests.test_secure_sum import plain, same
@@ -37,8 +42,8 @@ def test_never_both_shares_of_one_client() -> None:
     """Told that client 3 is lost it reveals the key's share; told afterwards that client 3 is there, it signs nothing."""
     begun = Begun()
     member = begun.table.member(0)
-    first = member.reveal(SUM, begun.signatures[0])
-    assert member.reveal(SUM, begun.signatures[0]) == first
+    first = member.reveal(SUM, begun.signatures[0], everywhere)
+    assert member.reveal(SUM, begun.signatures[0], everywhere) == first
     with pytest.raises(Refused, match="another list of survivors"):
         member.agree(SUM, listed(0, 1, 2, 3), everywhere)
 
@@ -55,7 +60,7 @@ def test_different_survivors_for_different_clients() -> None:
     letter = cards.addressed(sorted(said.items()))
     for number in ALL:
         with pytest.raises(Refused, match="clients have signed the list of survivors"):
-            table.member(number).reveal(SUM, letter)
+            table.member(number).reveal(SUM, letter, everywhere)
 
 
 def test_another_attempt_at_a_round_tells_no_difference() -> None:
@@ -87,7 +92,7 @@ def test_a_key_that_is_none() -> None:
     table = Table([1] * 4)
     talk, _ = table.keys(ALL)
     bad = talk.roster[1]._replace(body=talk.roster[1].body[:32] + bytes(32) + talk.roster[1].body[64:])
-    bad = bad._replace(signature=table.identity.sign(1, bad.text(1)))
+    bad = bad._replace(signature=table.identity.sign(1, bad.text(1, table.circle.terms)))
     letter = cards.roster([talk.roster[0], bad, *talk.roster[2:]])
     sealed = {number: table.member(number).shares(letter) for number in (0, 2, 3)}
     shares = cards.addressed((number, sealed[number][: table.circle.dealt]) for number in (2, 3))
@@ -114,6 +119,78 @@ def test_no_way_back_to_an_earlier_round() -> None:
         table.member(0, table.circle._replace(round=5)).keys()
 
 
+class Haunted:
+    """Six clients in three groups of two. Client 3, with whom client 0 speaks, is lost; the server knows its secrets, and goes on.
+
+    The server has learnt them in an earlier sum, in which client 3 was lost after it had dealt shares; it replays client 3's card.
+    """
+
+    LEFT = (0, 1, 2, 4, 5)
+
+    def __init__(self, run: str = "one", **told: Any) -> None:
+        earlier = self._table("one")
+        talk, letters = earlier.keys(range(6))
+        talk, letters = earlier.shares(talk, letters, range(6))
+        talk, letters = earlier.uploads(talk, letters, (1, 2, 4, 5))
+        letters = earlier.agree(talk, letters, (1, 2, 4, 5))
+        said = {number: earlier.member(number).reveal(SUM, letters[number], self.place) for number in (1, 2, 4, 5)}
+        assert unmasking._seed(talk, said, 3, 0, earlier.circle)  # what takes all masks of client 3 away
+        self.table = self._table(run)
+        self.table.circle = self.table.circle._replace(**told)
+        now, _ = self.table.keys(self.LEFT)
+        self.talk = unmasking.Talk(tuple(sorted([*now.roster, talk.cards[3]])))
+        self.letter = cards.roster(self.talk.roster)
+
+    @staticmethod
+    def place(number: int) -> int:
+        return COUNT * (number % 3)
+
+    def _table(self, run: str) -> Table:
+        table = Table([1] * 6, alphabet=TERNARY, place=self.place)
+        table.identity = SimulatedKeys(7, run=run)
+        return table
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"run": "another"}, {"round": 2}, {"most": 7}, {"least": 5}, {"together": 3}, {"agreed": b"another model"}],
+    ids="".join,
+)
+def test_keys_are_of_no_use_where_something_else_was_told(told: dict[str, Any]) -> None:
+    """In another run or round, with another model, or other settings."""
+    haunted = Haunted(**told)
+    with pytest.raises(Refused, match="keys of client 3 are not signed by that client's node key"):
+        haunted.table.member(0).shares(haunted.letter)
+
+
+def test_a_ghost_hides_nobody() -> None:
+    """Where nothing tells the replayed card from a fresh one: the ghost signs nothing, and nobody reveals a sum of one client."""
+    haunted = Haunted()
+    table, left = haunted.table, haunted.LEFT
+    dealt = {number: table.member(number).shares(haunted.letter) for number in left} | {3: bytes(5 * table.circle.dealt)}
+    talk, letters = unmasking.passed_on(haunted.talk, dealt, table.circle)
+    for number in left:
+        table.masked(number, letters[number])
+    said = {number: table.member(number).agree(SUM, listed(*range(6)), table.place) for number in left}
+    for number in left:
+        with pytest.raises(Refused, match="of a part of the weights fewer than 2 clients have signed who is left"):
+            table.member(number).reveal(SUM, cards.addressed(sorted(said.items())), table.place)
+    with pytest.raises(Abandoned, match="1 have signed who is left, and the secure sum needs 2"):
+        unmasking.agreement(replace(talk, survivors=tuple(range(6))), said, table.circle, table.place)
+
+
+def test_only_those_who_sign_are_counted() -> None:
+    """A client that wants four to hide among wants four signatures: a list of four names is the server's word."""
+    table = Table([1] * 4)
+    table.identity = SimulatedKeys(7, least=4)
+    talk, letters = table.keys(ALL)
+    talk, letters = table.shares(talk, letters, ALL)
+    talk, letters = table.uploads(talk, letters, ALL)
+    signatures = table.agree(talk, letters, range(3))
+    with pytest.raises(Refused, match="fewer than 4 clients have signed"):
+        table.member(0).reveal(SUM, signatures[0], everywhere)
+
+
 def test_the_server_cannot_sit_in_the_middle() -> None:
     """Keys of its own in a client's name are not signed by that client; nor is a client's own card replaced."""
     table = Table([1] * 4)
@@ -138,7 +215,7 @@ def test_signatures_of_others_on_another_list_do_not_count() -> None:
     begun = Begun()
     alone = cards.addressed([(0, begun.table.identity.sign(0, b"something else"))])
     with pytest.raises(Refused, match="only 0 clients have signed"):
-        begun.table.member(0).reveal(SUM, alone)
+        begun.table.member(0).reveal(SUM, alone, everywhere)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +240,7 @@ def test_any_letter_is_refused_in_one_sentence(letter: bytes, step: str) -> None
     member = begun.table.member(0)
     with pytest.raises(Refused):
         member.agree(SUM, letter, everywhere) if step == "agree" else (
-            member.reveal(SUM, letter) if step == "reveal" else getattr(member, step)(letter)
+            member.reveal(SUM, letter, everywhere) if step == "reveal" else getattr(member, step)(letter)
         )
 
 
@@ -174,7 +251,7 @@ def test_steps_come_in_order() -> None:
     with pytest.raises(Refused, match="steps before it"):
         table.member(0).partners(b"")
     with pytest.raises(Refused, match="steps before it"):
-        table.member(0).reveal(SUM, b"")
+        table.member(0).reveal(SUM, b"", everywhere)
 
 
 @pytest.mark.parametrize(("clients", "colluders"), list(itertools.product((2, 3, 10, 100), (0, 1, 5))))

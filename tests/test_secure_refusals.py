@@ -12,6 +12,7 @@ from flwr.app import Context, Message
 
 from bifl import codec
 from bifl.deploy.certificates import make_keys
+from bifl.deploy.client_app import app
 from bifl.errors import RunError
 from tests.federation import deploy, neighbours, quick, spoiled, told
 from tests.grid import Clock, Handler, Node, kind_of
@@ -24,7 +25,7 @@ Change = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys")
-    make_keys(folder, ["localhost"], 4)
+    make_keys(folder, ["localhost"], 6)
     return folder
 
 
@@ -107,6 +108,39 @@ def test_a_key_that_is_none_is_refused(tmp_path: Path, small: Path, keys: Path) 
     (record,) = deploy(grid, tmp_path / "run", experiment, least=3)
     assert (record.clients, record.refused) == (3, 1)
     assert "client 3 refused: one of its keys is none" in told(tmp_path / "run")
+
+
+def test_keys_of_another_run_are_refused(tmp_path: Path, small: Path, keys: Path) -> None:
+    """The same clients, settings, model and round: only the run is another one."""
+    grid, kept = nodes(tmp_path, keys, 4), []
+    experiment = quick(small, rounds=1, batchnorm="average", model="mlp", clients=4, secure_sum=True)
+    grid.nodes[103].app = spoiled(lambda data: kept.append(data) or data, "keys")  # type: ignore[func-returns-value]
+    deploy(grid, tmp_path / "one", experiment, least=3, keys=keys)
+    grid.nodes[103].app = spoiled(lambda data: kept[0], "keys")
+    (record,) = deploy(grid, tmp_path / "other", experiment, least=3, keys=keys)
+    assert (record.clients, record.refused) == (3, 1)
+    assert "client 3 refused: its keys are not signed by its node key, or for another run" in told(tmp_path / "other")
+
+
+def test_too_few_of_a_group_sign_who_is_left(tmp_path: Path, small: Path, keys: Path, clock: Clock) -> None:
+    """Groups of two, one goes away after its upload: nobody reveals a sum that one alone has signed; it is held again without."""
+    grid = nodes(tmp_path, keys, 6)
+    grid.nodes[103].app = leaving(grid.nodes[103])
+    settings = {"algorithm": {"name": "murmur_dealt", "together": 2}, "batchnorm": "average", "model": "mlp", "clients": 6}
+    records = deploy(grid, tmp_path / "run", quick(small, rounds=2, secure_sum=True, **settings), least=4, keys=keys)
+    assert [record.clients for record in records] == [5, 5]  # client 0's, which would speak alone, is not in the sum
+    assert told(tmp_path / "run").count("round 1: of those who speak of a part of the weights 1 have signed who is left") == 1
+    assert clock.now < 120
+
+
+def leaving(node: Node) -> Handler:
+    def answer(message: Message, context: Context) -> Message | None:
+        if kind_of(message) == "ballot_agree":
+            node.online = False
+            return None
+        return app(message, context)
+
+    return answer
 
 
 def vanishing(node: Node) -> Handler:

@@ -162,7 +162,7 @@ class Home:
         with _reading(self.folder):
             past = [known for known in checkpoint.rounds_of(self.folder, self.number) if known <= round]
             trained = {self.number: past[-1]} if past else {}
-            identity = self.operator.identity() if experiment.secure_sum else None
+            identity = self.operator.identity(self.folder.name) if experiment.secure_sum else None
             job = Job(experiment, experiment.build(), network, parts, shards, [], fresh, self.folder, trained, False, identity)
             worker = Worker(job, data)
             worker.notes = {self.number: FileNotes(self.folder)}

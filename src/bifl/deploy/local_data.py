@@ -54,13 +54,13 @@ class Operator(NamedTuple):
             raise Refusal(f"this run has colluders={found.colluders}, and this client wants colluders={self.colluders} or more")
         return found
 
-    def identity(self) -> Identity | None:
-        """What the client signs with in secure sums; None where it has no list of the others' keys."""
+    def identity(self, run: str) -> Identity | None:
+        """What the client signs with in a run's secure sums; None where it has no list of the others' keys."""
         if not self.key or not self.peers:
             return None
         from bifl.secure.identities import NodeKeys
 
-        return NodeKeys(Path(self.key), Path(self.peers), self.least)
+        return NodeKeys(Path(self.key), Path(self.peers), self.least, run)
 
     def images(self, terms: Terms, experiment: Experiment) -> Images:
         """The client's own."""

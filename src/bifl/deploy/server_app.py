@@ -151,8 +151,9 @@ def run_rounds(
     """
     tell = writer(run.path)
     _wait_for_lock(run.path, tell)
-    signed = ClientKeys(keys).signed if keys is not None and run.experiment.secure_sum else None
-    office = Office(grid, given, run_name(run.path), Register(Declared(run.path), Numbers(numbers), signed), tell)
+    name = run_name(run.path)
+    signed = ClientKeys(keys, name).signed if keys is not None and run.experiment.secure_sum else None
+    office = Office(grid, given, name, Register(Declared(run.path), Numbers(numbers), signed), tell)
     try:
         yield from running.run(run, setup or serve(run.experiment), partial(Deployment, office))
     except BiflError as error:

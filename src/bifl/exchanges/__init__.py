@@ -13,6 +13,7 @@ from bifl.data.inputs import TOKENS, Form
 from bifl.exchanges.ballot import Ballot, all_of_it
 from bifl.exchanges.batchnorm import Statistics, last_statistics
 from bifl.exchanges.bounds import Bounds
+from bifl.experiment.identity import agreed
 from bifl.experiment.settings import PRECISIONS, Experiment
 from bifl.experiment.setup import first_public, plan
 from bifl.nn.network import Network
@@ -70,7 +71,7 @@ def _under_masks(
     if statistics is not None:
         pooled = statistics.pooled
         parts[statistics.name] = Summed(statistics, None, bounds.measured, plausible_statistics, pooled, 0)
-    return secured(parts, public.voters, experiment.colluders)
+    return secured(parts, public.voters, experiment.colluders, agreed(experiment))
 
 
 def simulated_identity(experiment: Experiment) -> Identity | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Self
@@ -103,7 +104,7 @@ class Step:
 
     def longest(self, public: Public) -> int:
         """Bytes that an upload can have."""
-        return self.voters * max(self.circle(public).dealt, cards.REVEALED) + cards.said_size(len(self.sums))
+        return self.voters * max(cards.dealt_size(len(self.sums)), cards.REVEALED) + cards.said_size(len(self.sums))
 
     def opened(self, upload: Message, public: Public) -> Message:
         """The upload, if it is bytes of this round and not too many."""
@@ -128,3 +129,24 @@ class Step:
     def repeat(self, public: Public) -> Message | None:
         """Nothing."""
         return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening(Step):
+    """A step in which keys are signed and checked: of this experiment and this model.
+
+    Clients that train another model, or otherwise, could be made to say nothing, and the sum would be that of the one who does not.
+
+    Attributes:
+        settings: of the experiment, as all must have them.
+    """
+
+    settings: str
+
+    def circle(self, public: Public) -> Circle:
+        """Who may sum what, bound to what all must agree on."""
+        known = f"{self.settings}\n{public.layout.fingerprint} {public.seed} {public.round}\n"
+        agreed = hashlib.sha256(known.encode())
+        for vector in (public.weights, public.real, public.scales):
+            agreed.update(np.ascontiguousarray(vector, "<f4").tobytes())
+        return super().circle(public)._replace(agreed=agreed.digest())

@@ -15,7 +15,7 @@ from bifl.codec import Context
 from bifl.core.exchange import Abandoned, ClientReply, ClientSide, Exchange, Letters
 from bifl.core.message import Message
 from bifl.core.state import Client, Public, Server
-from bifl.exchanges.secure_step import Step, said_in
+from bifl.exchanges.secure_step import Opening, Step, said_in
 from bifl.exchanges.summed import Summed
 from bifl.secure import cards, threshold, unmasking
 from bifl.secure.integers import WIDEST, fields, packed, summands
@@ -24,7 +24,7 @@ from bifl.secure.unmasking import Said
 
 
 @dataclass(frozen=True)
-class Keys(Step):
+class Keys(Opening):
     """Clients send signed keys; each gets all of them."""
 
     @property
@@ -49,14 +49,14 @@ class Keys(Step):
 
 
 @dataclass(frozen=True)
-class Deal(Step):
+class Deal(Opening):
     """Clients seal shares of their secrets for each other; the server passes them on."""
 
     def fault(self, number: int, upload: Message, public: Public) -> str | None:
         """What is sealed cannot be checked; there must be as much of it as there are clients."""
         if self.talk is None:
             return None
-        wanted = self.circle(public).dealt * (len(self.talk.roster) - 1)
+        wanted = cards.dealt_size(len(self.sums)) * (len(self.talk.roster) - 1)
         return None if len(upload.symbols) == wanted else f"what it has dealt is {len(upload.symbols)} bytes long, not {wanted}"
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
@@ -142,7 +142,7 @@ class Agree(Step):
 
     def answer(self, total: Said, public: Public, server: Server) -> tuple[Server, Letters]:
         """All signatures to all."""
-        return server, unmasking.agreement(server.talk, total.uploads, self.circle(public))
+        return server, unmasking.agreement(server.talk, total.uploads, self.circle(public), self.summed.place(public))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +171,7 @@ class Reveal(Step):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Reveal."""
-        return self.reply(self.member(side, public).reveal(self.sum, side.letter), side, public)
+        return self.reply(self.member(side, public).reveal(self.sum, side.letter, self.summed.place(public)), side, public)
 
     def answer(self, total: Said, public: Public, server: Server) -> tuple[Server, Message]:
         """The sum without masks, and what the server makes of it."""
@@ -201,10 +201,11 @@ def _made_of(client: Client, public: Public) -> bytes:
     return b"".join([*(vector.tobytes() for vector in vectors), bytes([client.voted])])
 
 
-def secured(parts: dict[str, Summed], voters: int, colluders: int) -> tuple[Exchange, ...]:
-    """The exchanges of a round whose ballot, and what follows it, are said under masks."""
+def secured(parts: dict[str, Summed], voters: int, colluders: int, settings: str) -> tuple[Exchange, ...]:
+    """The exchanges of a round whose ballot, and what follows it, are said under masks; all must agree on the settings."""
     sums = tuple(parts)
-    steps: list[Exchange] = [Keys("keys", sums, voters, colluders, 1), Deal("shares", sums, voters, colluders, 1)]
+    first = (sums, voters, colluders, 1)
+    steps: list[Exchange] = [Keys("keys", *first, settings=settings), Deal("shares", *first, settings=settings)]
     for name, summed in parts.items():
         common = (sums, voters, colluders, summed.ahead)
         steps += [

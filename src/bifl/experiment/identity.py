@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import PurePath
 
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import REGISTRIES, Experiment, pairs
 from bifl.experiment.starting import digest_alone
 
 NO_NUMBERS = {"rounds": 1, "workers": 0, "device": "auto"}  # of the rounds that are there, these change nothing
@@ -19,6 +20,17 @@ def identity(experiment: Experiment) -> Experiment:
     """The same for all experiments whose first rounds are the same, wherever their files lie."""
     same = experiment.changed(NO_NUMBERS | {"start": digest_alone(experiment.start)})
     return same.changed({"dataset.path": ""}) if "path" in same.dataset.parameters else same
+
+
+def agreed(experiment: Experiment) -> str:
+    """What all who take part in a run must agree on: the same text wherever their files lie, and whatever data they bring."""
+    own = {"dataset", *NO_NUMBERS}
+    settings = {key: value for key, value in pairs(experiment.words()).items() if key.partition(".")[0] not in own}
+    settings["start"] = digest_alone(experiment.start)
+    for kind in REGISTRIES.keys() & settings.keys():
+        file, _, name = settings[kind].rpartition(":")
+        settings[kind] = f"{PurePath(file).name}:{name}"
+    return "\n".join(f"{key}={value}" for key, value in sorted(settings.items()))
 
 
 def but_for(experiment: Experiment, *names: str) -> str:

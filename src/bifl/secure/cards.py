@@ -30,9 +30,9 @@ class Card(NamedTuple):
     body: bytes  # the channel's key; then, for every sum, the masks' key and the commitment to the own mask's seed
     signature: bytes
 
-    def text(self, round: int) -> bytes:
-        """What is signed."""
-        return b"bifl keys 1 " + _HEAD.pack(round, self.number, self.weight) + self.body
+    def text(self, round: int, terms: bytes) -> bytes:
+        """What is signed; `terms` are a digest of what all must agree on."""
+        return b"bifl keys 2 " + _HEAD.pack(round, self.number, self.weight) + terms + self.body
 
     @property
     def channel(self) -> bytes:

@@ -20,6 +20,11 @@ _LARGEST = 2**22  # bytes of a list of keys
 _ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFC7634D81F4372DDF581A0DB248B0A77AECEC196ACCC52973  # of P-384
 
 
+def _of_run(run: str, data: bytes) -> bytes:
+    """What is signed: it is of no use in another run."""
+    return b"bifl run 1 " + run.encode() + b" " + data
+
+
 def signature(key: ec.EllipticCurvePrivateKey, data: bytes) -> bytes:
     """96 bytes: r and s."""
     half = SIGNATURE // 2
@@ -60,16 +65,16 @@ def _simulated_public(seed: int, number: int) -> bytes:
 class SimulatedKeys:
     """Keys of all clients, made of an experiment's seed: a simulation has nobody to hide them from."""
 
-    def __init__(self, seed: int, least: int = 0) -> None:
-        self._seed, self.least = seed, least
+    def __init__(self, seed: int, least: int = 0, run: str = "") -> None:
+        self._seed, self.least, self._run = seed, least, run
 
     def sign(self, number: int, data: bytes) -> bytes:
         """Any client's signature."""
-        return signature(_simulated(self._seed, number), data)
+        return signature(_simulated(self._seed, number), _of_run(self._run, data))
 
     def signed(self, number: int, data: bytes, signature: bytes) -> bool:
         """Whether a client has signed this."""
-        return verified(_simulated_public(self._seed, number), data, signature)
+        return verified(_simulated_public(self._seed, number), _of_run(self._run, data), signature)
 
 
 class NodeKeys:
@@ -79,32 +84,33 @@ class NodeKeys:
         key: the file `client-N`, or another private key on P-384.
         peers: the file `clients.pub`: a line for each client with its number and its public key as in `client-N.pub`.
         least: clients that a sum must be of.
+        run: the name of the run that it signs in.
 
     Raises:
         ConfigError: a file cannot be read or holds something else.
     """
 
-    def __init__(self, key: Path, peers: Path, least: int = 0) -> None:
+    def __init__(self, key: Path, peers: Path, least: int = 0, run: str = "") -> None:
         self._own = _private_key(key)
         self._peers = read_peers(peers)
-        self.least = least
+        self.least, self._run = least, run
         if _der(self._own.public_key()) not in self._peers.values():
             raise ConfigError(f"'{peers}' does not hold the public key of '{key}': take the list that was made with it")
 
     def sign(self, number: int, data: bytes) -> bytes:
         """This client's signature."""
-        return signature(self._own, data)
+        return signature(self._own, _of_run(self._run, data))
 
     def signed(self, number: int, data: bytes, signature: bytes) -> bool:
         """Whether a client has signed this; nobody else has a number."""
-        return number in self._peers and verified(self._peers[number], data, signature)
+        return number in self._peers and verified(self._peers[number], _of_run(self._run, data), signature)
 
 
 class ClientKeys:
-    """The public keys of all clients, as the server has them: a folder with `client-N.pub` for each."""
+    """The public keys of all clients, as the server has them for a run: a folder with `client-N.pub` for each."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, run: str) -> None:
+        self._folder, self._run = folder, run
         self._known: dict[int, bytes] = {}
 
     def signed(self, number: int, data: bytes, signature: bytes) -> bool:
@@ -114,7 +120,7 @@ class ClientKeys:
                 self._known[number] = _public_key((self._folder / f"client-{number}.pub").read_text())
             except (OSError, ValueError, UnsupportedAlgorithm):
                 return False
-        return verified(self._known[number], data, signature)
+        return verified(self._known[number], _of_run(self._run, data), signature)
 
 
 def _public_key(text: str) -> bytes:

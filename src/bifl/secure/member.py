@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import struct
 from collections import Counter
 from collections.abc import Callable, Hashable, MutableMapping, Sequence
 from typing import Any, NamedTuple
@@ -38,6 +39,13 @@ class Circle(NamedTuple):
     most: int  # clients that take part in a round: n
     least: int  # that must be left: k, with 2k > n + colluders
     together: int  # survivors that must speak of the same weights, so that each has somebody to hide among
+    agreed: bytes = b""  # a digest of whatever else all must agree on, for those who sign and check keys
+
+    @property
+    def terms(self) -> bytes:
+        """A digest of what all must agree on: a client's keys are of use to nobody who was told something else."""
+        numbers = struct.pack("<III", self.most, self.least, self.together)
+        return hashlib.sha256(b"bifl circle 1 " + numbers + " ".join(self.sums).encode() + b" " + self.agreed).digest()
 
     @property
     def sealed(self) -> int:
@@ -79,7 +87,7 @@ class Member:
         state = {"round": round, "channel": seed().hex(), "seeds": secrets}
         self._write(state | {PAST: past})
         card = Card(self._number, self._weight, self._body(state), b"")
-        return card.body + self._identity.sign(self._number, card.text(round))
+        return card.body + self._identity.sign(self._number, card.text(round, self._circle.terms))
 
     def shares(self, letter: bytes) -> bytes:
         """Given all cards: shares of this client's secrets, sealed for every other client in order, and their marks."""
@@ -153,14 +161,16 @@ class Member:
         if self._number not in survivors or not set(survivors) <= set(self._partners(state)):
             raise Refused("the server's list of survivors lacks this client, or names one that has dealt no shares")
         self._enough(survivors, "are left")
-        together = max(self._circle.together, self._identity.least)
-        if min(Counter(map(place, survivors)).values()) < together:
-            raise Refused(f"of a part of the weights fewer than {together} clients are left to speak")
+        self._hidden(survivors, survivors, place, "are left to speak")
         self._write(state | {"survivors": told | {sum: letter.hex()}})
         return self._identity.sign(self._number, self._survivors_text(state, sum, survivors))
 
-    def reveal(self, sum: str, letter: bytes) -> bytes:
-        """Given the others' signatures: what the server needs to take the masks away."""
+    def reveal(self, sum: str, letter: bytes, place: Callable[[int], Hashable]) -> bytes:
+        """Given the others' signatures: what the server needs to take the masks away.
+
+        Who has signed was there in this attempt and was told the same list: only those can be hidden among. One that is merely on
+        the list may be the server's own invention, or a client whose secrets it knows.
+        """
         state, index = self._state("partners"), self._circle.sums.index(sum)
         if sum not in state.get("survivors", {}):
             raise Refused("the server asks for shares before it has told who is left")
@@ -174,6 +184,7 @@ class Member:
                 f"and {self._circle.least} must: the server has told others another one, or lost them"
             )
         lists = self._revealed(state) | {sum: state["survivors"][sum]}
+        self._hidden([self._number, *signers], survivors, place, "have signed who is left")
         self._write(state | {PAST: {"round": self._circle.round, "lists": lists}})
         held = self._held(state)
         told = bytes.fromhex(state["seeds"][index][1])
@@ -203,9 +214,13 @@ class Member:
         own = (self._number, self._weight, self._body(state))
         if not any((card.number, card.weight, card.body) == own for card in roster):
             raise Refused("the server's list of keys does not hold this client's own")
+        terms = self._circle.terms
         for card in roster:
-            if not self._identity.signed(card.number, card.text(self._circle.round), card.signature):
-                raise Refused(f"the keys of client {card.number} are not signed by that client's node key, as its peers know it")
+            if not self._identity.signed(card.number, card.text(self._circle.round, terms), card.signature):
+                raise Refused(
+                    f"the keys of client {card.number} are not signed by that client's node key, as its peers know it, or for "
+                    "another run, round, model or other settings"
+                )
         if sum(card.weight for card in roster) > LARGEST_WEIGHT or min(card.weight for card in roster) < 1:
             raise Refused(f"the clients weigh more than {LARGEST_WEIGHT} together, or one weighs nothing")
         return roster
@@ -247,6 +262,12 @@ class Member:
     def _enough(self, numbers: Sequence[int], what: str) -> None:
         if len(numbers) < self._circle.least:
             raise Refused(f"only {len(numbers)} clients {what}, and a secure sum needs {self._circle.least}")
+
+    def _hidden(self, there: Sequence[int], survivors: Sequence[int], place: Callable[[int], Hashable], what: str) -> None:
+        """Refuse a sum in which a part of the weights is of too few of those who are there."""
+        together, speaking = max(self._circle.together, self._identity.least), Counter(map(place, {*there}))
+        if min(speaking[place(one)] for one in survivors) < together:
+            raise Refused(f"of a part of the weights fewer than {together} clients {what}")
 
     def _same(self, known: str, letter: bytes, what: str) -> None:
         if bytes.fromhex(known) != letter:

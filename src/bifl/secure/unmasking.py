@@ -130,8 +130,8 @@ def card_fault(number: int, weight: int, data: bytes, circle: Circle, signed: Si
     if len(data) != cards.said_size(len(circle.sums)):
         return f"its keys are {len(data)} bytes long, not {cards.said_size(len(circle.sums))}"
     card = Card(number, weight, data[:end], data[end:])
-    if signed is not None and not signed(number, card.text(circle.round), card.signature):
-        return "its keys are not signed by its node key"
+    if signed is not None and not signed(number, card.text(circle.round, circle.terms), card.signature):
+        return "its keys are not signed by its node key, or for another run or model"
     keys = [card.channel, *(card.mask_key(sum) for sum in range(len(circle.sums)))]
     return None if all(map(primitives.is_key, keys)) else "one of its keys is none"
 
@@ -180,10 +180,16 @@ def to_sign(talk: Talk, sum: str) -> bytes:
     return cards.survivors_text(talk.digest, sum, talk.survivors)
 
 
-def agreement(talk: Talk, said: Mapping[int, bytes], circle: Circle) -> Letters:
-    """The survivors' signatures to all who have signed."""
+def agreement(talk: Talk, said: Mapping[int, bytes], circle: Circle, place: Place) -> Letters:
+    """The survivors' signatures to all who have signed; in every part of the weights they must be enough to hide among."""
     signers = [number for number in talk.survivors if len(said.get(number, b"")) == cards.SIGNATURE]
     enough(circle, signers, "have signed who is left")
+    speaking = Counter(map(place, signers))
+    if (fewest := min(speaking[place(number)] for number in talk.survivors)) < circle.together:
+        raise Abandoned(
+            f"round {circle.round}: of those who speak of a part of the weights {fewest} have signed who is left, "
+            f"and the secure sum needs {circle.together}: nothing was counted"
+        )
     return dict.fromkeys(signers, cards.addressed((number, said[number]) for number in signers))
 
 
