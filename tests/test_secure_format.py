@@ -116,7 +116,7 @@ def test_all_agree_on_settings_and_model() -> None:
     public = first_public(experiment := Experiment(clients=4, secure_sum=True), build(experiment).network, 4)
 
     def terms(other: Experiment, state: Public = public) -> bytes:
-        return Keys("keys", ("ballot",), 4, 0, 1, settings=agreed(other)).circle(state).agreed
+        return Keys("keys", ("ballot",), 4, 0, 1, agreed(other)).circle(state).agreed
 
     known = f"{agreed(experiment)}\n{public.layout.fingerprint} 0 0\n".encode()
     model = b"".join(vector.astype("<f4").tobytes() for vector in (public.weights, public.real, public.scales))
@@ -157,8 +157,8 @@ def test_masks_are_key_streams_of_keys_for_one_purpose() -> None:
     seed, other = bytes(16), primitives.public_key(bytes(range(16)))
     form = Fields((Field(4, 5),), (Field(2, 33),))
     parts = [np.zeros(4, np.uint8)], [np.zeros(2, np.uint64)]
-    add_pair(parts, seed, other, Sum(SUM, form), 1, peers=True)
-    shared = HKDF(hashes.SHA256(), 32, None, b"bifl secure sum 1 ballot pair").derive(exchanged(seed, other))
+    add_pair(parts, seed, other, Sum(SUM, form, b"the terms"), 1, peers=True)
+    shared = HKDF(hashes.SHA256(), 32, None, b"bifl secure sum 1 ballot pairthe terms").derive(exchanged(seed, other))
     for part, name, mask in ((parts[0][0], b"symbols", 31), (parts[1][0], b"numbers", 2**33 - 1)):
         key = HKDF(hashes.SHA256(), 32, None, b"bifl secure sum 1 " + name).derive(shared)
         stream = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor().update(bytes(part.nbytes))

@@ -38,6 +38,7 @@ class Step:
         voters: n, how many clients are drawn to take part in a round.
         colluders: how many of them may be in league with the server.
         ahead: 1 if it belongs to the round after the last complete one.
+        settings: of the experiment, as all must have them.
         talk: what the server knows of the round so far; only the server checks uploads by it.
         signed: knows what clients have signed.
     """
@@ -47,6 +48,7 @@ class Step:
     voters: int
     colluders: int
     ahead: int
+    settings: str
     trains: bool = False
     tells: bool = False
     talk: Talk | None = None
@@ -58,9 +60,15 @@ class Step:
         return 0
 
     def circle(self, public: Public) -> Circle:
-        """Who may sum what."""
+        """Who may sum what, bound to the settings and the model.
+
+        If others trained another model, or otherwise, they could be made to say nothing, and the sum would be what one says.
+        """
+        agreed = hashlib.sha256(f"{self.settings}\n{public.layout.fingerprint} {public.seed} {public.round}\n".encode())
+        for vector in (public.weights, public.real, public.scales):
+            agreed.update(np.ascontiguousarray(vector, "<f4").tobytes())
         least = threshold(self.voters, self.colluders)
-        return Circle(public.round + self.ahead, self.sums, self.voters, least, 2 + self.colluders)
+        return Circle(public.round + self.ahead, self.sums, self.voters, least, 2 + self.colluders, agreed.digest())
 
     def knowing(self, server: Server) -> Self:
         """The same for a server that checks uploads."""
@@ -129,24 +137,3 @@ class Step:
     def repeat(self, public: Public) -> Message | None:
         """Nothing."""
         return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Opening(Step):
-    """A step in which keys are signed and checked: of this experiment and this model.
-
-    Clients that train another model, or otherwise, could be made to say nothing, and the sum would be that of the one who does not.
-
-    Attributes:
-        settings: of the experiment, as all must have them.
-    """
-
-    settings: str
-
-    def circle(self, public: Public) -> Circle:
-        """Who may sum what, bound to what all must agree on."""
-        known = f"{self.settings}\n{public.layout.fingerprint} {public.seed} {public.round}\n"
-        agreed = hashlib.sha256(known.encode())
-        for vector in (public.weights, public.real, public.scales):
-            agreed.update(np.ascontiguousarray(vector, "<f4").tobytes())
-        return super().circle(public)._replace(agreed=agreed.digest())

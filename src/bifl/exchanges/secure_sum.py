@@ -15,7 +15,7 @@ from bifl.codec import Context
 from bifl.core.exchange import Abandoned, ClientReply, ClientSide, Exchange, Letters
 from bifl.core.message import Message
 from bifl.core.state import Client, Public, Server
-from bifl.exchanges.secure_step import Opening, Step, said_in
+from bifl.exchanges.secure_step import Step, said_in
 from bifl.exchanges.summed import Summed
 from bifl.secure import cards, threshold, unmasking
 from bifl.secure.integers import WIDEST, fields, packed, summands
@@ -24,7 +24,7 @@ from bifl.secure.unmasking import Said
 
 
 @dataclass(frozen=True)
-class Keys(Opening):
+class Keys(Step):
     """Clients send signed keys; each gets all of them."""
 
     @property
@@ -49,7 +49,7 @@ class Keys(Opening):
 
 
 @dataclass(frozen=True)
-class Deal(Opening):
+class Deal(Step):
     """Clients seal shares of their secrets for each other; the server passes them on."""
 
     def fault(self, number: int, upload: Message, public: Public) -> str | None:
@@ -204,10 +204,10 @@ def _made_of(client: Client, public: Public) -> bytes:
 def secured(parts: dict[str, Summed], voters: int, colluders: int, settings: str) -> tuple[Exchange, ...]:
     """The exchanges of a round whose ballot, and what follows it, are said under masks; all must agree on the settings."""
     sums = tuple(parts)
-    first = (sums, voters, colluders, 1)
-    steps: list[Exchange] = [Keys("keys", *first, settings=settings), Deal("shares", *first, settings=settings)]
+    first = (sums, voters, colluders, 1, settings)
+    steps: list[Exchange] = [Keys("keys", *first), Deal("shares", *first)]
     for name, summed in parts.items():
-        common = (sums, voters, colluders, summed.ahead)
+        common = (sums, voters, colluders, summed.ahead, settings)
         steps += [
             Masked(name, *common, trains=summed.inner.trains, summed=summed),
             Agree(f"{name}_agree", *common, sum=name, summed=summed),

@@ -21,6 +21,7 @@ class Sum(NamedTuple):
 
     name: str
     form: Fields
+    agreed: bytes = b""  # a digest of what all must agree on: with others no masks cancel
 
     def key(self, what: str) -> bytes:
         """What keys are derived for."""
@@ -44,7 +45,7 @@ def add_pair(parts: tuple[Parts, Parts], seed: bytes, other: bytes, sum: Sum, si
         sign: 1 or −1.
         peers: whether both speak of the same weights; only then do their symbols share a mask.
     """
-    shared = agreed(seed, other, sum.key("pair"))
+    shared = agreed(seed, other, sum.key("pair") + sum.agreed)
     for part, form, what in list(zip(parts, sum.form, ("symbols", "numbers"), strict=True))[0 if peers else 1 :]:
         _add(part, form, derived(shared, what.encode()), sign)
 

@@ -39,7 +39,7 @@ class Circle(NamedTuple):
     most: int  # clients that take part in a round: n
     least: int  # that must be left: k, with 2k > n + colluders
     together: int  # survivors that must speak of the same weights, so that each has somebody to hide among
-    agreed: bytes = b""  # a digest of whatever else all must agree on, for those who sign and check keys
+    agreed: bytes = b""  # a digest of whatever else all must agree on: settings, and the model that they speak of
 
     @property
     def terms(self) -> bytes:
@@ -129,7 +129,8 @@ class Member:
         return self._weight // unit, own // unit, sum(weights.values()) // unit
 
     def mask(self, parts: tuple[Parts, Parts], sum: Sum, place: Callable[[int], Hashable]) -> None:
-        """Hide a summand, in place."""
+        """Hide a summand, in place; masks cancel among those who speak of the same model."""
+        sum = sum._replace(agreed=self._circle.agreed)
         state, index = self._state("partners"), self._circle.sums.index(sum.name)
         own, secret = (bytes.fromhex(part) for part in state["seeds"][index])
         others = set(self._partners(state)) - {self._number}

@@ -209,10 +209,11 @@ def unmasked(talk: Talk, said: Mapping[int, bytes], like: Like, circle: Circle, 
     for number in talk.survivors:
         form = talk.form(like, number, place)
         parts = _parts(talk, talk.masked, number, form)
-        add_own(parts, keys[number], Sum(name, form), -1)
+        which = Sum(name, form, circle.agreed)
+        add_own(parts, keys[number], which, -1)
         for lost in set(talk.partners).difference(talk.survivors):
             peers, sign = place(lost) == place(number), -direction(number, lost)
-            add_pair(parts, keys[lost], talk.cards[number].mask_key(index), Sum(name, form), sign, peers=peers)
+            add_pair(parts, keys[lost], talk.cards[number].mask_key(index), which, sign, peers=peers)
         known = groups.get(place(number))
         groups[place(number)] = parts[0] if known is None else _added(known, parts[0], form.symbols)
         numbers = _added(numbers, parts[1], form.numbers) if numbers else parts[1]
