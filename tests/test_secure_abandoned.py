@@ -89,6 +89,24 @@ def test_nobody_answers_before_the_broadcast(tmp_path: Path, keys: Path, experim
     assert [(record.round, record.clients) for record in records] == [(1, 4), (2, 4)]
 
 
+@pytest.mark.usefixtures("clock")
+def test_those_who_have_revealed_go_on_with_the_same_survivors(tmp_path: Path, keys: Path, experiment: Experiment) -> None:
+    """Two of four have revealed, and three must: another sum would tell the difference, the same one tells nothing more."""
+    grid = nodes(tmp_path, keys, 4)
+    for number in (102, 103):
+        grid.nodes[number].app = failing("ballot_reveal")
+    with pytest.raises(RunError, match="2 clients have revealed their shares, and the secure sum needs 3"):
+        held(grid, RunFolder.start(tmp_path / "run", experiment), keys)
+    grid.nodes[102].app = app
+    grid.nodes[103].app = failing("ballot")
+    with pytest.raises(RunError, match="clients have signed who is left, and the secure sum needs 3"):
+        held(grid, RunFolder.resume(tmp_path / "run", trust=True), keys)
+    assert "another list of survivors" in told(tmp_path / "run")
+    grid.nodes[103].app = app
+    records = held(grid, RunFolder.resume(tmp_path / "run", trust=True), keys)
+    assert [(record.round, record.clients) for record in records] == [(1, 4), (2, 4)]
+
+
 def moments(upload: Said, trained: int) -> Said:
     real = upload.real.copy()
     real[trained:] = -1e6
