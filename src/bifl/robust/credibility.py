@@ -91,12 +91,13 @@ def remembered(trust: Floats, senders: Sequence[int]) -> Floats:
 def weighed(uploads: Sequence[Message], credits: Credits) -> Tally:
     """The mean of uploads that count for so many quarters of their weight."""
     quarters = math.gcd(*[upload.weight * own for upload, own in zip(uploads, credits.tolist(), strict=True)])
-    if quarters % FULL or sum(upload.weight for upload in uploads) * FULL > LARGEST_WEIGHT:
-        credits = np.where(credits < min(FULL // 2, credits.max()), 0, FULL)  # a vote is of whole images: no room for fractions
+    uneven = quarters % FULL > 0 and kind_of(uploads[0]) == BALLOTS  # a vote stands for whole images; means have no votes
+    if uneven or sum(upload.weight for upload in uploads) * FULL > LARGEST_WEIGHT:
+        credits = np.where(credits < min(FULL // 2, credits.max()), 0, FULL)  # no room for fractions
     common = math.gcd(*credits.tolist())
     times = (credits // common).tolist()
     tally = mean(upload._replace(weight=upload.weight * own) for upload, own in zip(uploads, times, strict=True) if own)
-    return tally._replace(unit=tally.unit * common // FULL)
+    return tally._replace(unit=max(1, tally.unit * common // FULL))
 
 
 def believed(uploads: Sequence[Message], public: Public, trust: Floats, *, memory: float, reach: float) -> tuple[Tally, Floats]:
