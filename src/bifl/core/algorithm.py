@@ -197,9 +197,8 @@ def server_turn(algorithms: Algorithms, public: Public, total: Total | UploadLis
     if isinstance(total, Total):
         tally = total.tally()
     elif algorithm.robust is not None:
-        found, trust = algorithm.robust(total.in_order(), public, server.trust)
-        tally = return_checks.tally(algorithm.name, found, public)
-        server = server._replace(trust=return_checks.trust(algorithm.name, trust))
+        tally, trust = algorithm.robust(total.in_order(), public, server.trust)
+        server = server._replace(trust=trust)
     elif algorithm.aggregate is not None:
         tally = return_checks.tally(algorithm.name, algorithm.aggregate(total.in_order(), public), public)
     else:

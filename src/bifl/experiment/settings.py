@@ -195,7 +195,7 @@ class Experiment:
         algorithm = register.make(self.algorithm.name, self.algorithm.parameters).named(short(self.algorithm.name))
         rule = robust.make(self.robust.name, self.robust.parameters)
         lies = attack.make(self.attack.name, self.attack.parameters)
-        algorithm = algorithm if rule is None else protected(algorithm, rule)
+        algorithm = algorithm if rule is None else protected(algorithm, rule, short(self.robust.name))
         how = privacy.make(self.privacy.name, self.privacy.parameters)
         if how is not None:
             check_private(self.batchnorm, self.holdout, self.attack.name)

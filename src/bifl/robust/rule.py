@@ -9,14 +9,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from bifl.core import return_checks
 from bifl.core.algorithm import Algorithm, Algorithms, RobustSum, Schedule, selection, upload_form
 from bifl.core.message import BINARY, Floats, Message
 from bifl.core.state import Public
+from bifl.core.sums import Tally
 from bifl.errors import ConfigError
 from bifl.registry import Registry
 
@@ -65,23 +68,28 @@ def kind_of(upload: Message) -> str:
     return UPDATES if upload.alphabet.size == 0 else BALLOTS if upload.alphabet == BINARY else LEVELS
 
 
-def protected(algorithms: Algorithms, rule: Rule) -> Algorithms:
+def protected(algorithms: Algorithms, rule: Rule, name: str) -> Algorithms:
     """The algorithm with a robust sum.
 
     Raises:
         ConfigError: it has no uploads, or a sum of its own.
     """
+    total = partial(_checked, total=rule.total, name=name)
     if isinstance(algorithms, Schedule):
-        return dataclasses.replace(algorithms, first=_protected(algorithms.first, rule), then=_protected(algorithms.then, rule))
-    return _protected(algorithms, rule)
+        return dataclasses.replace(algorithms, first=_protected(algorithms.first, total), then=_protected(algorithms.then, total))
+    return _protected(algorithms, total)
 
 
-def _protected(algorithm: Algorithm, rule: Rule) -> Algorithm:
+def _checked(uploads: Sequence[Message], public: Public, trust: Floats, *, total: RobustSum, name: str) -> tuple[Tally, Floats]:
+    return return_checks.robust_sum(name, total(uploads, public, trust), public)
+
+
+def _protected(algorithm: Algorithm, total: RobustSum) -> Algorithm:
     if algorithm.central:
         raise ConfigError(f"robust= needs clients that upload, and algorithm '{algorithm.name}' is centralised: leave it out")
     if algorithm.aggregate is not None:
         raise ConfigError(f"robust= replaces a mean, and algorithm '{algorithm.name}' has a sum of its own: leave it out")
-    return dataclasses.replace(algorithm, robust=rule.total)
+    return dataclasses.replace(algorithm, robust=total)
 
 
 def refuse_misfits(name: str, rule: Rule, algorithms: Algorithms, public: Public) -> None:
