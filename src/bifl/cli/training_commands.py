@@ -9,13 +9,12 @@ from pathlib import Path
 
 from bifl.engine import running
 from bifl.errors import ConfigError
-from bifl.experiment.refusals import refuse_rule
 from bifl.experiment.settings import Experiment, pairs, preset_of
 from bifl.experiment.setup import LastDataset, Setup, build
 from bifl.nn.sent import remark
 from bifl.registry import short
 from bifl.runs.budget import ended_early
-from bifl.runs.comparison import ALGORITHMS, Comparison, summarise
+from bifl.runs.comparison import ALGORITHMS, Comparison, planned, summarise
 from bifl.runs.folder import RunFolder, claim, folder_name
 from bifl.runs.trackers import checked, followed
 from bifl.show.plot import draw, draw_bits, title
@@ -32,6 +31,7 @@ def run(options: argparse.Namespace) -> int:
         preset, overrides = preset_of(options.settings)
         experiment = Experiment.of(preset, overrides)
         setup = build(experiment)  # refuses what cannot be run, before anything is written
+        running.check(setup)
         remark(setup.network)
         run = RunFolder.start(options.out or claim(Path("runs"), folder_name(experiment, preset)), experiment)
     run.keep_messages = options.keep_messages
@@ -65,8 +65,11 @@ def compare(options: argparse.Namespace) -> int:
         base = Experiment.of(preset).changed((first if "privacy" in settings else {}) | settings)
         usual = build(base.changed({"robust": "none"}), data=images.of(base))  # the rule is for the algorithms that are compared
         remark(usual.network)
+        rows = planned(base, algorithms, seeds)
+        for row in rows:
+            running.check(build(row.experiment, data=images.of(row.experiment)))
         path = options.out or claim(Path("runs"), f"compare-{preset or base.dataset.name}")
-        comparison = Comparison.start(path, base, algorithms, seeds, lambda one: refuse_rule(one, usual.public))
+        comparison = Comparison.start(path, rows)
     out = console()
     with Meter(out, sum(one.run.experiment.rounds for one in comparison.runs)).running() as meter:
         for one in comparison.runs:

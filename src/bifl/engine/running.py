@@ -6,14 +6,29 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+from bifl.core.exchange import completing
+from bifl.core.state import Server
 from bifl.engine.round import Rounds
 from bifl.engine.simulator import Simulation
+from bifl.exchanges import exchanges_of
 from bifl.experiment.setup import Setup
 from bifl.runs.folder import RunFolder, locked
 from bifl.runs.mailbox import Mailbox
 from bifl.runs.record import Record
 
 Begin = Callable[[Setup, Path, Mailbox | None], Rounds]
+
+
+def check(setup: Setup) -> None:
+    """Refuse what cannot be run, before anything is written: uploads that cannot be summed unread, a budget below one round.
+
+    Raises:
+        ConfigError: in one sentence.
+    """
+    experiment, spending = setup.experiment, setup.algorithm.at(1).spending
+    exchanges = exchanges_of(experiment, setup.algorithm, setup.network, setup.data.form)
+    if spending is not None:
+        spending.affords(Server().summed, completing(exchanges).quorum or setup.public.voters, setup.public.layout)
 
 
 def run(folder: RunFolder, setup: Setup, begin: Begin = Simulation) -> Iterator[Record]:

@@ -123,8 +123,6 @@ def check_summable(summed: Summed, public: Public) -> None:
     for round in (0, algorithms.switch) if isinstance(algorithms, Schedule) else (0,):
         before = public._replace(round=round)
         algorithm = algorithms.at(round + 1)
-        if algorithm.robust is not None:
-            raise ConfigError("secure_sum=true hides single uploads, which robust= must see: choose one of the two")
         if algorithm.central or algorithm.aggregate is not None:
             what = "it has one client only" if algorithm.central else "its `aggregate` must see single uploads"
             raise ConfigError(f"algorithm '{algorithm.name}' cannot be used with secure_sum=true: {what}: take {INSTEAD}")

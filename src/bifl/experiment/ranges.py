@@ -73,7 +73,13 @@ def check_training(experiment: Experiment, made: Mapping[str, Any]) -> None:
 def check_secure_sum(experiment: Experiment) -> None:
     """Refuse a secure sum in which nobody could hide, or that cannot be computed here."""
     if not experiment.secure_sum:
+        if experiment.colluders and experiment.privacy.name == "none":
+            raise ConfigError(
+                f"colluders={experiment.colluders} is about what a secure sum hides: set secure_sum=true, or leave it out"
+            )
         return
+    if experiment.robust.name != "none":
+        raise ConfigError("secure_sum=true hides single uploads, which robust= must see: choose one of the two")
     if experiment.attack.name != "none":
         raise ConfigError("secure_sum=true does not go with attack=: clients bound their own uploads here, as no real liar would")
     if experiment.holdout:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
@@ -27,6 +27,34 @@ class LabelledRun(NamedTuple):
     run: RunFolder
 
 
+class PlannedRun(NamedTuple):
+    """One run of a comparison, before there is a folder."""
+
+    name: str  # of its folder
+    label: str
+    experiment: Experiment
+
+
+def planned(base: Experiment, algorithms: str, seeds: str) -> list[PlannedRun]:
+    """The runs of a new comparison, in order.
+
+    Args:
+        base: everything but algorithm and seed.
+        algorithms: comma-separated names, each with parameters after plus signs: `biml,up_down+beta=1`.
+        seeds: comma-separated numbers.
+    """
+    labels = _listed("algorithms", algorithms)
+    numbers = [base.changed({"seed": seed}).seed for seed in _listed("seeds", seeds)]
+    rows = [
+        PlannedRun(_name(label, seed), label, base.changed(_settings(label) | {"seed": seed}))
+        for label in labels
+        for seed in numbers
+    ]
+    if len({row.name for row in rows}) < len(rows):
+        raise ConfigError(f"algorithms={algorithms} has two of the same name: rename one")
+    return rows
+
+
 class Comparison:
     """The runs of a comparison, in order."""
 
@@ -35,29 +63,12 @@ class Comparison:
         self.runs = runs
 
     @classmethod
-    def start(cls, path: Path, base: Experiment, algorithms: str, seeds: str, check: Callable[[Experiment], None]) -> Comparison:
-        """Lay out the runs of a new comparison.
-
-        Args:
-            path: its folder.
-            base: everything but algorithm and seed.
-            algorithms: comma-separated names, each with parameters after plus signs: `biml,up_down+beta=1`.
-            seeds: comma-separated numbers.
-            check: refuses what cannot be run, before anything is written.
-        """
+    def start(cls, path: Path, rows: Sequence[PlannedRun]) -> Comparison:
+        """Lay out the runs of a new comparison in its folder."""
         if (path / PLAN).exists():
             raise RunError(
                 f"'{path}' holds a comparison already: continue it with bifl compare --resume {path}, or choose another --out"
             )
-        labels = _listed("algorithms", algorithms)
-        numbers = [base.changed({"seed": seed}).seed for seed in _listed("seeds", seeds)]
-        rows = [
-            (_name(label, seed), label, base.changed(_settings(label) | {"seed": seed})) for label in labels for seed in numbers
-        ]
-        if len({name for name, _, _ in rows}) < len(rows):
-            raise ConfigError(f"algorithms={algorithms} has two of the same name: rename one")
-        for _, _, experiment in rows:
-            check(experiment)
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
             plan = [f"[[run]]\nlabel = {json.dumps(label)}\nfolder = {json.dumps(name)}\n" for name, label, _ in rows]
