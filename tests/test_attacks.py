@@ -180,7 +180,7 @@ def uploads(run: Path, kind: str = "upload") -> dict[str, bytes]:
 @pytest.mark.parametrize("algorithm", ["biml", "fedavg"])
 def test_an_attack_of_one_s_own_is_one_file(tmp_path: Path, small: Path, algorithm: str) -> None:
     """The one that docs/robust.md shows."""
-    (example,) = python_blocks("docs/robust.md")
+    example, _ = python_blocks("docs/robust.md")
     (tmp_path / "mine.py").write_text(example)
     experiment = quick(small, clients=4, rounds=1, algorithm=algorithm)
     lying = experiment.changed({"attack": f"{tmp_path}/mine.py:sleepers", "attack.share": 0.5, "attack.start": 1})
@@ -202,3 +202,7 @@ def test_refusals(here: Run) -> None:
         Attack(1.5)
     assert "attack.factor must be a number" in refused(here("run", "attack=scaled", "attack.factor=nan"))
     assert "unknown attack 'flipp': did you mean 'flip'?" in refused(here("run", "attack=flipp"))
+    assert refused(here("run", "attack.share=0.3")) == "bifl: unknown key 'attack.share': set attack= too\n"
+    with pytest.raises(ConfigError, match=r"attack\.share=0\.2 of 2 clients is nobody: it takes 3 clients or more, or .*0\.25"):
+        Experiment(attack="flip", clients=2)
+    assert len(liars(0, 3, 0.2)) == len(liars(0, 2, 0.26)) == 1

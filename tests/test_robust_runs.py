@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from bifl.core import BINARY, Algorithm, floats, mean, means, register, replace
+from bifl.attacks import liars
+from bifl.core import BINARY, Algorithm, Floats, Message, Public, Tally, floats, mean, means, register, replace
 from bifl.engine.loop import loop
 from bifl.engine.simulator import Simulation
-from bifl.errors import ConfigError
+from bifl.errors import AlgorithmError, ConfigError
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.export.model import Model
-from bifl.robust import robust
+from bifl.robust import Rule, robust
 from bifl.runs import kept
 from tests.commands import Run, refused
 from tests.federation import deploy, neighbours, quick, same, simulated
 from tests.grid import Clock
+from tests.test_docs import python_blocks
 
 # ---- everywhere the same ---------------------------------------------------------------------------------------------------
 
@@ -52,6 +56,55 @@ def test_trust_outlives_a_kill(tmp_path: Path, small: Path) -> None:
         assert record._replace(seconds=0) == whole[rounds - 1]._replace(seconds=0)
     assert resumed._server.trust.size == 5
     assert resumed._server.trust.min() < 0.9**2
+
+
+def own_rule(folder: Path) -> str:
+    """The rule that docs/robust.md shows, as a file."""
+    (folder / "mine.py").write_text(python_blocks("docs/robust.md")[1])
+    return f"{folder}/mine.py:nearest"
+
+
+@pytest.mark.parametrize("algorithm", ["biml", "fedavg"])
+def test_a_rule_of_one_s_own_is_one_file(algorithm: str, tmp_path: Path, small: Path) -> None:
+    experiment = quick(small, clients=4, rounds=1, algorithm=algorithm, attack={"name": "flip", "share": 0.25})
+    ruled = experiment.changed({"robust": own_rule(tmp_path), "robust.share": 0.75})
+    one, two = (Simulation(build(ruled.changed({"workers": number}))) for number in (1, 2))
+    assert [record._replace(seconds=0) for record in one] == [record._replace(seconds=0) for record in two]
+    (liar,) = liars(0, 4, 0.25)
+    kept: list[list[int]] = []
+
+    @robust
+    def honest_only() -> Rule:
+        """The mean of all but the liar."""
+
+        def total(uploads: Sequence[Message], public: Public, trust: Floats) -> tuple[Tally, Floats]:
+            kept.append([upload.sender or 0 for upload in uploads])
+            return mean([upload for upload in uploads if upload.sender != liar]), trust
+
+        return Rule(total)
+
+    ideal = Simulation(build(experiment.changed({"robust": "honest_only"})))
+    assert [record.loss for record in ideal] == [one.last.loss if one.last else None]
+    assert kept == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("returns", "sentence"),
+    [
+        (lambda tally, trust: tally, "total returned a Tally; it must be two things: a Tally, and the trust"),
+        (lambda tally, trust: (None, trust), "total returned a NoneType; it must be a Tally"),
+        (lambda tally, trust: (tally, None), "total returned memory of NoneType; it must be float32"),
+        (lambda tally, trust: (tally._replace(mean=tally.mean[1:]), trust), "total returned mean of shape"),
+    ],
+)
+def test_a_rule_s_mistake_is_one_sentence(returns: Callable[..., Any], sentence: str, small: Path) -> None:
+    @robust
+    def mistaken_rule() -> Rule:
+        """A mean that returns something else."""
+        return Rule(lambda uploads, public, trust: returns(mean(uploads), trust))
+
+    with pytest.raises(AlgorithmError, match=f"robust=mistaken_rule: {sentence}"):
+        list(Simulation(build(quick(small, rounds=1, robust="mistaken_rule"))))
 
 
 # ---- what does not fit -----------------------------------------------------------------------------------------------------
@@ -96,6 +149,22 @@ def test_a_comparison_refuses_before_it_writes(tmp_path: Path, here: Run) -> Non
     assert "robust=norm_clip does not fit" in refused(here("compare", *words, "algorithms=fedavg,biml", "--out", tmp_path / "no"))
     assert not (tmp_path / "no").exists()
     assert here("compare", *words, "algorithms=fedavg,murmur", "--out", tmp_path / "yes").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("run robust=credibility secure_sum=true", "which robust= must see: choose one of the two"),
+        ("run algorithm=murmur secure_sum=true", "algorithm 'murmur' cannot be used with secure_sum=true"),
+        ("run algorithm=fedavg privacy=gaussian privacy.budget=0.001 batchnorm=average", "privacy.budget=0.001 is less than one"),
+        ("run colluders=1", "colluders=1 is about what a secure sum hides: set secure_sum=true, or leave it out"),
+        ("compare algorithms=biml,murmur secure_sum=true", "algorithm 'murmur' cannot be used with secure_sum=true"),
+        ("compare algorithms=fedavg,biml robust=norm_clip", "robust=norm_clip does not fit algorithm 'biml'"),
+    ],
+)
+def test_a_refusal_leaves_nothing_behind(words: str, sentence: str, tmp_path: Path, here: Run) -> None:
+    assert sentence in refused(here(*words.split(), "clients=3", "rounds=1", "workers=1", cwd=tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_kept_runs_keep_their_names() -> None:

@@ -7,6 +7,7 @@ stay as they are, byte for byte. A deployment refuses the setting: there nobody 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -103,7 +104,16 @@ def none() -> None:
 
 @lru_cache(maxsize=64)
 def liars(seed: int, clients: int, share: float) -> frozenset[int]:
-    """Which clients lie: a share of them, rounded to the nearest number."""
+    """Which clients lie: a share of them, rounded to the nearest number.
+
+    Raises:
+        ConfigError: that is nobody, and the share is not 0.
+    """
+    if share and not round(share * clients):
+        raise ConfigError(
+            f"attack.share={share:g} of {clients} clients is nobody: it takes {math.floor(0.5 / share) + 1} clients or more, "
+            f"or attack.share above {0.5 / clients:.3g}"
+        )
     drawn = stream(seed, 0, None, "liars").permutation(clients)
     return frozenset(drawn[: round(share * clients)].tolist())
 

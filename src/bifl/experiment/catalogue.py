@@ -28,12 +28,13 @@ class Entry(NamedTuple):
 
 
 def catalogue() -> dict[str, list[Entry]]:
-    """By the keys of settings: what each can be set to."""
+    """By the keys of settings: what each can be set to; first `none`, where there is that."""
     files = [path for folder in _BUILT_IN for path in sorted((PACKAGE / folder).glob("*.py"))]
-    return {
+    found = {
         key: [entry for path in files if f"\n@{decorator}\n" in _text(path) for entry in _entries(path, decorator)]
         for key, decorator in _decorators().items()
     }
+    return {key: sorted(entries, key=lambda entry: entry.name != "none") for key, entries in found.items()}
 
 
 def keys() -> list[str]:

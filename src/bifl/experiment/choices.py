@@ -45,7 +45,8 @@ def chosen(kind: str, registry: Registry[Any], given: object) -> Choice:
     known = registry.parameters(name)
     for key in given.parameters:
         if key not in known:
-            allowed = nearest(key, known) if known else f": {kind} '{given.name}' has no parameters"
+            unset = f": set {kind}= too" if given.name == "none" else f": {kind} '{given.name}' has no parameters"
+            allowed = nearest(key, known) if known else unset
             raise ConfigError(f"unknown key '{kind}.{key}'{allowed}")
     return Choice(
         name, {key: typed(f"{kind}.{key}", given.parameters.get(key, default), default) for key, default in known.items()}
