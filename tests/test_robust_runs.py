@@ -107,6 +107,20 @@ def test_a_rule_s_mistake_is_one_sentence(returns: Callable[..., Any], sentence:
         list(Simulation(build(quick(small, rounds=1, robust="mistaken_rule"))))
 
 
+def test_the_screen_tells_who_lied_and_who_has_no_credit(tmp_path: Path, here: Run) -> None:
+    words = ["attack=flip", "clients=5", "rounds=1", "workers=1", "local_steps=4"]
+    ran = here("run", *words, "robust=credibility", cwd=tmp_path)
+    (liar,) = liars(0, 5, 0.2)
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in ran.stdout.splitlines() if line.strip()}
+    assert rows["attack"] == f"flip, 1 of 5 clients ({liar})"
+    assert rows["robust"] == f"credibility, memory 0.8, reach 2.0; 1 of 5 clients without credit now ({liar})"
+    both = here("compare", *words, "robust=median", "algorithms=biml,fedavg", cwd=tmp_path)
+    assert "attack: flip, 1 of 5 clients; robust: median\n" in both.stdout
+    plain = here("run", "clients=2", "rounds=1", "workers=1", "local_steps=1", cwd=tmp_path)
+    assert "attack" not in plain.stdout
+    assert "robust" not in plain.stdout
+
+
 # ---- what does not fit -----------------------------------------------------------------------------------------------------
 
 

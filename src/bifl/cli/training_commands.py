@@ -17,6 +17,7 @@ from bifl.runs.budget import ended_early
 from bifl.runs.comparison import ALGORITHMS, Comparison, planned, summarise
 from bifl.runs.folder import RunFolder, claim, folder_name
 from bifl.runs.trackers import checked, followed
+from bifl.show.lies import attack_text, comparison_text, robust_text
 from bifl.show.plot import draw, draw_bits, title
 from bifl.show.terminal import Meter, comparison_table, console, price_table, run_table
 
@@ -41,7 +42,8 @@ def run(options: argparse.Namespace) -> int:
             _go(run, setup, meter, short(run.experiment.algorithm.name), track)
         except KeyboardInterrupt:
             return _stopped(run, f"bifl run --resume {shlex.quote(str(run.path))}", track)
-    out.print(run_table(run.records(), run.path / "model"))
+    lies = {"attack": attack_text(run.experiment), "robust": robust_text(run.experiment, run.path)}
+    out.print(run_table(run.records(), run.path / "model", lies))
     if run.experiment.privacy.name != "none":
         out.print("ε is what a deployment would spend: noise of a simulation is made of the seed and hides nothing", soft_wrap=True)
     if ended := ended_early(run.experiment, run.records()):
@@ -78,6 +80,8 @@ def compare(options: argparse.Namespace) -> int:
                 _go(one.run, setup, meter, one.run.path.name, track)
             except KeyboardInterrupt:
                 return _stopped(one.run, f"bifl compare --resume {shlex.quote(str(comparison.path))}", track)
+    if lies := comparison_text(comparison.runs[0].run.experiment):
+        out.print(lies, soft_wrap=True)
     results = comparison.results()
     rounds = max(len(records) for seeds in results.values() for records in seeds)
     out.print(comparison_table([summarise(*item) for item in results.items()], rounds, max(map(len, results.values()))))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean
+from types import MappingProxyType
 
 from rich import box
 from rich.console import Console
@@ -119,8 +120,8 @@ def _people(record: Record) -> str:
     return text + "".join(f"  {count} {what}" for what in ("refused", "missing") if (count := getattr(record, what)))
 
 
-def run_table(records: list[Record], model: Path) -> Table:
-    """What a run achieved and cost."""
+def run_table(records: list[Record], model: Path, also: Mapping[str, str | None] = MappingProxyType({})) -> Table:
+    """What a run achieved and cost; `also` are further rows, those that say something."""
     known = tested(records)
     last, best = known[-1], max(known, key=lambda record: record.score)
     table = Table(box=box.SIMPLE, show_header=False)
@@ -137,6 +138,9 @@ def run_table(records: list[Record], model: Path) -> Table:
     table.add_row("loss", f"{last.loss:.4f} test" + ("" if math.isnan(trained) else f", {trained:.4f} train"))
     if records[-1].epsilon is not None:
         table.add_row("privacy", f"ε = {records[-1].epsilon:.3g}{_delta(records[-1])}, told of any one client's data")
+    for name, text in also.items():
+        if text:
+            table.add_row(name, text)
     table.add_row("uploaded", _traffic([(r.up_bytes, r.up_bpp, r.up_ideal_bpp) for r in records]))
     table.add_row("downloaded", _traffic([(r.down_bytes, r.down_bpp, r.down_ideal_bpp) for r in records]))
     table.add_row("time", f"{sum(r.seconds for r in records):.1f} s in {counted(len(records), 'round')}")
