@@ -17,7 +17,7 @@ from bifl.runs.budget import ended_early
 from bifl.runs.comparison import ALGORITHMS, Comparison, planned, summarise
 from bifl.runs.folder import RunFolder, claim, folder_name
 from bifl.runs.trackers import checked, followed
-from bifl.show.lies import attack_text, comparison_text, robust_text
+from bifl.show.liars import attack_text, comparison_text, robust_text
 from bifl.show.plot import draw, draw_bits, title
 from bifl.show.terminal import Meter, comparison_table, console, price_table, run_table
 

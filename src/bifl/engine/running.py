@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from bifl.core.exchange import completing
 from bifl.core.state import Server
+from bifl.engine.privacy_budget import affords_a_round
 from bifl.engine.round import Rounds
 from bifl.engine.simulator import Simulation
 from bifl.exchanges import exchanges_of
@@ -25,10 +25,8 @@ def check(setup: Setup) -> None:
     Raises:
         ConfigError: in one sentence.
     """
-    experiment, spending = setup.experiment, setup.algorithm.at(1).spending
-    exchanges = exchanges_of(experiment, setup.algorithm, setup.network, setup.data.form)
-    if spending is not None:
-        spending.affords(Server().summed, completing(exchanges).quorum or setup.public.voters, setup.public.layout)
+    exchanges = exchanges_of(setup.experiment, setup.algorithm, setup.network, setup.data.form)
+    affords_a_round(setup, exchanges, setup.public, Server())
 
 
 def run(folder: RunFolder, setup: Setup, begin: Begin = Simulation) -> Iterator[Record]:
