@@ -1,6 +1,6 @@
 """What clients that lie about real numbers cost: accuracy of the last five rounds, with and without bounds.
 
-    python benchmarks/liars.py                      # docs/security.md's table: about 30 minutes
+    python benchmarks/liars.py                      # docs/security.md's table: about 50 minutes
     python benchmarks/liars.py biml --seeds 0 --liars 2 --lie huge --set rounds=5
 
 Liars replace all real parameters and statistics of their messages, as the server reads them; their ballots are honest.
@@ -66,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("algorithms", nargs="*", default=["biml", "fedavg"])
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--liars", default="0,1,2")
+    parser.add_argument("--liars", default="0,1,2,3,4")
     parser.add_argument("--lie", choices=LIES, action="append")
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args()
