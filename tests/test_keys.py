@@ -66,6 +66,7 @@ def test_a_certificate_needs_the_authority(tmp_path: Path, here: Run) -> None:
         (["--listen", "8000"], "an address is host:port, not '8000'"),
         (["dataset=nowhere"], "unknown dataset 'nowhere'"),
         (["mnist5k-iid", "mnist-iid"], "only one preset"),
+        (["algorithm=murmur", "secure_sum=true"], "algorithm 'murmur' cannot be used with secure_sum=true"),
     ],
 )
 def test_a_server_refuses_before_it_writes(tmp_path: Path, here: Run, words: list[str], why: str) -> None:

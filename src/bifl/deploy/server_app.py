@@ -132,7 +132,8 @@ def open_folder(experiment: str, folder: str) -> tuple[RunFolder, Setup | None]:
         run = RunFolder.resume(Path(folder), trust=True)  # who starts the server was asked before it wrote or resumed this folder
         return run, None
     chosen = of_words(shlex.split(experiment))
-    setup = serve(chosen)  # refuses what cannot be run, before anything is written
+    setup = serve(chosen)
+    running.check(setup)  # before anything is written
     return RunFolder.start(Path(folder) if folder else claim(Path("runs"), folder_name(chosen)), chosen), setup
 
 

@@ -21,6 +21,7 @@ from bifl.deploy.events import FAILED, FINISHED, Reader
 from bifl.deploy.flower_programs import Link, ended_by_signals, free_port, last_words, refuse_blanks, stop
 from bifl.deploy.permits import named_files
 from bifl.deploy.server_app import DEADLINE, rules
+from bifl.engine import running
 from bifl.errors import ConfigError, RunError
 from bifl.experiment.settings import Experiment, of_words, pairs
 from bifl.experiment.setup import serve
@@ -64,7 +65,7 @@ def server(options: argparse.Namespace) -> int:
 
 def _started(options: argparse.Namespace, experiment: Experiment, kind: str) -> RunFolder:
     """The folder of a new run; what cannot be run is refused before anything is written."""
-    serve(experiment)
+    running.check(serve(experiment))
     rules(experiment, options.min_clients or 0, _deadline(options), options.max_images or 0)
     refuse_blanks()
     return RunFolder.start(options.out or claim(Path("runs"), kind + folder_name(experiment)), experiment)
