@@ -116,8 +116,9 @@ def test_keys_of_another_run_are_refused(tmp_path: Path, small: Path, keys: Path
     experiment = quick(small, rounds=1, batchnorm="average", model="mlp", clients=4, secure_sum=True)
     grid.nodes[103].app = spoiled(lambda data: kept.append(data) or data, "keys")  # type: ignore[func-returns-value]
     deploy(grid, tmp_path / "one", experiment, least=3, keys=keys)
-    grid.nodes[103].app = spoiled(lambda data: kept[0], "keys")
-    (record,) = deploy(grid, tmp_path / "other", experiment, least=3, keys=keys)
+    again = nodes(tmp_path / "again", keys, 4)  # a state directory is for one run
+    again.nodes[103].app = spoiled(lambda data: kept[0], "keys")
+    (record,) = deploy(again, tmp_path / "other", experiment, least=3, keys=keys)
     assert (record.clients, record.refused) == (3, 1)
     assert "client 3 refused: its keys are not signed by its node key, or for another run" in told(tmp_path / "other")
 
