@@ -21,6 +21,7 @@ from hypothesis import settings
 from bifl.cli import main
 from bifl.data.datasets import dataset
 from bifl.deploy import requests, transport
+from bifl.deploy.certificates import make_keys
 from bifl.experiment.settings import REGISTRIES
 from tests.commands import SMALL, Run, bifl
 from tests.grid import Clock
@@ -50,6 +51,14 @@ def own_names() -> Iterator[None]:
     for name in set(sys.modules) - modules:
         if name.startswith("bifl_user_"):
             del sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Keys of six clients, for federations of as many or fewer."""
+    folder = tmp_path_factory.mktemp("keys")
+    make_keys(folder, ["localhost"], 6)
+    return folder
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from bifl.core.layout import Layout
 from bifl.core.message import NOTHING
 from bifl.core.state import Public
 from bifl.deploy import protocol
-from bifl.deploy.certificates import make_keys
 from bifl.deploy.client_app import operator_of
 from bifl.deploy.client_notes import FileNotes, alone
 from bifl.deploy.permits import words_for_clients
@@ -26,13 +25,6 @@ from tests.test_secure_runs import nodes
 
 PUBLIC = Public(0, 0, Layout((), (), (), ()), NOTHING, NOTHING)
 pytestmark = pytest.mark.usefixtures("clock")
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("keys")
-    make_keys(folder, ["localhost"], 3)
-    return folder
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from flwr.app import Message as Post
 
 from bifl.core.exchange import Abandoned
 from bifl.deploy import protocol
-from bifl.deploy.certificates import client_key, make_keys, peers
+from bifl.deploy.certificates import client_key, peers
 from bifl.deploy.client_app import _score, app, operator_of
 from bifl.deploy.client_state import Home
 from bifl.deploy.permits import permitted
@@ -24,13 +24,6 @@ from tests.commands import rounds
 from tests.federation import deploy, neighbours, simulated, told
 from tests.grid import Clock, Handler, LocalGrid, Node, kind_of
 from tests.test_privacy_runs import BITS, NOISE, private
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("keys")
-    make_keys(folder, ["localhost"], 3)
-    return folder
 
 
 def nodes(folder: Path, keys: Path) -> LocalGrid:

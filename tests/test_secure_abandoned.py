@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from bifl.core.message import Message as Said
-from bifl.deploy.certificates import make_keys
 from bifl.deploy.client_app import app
 from bifl.deploy.server_app import rules, run_rounds
 from bifl.engine.loop import loop
@@ -29,13 +28,6 @@ from tests.grid import LocalGrid
 from tests.test_secure_runs import failing, identical, nodes
 
 AFTER = ("statistics", "statistics_agree", "statistics_reveal")  # the ballot's sum is in the broadcast by then
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("keys")
-    make_keys(folder, ["localhost"], 4)
-    return folder
 
 
 @pytest.fixture

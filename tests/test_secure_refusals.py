@@ -11,7 +11,6 @@ import pytest
 from flwr.app import Context, Message
 
 from bifl import codec
-from bifl.deploy.certificates import make_keys
 from bifl.deploy.client_app import app
 from bifl.errors import RunError
 from tests.federation import deploy, neighbours, quick, spoiled, told
@@ -20,13 +19,6 @@ from tests.test_secure_runs import STEPS, failing, model, nodes
 
 pytestmark = pytest.mark.usefixtures("clock")
 Change = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("keys")
-    make_keys(folder, ["localhost"], 6)
-    return folder
 
 
 def changed(change: Change) -> Callable[[bytes], bytes]:

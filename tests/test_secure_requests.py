@@ -13,7 +13,6 @@ from bifl.core.exchange import ClientReply, turn
 from bifl.core.message import FLOAT32, NOTHING
 from bifl.core.message import Message as Said
 from bifl.deploy import protocol
-from bifl.deploy.certificates import make_keys
 from bifl.engine.client_side import LocalSide
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
@@ -25,13 +24,6 @@ from tests.federation import quick
 from tests.liar import Liar
 
 pytestmark = pytest.mark.usefixtures("clock")
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("keys")
-    make_keys(folder, ["localhost"], 3)
-    return folder
 
 
 def test_one_that_is_to_upload_nothing_says_nothing(tmp_path: Path, small: Path, keys: Path) -> None:

@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, Context, Message
 from bifl import codec
 from bifl.core import Public
 from bifl.deploy import protocol
-from bifl.deploy.certificates import client_key, make_keys, peers
+from bifl.deploy.certificates import client_key, peers
 from bifl.deploy.client_app import app
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
@@ -126,13 +126,6 @@ def test_what_must_see_single_uploads_is_refused(small: Path, settings: dict[str
 
 
 # ---- between nodes ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("keys")
-    make_keys(folder, ["localhost"], 5)
-    return folder
 
 
 def nodes(folder: Path, keys: Path, count: int = 3) -> LocalGrid:
