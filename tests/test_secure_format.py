@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from bifl import codec
-from bifl.core.message import NOTHING, Message
+from bifl.core.message import NOTHING, Message, Votes
 from bifl.core.state import Public
 from bifl.exchanges.secure_step import BYTES
 from bifl.exchanges.secure_sum import Keys
@@ -120,7 +120,7 @@ def test_all_agree_on_settings_and_model() -> None:
 
     known = f"{agreed(experiment)}\n{public.layout.fingerprint} 0 0\n".encode()
     model = b"".join(vector.astype("<f4").tobytes() for vector in (public.weights, public.real, public.scales))
-    assert terms(experiment) == hashlib.sha256(known + model).digest()
+    assert terms(experiment) == hashlib.sha256(known + model + b"-").digest()
     assert {"lr=0.005,0.002,0.001", "colluders=0", "model=:mnist_cnn"} <= {*agreed(experiment).splitlines()}
     same = {"rounds": 99, "workers": 3, "dataset": "fashion-mnist", "device": "cpu"}
     assert {terms(experiment.changed({key: value})) for key, value in same.items()} == {terms(experiment)}
@@ -128,7 +128,9 @@ def test_all_agree_on_settings_and_model() -> None:
     weights[-1] += 1
     others = [terms(experiment.changed({key: value})) for key, value in {"lr": 0.1, "seed": 1, "algorithm.alpha": 2.5}.items()]
     others += [terms(experiment, public._replace(weights=weights)), terms(experiment, public._replace(round=1))]
-    assert len({*others, terms(experiment)}) == 6
+    counts = [Message(np.ones(public.layout.count, np.uint8), Votes(4, unit), public.real) for unit in (1, 100)]
+    others += [terms(experiment, public._replace(news=news)) for news in counts]
+    assert len({*others, terms(experiment)}) == 8
 
 
 def test_lists_are_rows_that_begin_with_a_number() -> None:

@@ -7,21 +7,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord
+from flwr.app import Message as Post
 
 from bifl import __version__
 from bifl.core.exchange import ClientReply, turn
 from bifl.core.message import FLOAT32, NOTHING
 from bifl.core.message import Message as Said
+from bifl.core.state import Client
 from bifl.deploy import protocol
 from bifl.engine.client_side import LocalSide
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
-from bifl.errors import ConfigError, Refused
+from bifl.errors import ConfigError, Refused, RunError
 from bifl.exchanges import exchanges_of
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from tests.federation import quick
+from tests.federation import deploy, quick
+from tests.grid import kind_of
 from tests.liar import Liar
+from tests.test_secure_runs import nodes
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -116,6 +121,40 @@ def test_a_training_that_diverges_is_no_change(small: Path) -> None:
     assert [record.clients for record in records] == [3, 3]
     assert all(np.isnan(record.train_loss) for record in records)
     np.testing.assert_allclose(simulation.public.weights, build(experiment).public.weights, atol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "biml"])
+def test_a_later_training_that_diverges_is_no_change_either(small: Path, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What clients would have without it is what the last news made of them, not the weights that the run began with."""
+    experiment = quick(small, rounds=2, model="mlp", algorithm=algorithm, batchnorm="average", secure_sum=True, workers=1)
+    honest = LocalSide.train
+
+    def train(side: LocalSide, client: Client) -> tuple[Client, float]:
+        trained, loss = honest(side, client)
+        return (trained, np.nan) if trained.number == 0 or side._public.round else (trained, loss)
+
+    monkeypatch.setattr(LocalSide, "train", train)
+    simulation, states = simulate(experiment), [public for _, public in loop(experiment)]
+    list(simulation)
+    assert simulation.public.weights.tobytes() == states[1].weights.tobytes()
+    if algorithm == "fedavg":
+        assert not np.allclose(states[0].weights, build(experiment).public.weights, atol=1e-4)
+        np.testing.assert_allclose(states[1].weights, states[0].weights, atol=1e-6)
+
+
+def test_a_client_holds_nothing_out_for_a_server_that_lies(tmp_path: Path, small: Path, keys: Path) -> None:
+    """All others could be left with two images each, so that one outweighs them and its votes are those of the sum."""
+    grid = nodes(tmp_path, keys)
+
+    def lie(message: Post) -> None:
+        if kind_of(message) == protocol.HELLO:
+            record = message.content[protocol.RECORD]
+            assert isinstance(record, ConfigRecord)
+            record["share"] = 0.9
+
+    grid.before_push = lie
+    with pytest.raises(RunError, match=r"asks clients to hold out 0\.9 of their images, and in such a run nobody does"):
+        deploy(grid, tmp_path / "run", quick(small, model="mlp", secure_sum=True), keys=keys)
 
 
 def test_statistics_that_overflow_are_sent(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,9 @@ def own_images(operator: Operator, terms: Terms, experiment: Experiment) -> dict
         if ours != theirs:
             short = f"{what} are {ours}, the run's are {theirs}"
             raise Refusal(f"this client's {short}: {remedy}", f"its {short}")
+    if terms.share and not experiment.tells_results():  # a server could make all others few, and one of them outweigh the rest
+        short = f"the server asks clients to hold out {terms.share:g} of their images, and in such a run nobody does"
+        raise Refusal(short, short)
     parts = dict(zip(("train", "held"), cut(hand, terms.share, experiment.seed, operator.number), strict=True))
     return {
         name: Dataset(images[part], labels[part], images[:0], labels[:0], terms.classes, terms.mean, terms.std)

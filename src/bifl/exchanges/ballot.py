@@ -82,12 +82,17 @@ class Ballot:
         client, loss = train_turn(self.algorithm, side.client, public, side.train)
         client = client._replace(real=self.says(client.real, public))
         if not self.tells_loss:  # even that there is none would tell something
-            client = client if _finite(loss, client) else _untrained(side.client, public)
+            client = client if _finite(loss, client) else self._untrained(side.client, public)
             return self._say_silently(side, client, public, uploads=uploads)
         if not uploads or not np.isfinite(loss):
             return ClientReply(None, client, loss)
         client, upload = upload_turn(self.algorithm, client, public)
         return ClientReply(upload, client, loss)
+
+    def _untrained(self, client: Client, public: Public) -> Client:
+        """The client as it would be after a training that changes nothing."""
+        client, _ = train_turn(self.algorithm, client, public, lambda ready: (ready, 0.0))
+        return client._replace(real=self.says(client.real, public))
 
     def _say_silently(self, side: ClientSide, client: Client, public: Public, *, uploads: bool) -> ClientReply:
         """Upload what came of the training, and say nothing else of it."""
@@ -132,8 +137,3 @@ class Ballot:
 def _finite(loss: float, client: Client) -> bool:
     """Whether a training went well."""
     return bool(np.isfinite(loss) and np.isfinite(client.aux).all() and np.isfinite(client.real).all())
-
-
-def _untrained(client: Client, public: Public) -> Client:
-    """A client as it would be after a training that changes nothing."""
-    return client._replace(start=client.aux, real=public.real)

@@ -9,6 +9,7 @@ from typing import Self
 
 import numpy as np
 
+from bifl import codec
 from bifl.codec import Context, WireError
 from bifl.core.exchange import ClientReply, ClientSide
 from bifl.core.layout import Layout
@@ -67,6 +68,7 @@ class Step:
         agreed = hashlib.sha256(f"{self.settings}\n{public.layout.fingerprint} {public.seed} {public.round}\n".encode())
         for vector in (public.weights, public.real, public.scales):
             agreed.update(np.ascontiguousarray(vector, "<f4").tobytes())
+        agreed.update(b"-" if public.news is None else codec.encode(public.news))  # by which clients move their own weights
         least = threshold(self.voters, self.colluders)
         return Circle(public.round + self.ahead, self.sums, self.voters, least, 2 + self.colluders, agreed.digest())
 
