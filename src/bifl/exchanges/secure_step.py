@@ -29,6 +29,20 @@ def said_in(upload: Message) -> bytes:
     return upload.symbols.astype(np.uint8).tobytes()
 
 
+_hashed: list[tuple[str, Public, bytes]] = []  # the last common ground: clients of a simulation, and steps, have the same
+
+
+def _common_ground(settings: str, public: Public) -> bytes:
+    """A digest of the settings and of all that clients train with but their data."""
+    if not _hashed or _hashed[0][0] != settings or _hashed[0][1] is not public:
+        ground = hashlib.sha256(f"{settings}\n{public.layout.fingerprint} {public.seed} {public.round}\n".encode())
+        for vector in (public.weights, public.real, public.scales):
+            ground.update(np.ascontiguousarray(vector, "<f4").tobytes())
+        ground.update(b"-" if public.news is None else codec.encode(public.news))  # by which clients move their own weights
+        _hashed[:] = [(settings, public, ground.digest())]
+    return _hashed[0][2]
+
+
 @dataclass(frozen=True)
 class Step:
     """What all exchanges of a secure sum have in common.
@@ -65,12 +79,8 @@ class Step:
 
         If others trained another model, or otherwise, they could be made to say nothing, and the sum would be what one says.
         """
-        agreed = hashlib.sha256(f"{self.settings}\n{public.layout.fingerprint} {public.seed} {public.round}\n".encode())
-        for vector in (public.weights, public.real, public.scales):
-            agreed.update(np.ascontiguousarray(vector, "<f4").tobytes())
-        agreed.update(b"-" if public.news is None else codec.encode(public.news))  # by which clients move their own weights
-        least = threshold(self.voters, self.colluders)
-        return Circle(public.round + self.ahead, self.sums, self.voters, least, 2 + self.colluders, agreed.digest())
+        least, common = threshold(self.voters, self.colluders), _common_ground(self.settings, public)
+        return Circle(public.round + self.ahead, self.sums, self.voters, least, 2 + self.colluders, common)
 
     def knowing(self, server: Server) -> Self:
         """The same for a server that checks uploads."""
