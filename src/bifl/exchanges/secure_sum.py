@@ -99,8 +99,6 @@ class Masked(Step):
         times, own, total = member.units(place)
         member.once(f"{name}, made of", _made_of(side.client, public))  # refused, if at all, whatever comes of it
         said = inner.say(side, public, uploads=True)
-        if said.message is None:
-            return said  # type: ignore[no-any-return]
         known = inner.context(public)
         upload = self.summed.summand(codec.decode(codec.encode(said.message, known), known), public)
         form = fields(upload, own, total)
