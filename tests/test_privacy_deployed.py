@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +76,11 @@ def test_deployed_noise_is_the_server_s_own(tmp_path: Path, small: Path) -> None
     assert {serve(experiment).draw, serve(experiment).draw, experiment.seed} != {experiment.seed}
 
 
-def dying(node: Node) -> Handler:
-    """A client that is lost in the second round."""
-    asked = itertools.count(1)
+def dying(node: Node, asked: Iterator[int], last: int) -> Handler:
+    """A client that is lost when it is asked for this one of the ballots that are counted."""
 
     def answer(message: Post, context: Context) -> Post | None:
-        if kind_of(message) == "ballot" and next(asked) == 2:
+        if kind_of(message) == "ballot" and next(asked) == last:
             node.online = False
             return None
         return app(message, context)
@@ -92,7 +92,7 @@ def test_fewer_clients_cost_more(tmp_path: Path, small: Path, keys: Path, clock:
     """What is accounted is how many really were summed."""
     experiment = private(small, rounds=2, secure_sum=True, **BITS)
     grid = nodes(tmp_path, keys)
-    grid.nodes[102].app = dying(grid.nodes[102])
+    grid.nodes[102].app = dying(grid.nodes[102], itertools.count(1), 2)  # in the second round
     records = deploy(grid, tmp_path / "run", experiment, least=2)
     assert [record.clients for record in records] == [3, 2]
     spending, layout = serve(experiment).algorithm.at(1).spending, serve(experiment).public.layout
@@ -138,18 +138,8 @@ def test_a_trusted_server_tells_nobody_of_a_sum_beyond_the_budget(tmp_path: Path
     hidden, shown = (spending.epsilon((sums,), layout) for sums in ((2, 5, 1), (1, 1, 1)))
     assert hidden < shown
     grid, asked = neighbours(tmp_path, 5), itertools.count()
-
-    def first_is_lost(node: Node) -> Handler:
-        def answer(message: Post, context: Context) -> Post | None:
-            if kind_of(message) == "ballot" and next(asked) == 0:
-                node.online = False
-                return None
-            return app(message, context)
-
-        return answer
-
     for node in grid.nodes.values():
-        node.app = first_is_lost(node)
+        node.app = dying(node, asked, 0)  # whoever is asked first
     with pytest.raises(Abandoned, match=r"round 1: .* than privacy.budget=\S+ allows: nobody is told of it"):
         deploy(grid, tmp_path / "run", experiment.changed({"privacy.budget": (hidden + shown) / 2}), least=1)
     assert not list((tmp_path / "run/messages").rglob("*broadcast*"))
