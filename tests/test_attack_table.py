@@ -24,11 +24,13 @@ def test_the_page_says_what_the_runs_say(table: Any) -> None:
 
 
 @pytest.mark.parametrize("clients", [10, 30])
-@pytest.mark.parametrize(("share", "most"), [(0.0, 0.5), (0.1, 0.5), (0.2, 0.5), (0.3, 1.0), (0.4, 1.5)])
-def test_the_advised_rule_loses_little(share: float, most: float, clients: int, table: Any) -> None:
-    """To any liars, whatever the algorithm; the mean of the seeds."""
+@pytest.mark.parametrize(
+    ("share", "most", "labels"), [(0.0, 0.5, 0.5), (0.1, 0.5, 0.5), (0.2, 0.5, 1.0), (0.3, 1.0, 1.5), (0.4, 1.5, 4.0)]
+)
+def test_the_advised_rule_loses_little(share: float, most: float, labels: float, clients: int, table: Any) -> None:
+    """To any liars, whatever the algorithm; more to those who train on wrong labels. The mean of the seeds."""
     for algorithm in table.ALGORITHMS:
         for attack in table.ATTACKS:
             lost = table.lost(algorithm, clients, attack, share, "credibility")
             assert lost is not None
-            assert lost < most, (algorithm, attack)
+            assert lost < (labels if attack == "labels" else most), (algorithm, attack)
