@@ -78,7 +78,8 @@ class Bounds:
     def statistics(self, uploads: Iterable[Message], public: Public) -> list[Message]:
         """What clients measure of the network that was broadcast; in one order, whoever was first."""
         found = sorted(uploads, key=lambda upload: upload.sender or 0)
-        bounded = [self._widely(upload.real, public, WIDEST, first=public.round == 1) for upload in found]
+        first = _unmeasured(public)
+        bounded = [self._widely(upload.real, public, WIDEST, first=first) for upload in found]
         weights = [upload.weight for upload in found]
         for cap in CAPS if found else ():
             centre = middle(bounded)
@@ -92,7 +93,7 @@ class Bounds:
 
     def measured(self, upload: Message, public: Public) -> Message:
         """One client's statistics within what is known before anyone speaks: all that can be done where nobody sees them."""
-        return upload._replace(real=self._widely(upload.real, public, WIDEST, first=public.round == 1))
+        return upload._replace(real=self._widely(upload.real, public, WIDEST, first=_unmeasured(public)))
 
     def plausible_ballot(self, real: Floats, public: Public, largest: int) -> bool:
         """Whether real numbers can be the mean of bounded ones, of clients that weigh at most `largest`."""
@@ -103,7 +104,7 @@ class Bounds:
 
     def plausible_statistics(self, real: Floats, public: Public, largest: int) -> bool:
         """Whether statistics can be pooled of bounded ones."""
-        return self._pooled(real, public, WIDEST, first=public.round == 1)
+        return self._pooled(real, public, WIDEST, first=_unmeasured(public))
 
     def plausible_scales(self, scales: Floats, public: Public, largest: int, form: Callable[[float], Message]) -> bool:
         """Whether scales can be a mean of honest ones.
@@ -133,6 +134,12 @@ class Bounds:
         if public.round not in self._of_noise:
             self._of_noise[public.round] = self._noise(public)
         return within_square(said, UNKNOWN * max(1.0, share / WIDEST) * self._of_noise[public.round])
+
+
+def _unmeasured(public: Public) -> bool:
+    """Whether nobody has measured the network yet: in the first round, and later if nobody's statistics came through."""
+    mean, square = public.real[public.layout.trained :].reshape(2, -1)
+    return public.round == 1 or bool(np.all(mean == 0) and np.all(square == 1))
 
 
 def middle(found: Sequence[Floats]) -> Floats:
