@@ -10,7 +10,6 @@ processors. In a deployment states are named by their digests, which show it, an
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from bifl import codec
 from bifl.codec.context import NO_DIGEST
+from bifl.codec.state_digest import state_digest
 from bifl.core.exchange import Exchange, completing
 from bifl.core.message import FLOAT32, Message
 from bifl.core.state import Public
@@ -34,12 +34,7 @@ def digest(public: Public, in_context: bool) -> str:
         public: the state.
         in_context: whether the broadcast before the last is used, to code messages.
     """
-    state = hashlib.sha256(f"{public.layout.fingerprint} {public.seed} {public.round}".encode())
-    for vector in (public.weights, public.real, public.scales):
-        state.update(np.ascontiguousarray(vector, "<f4").tobytes())
-    for message in (public.news, public.before if in_context else None):
-        state.update(b"-" if message is None else codec.encode(message))
-    return state.hexdigest()[:16]
+    return state_digest(public, (public.news, public.before if in_context else None)).hex()[:16]
 
 
 class Step(NamedTuple):
