@@ -21,6 +21,7 @@ from bifl.deploy.protocol import Refusal
 from bifl.deploy.server_app import run_name
 from bifl.errors import ConfigError
 from bifl.experiment.setup import serve
+from bifl.export.model import Model
 from tests.commands import rounds
 from tests.federation import deploy, neighbours, simulated, told
 from tests.grid import Clock, Handler, LocalGrid, Node, kind_of
@@ -143,6 +144,21 @@ def test_a_trusted_server_tells_nobody_of_a_sum_beyond_the_budget(tmp_path: Path
     with pytest.raises(Abandoned, match=r"round 1: .* than privacy.budget=\S+ allows: nobody is told of it"):
         deploy(grid, tmp_path / "run", experiment.changed({"privacy.budget": (hidden + shown) / 2}), least=1)
     assert not list((tmp_path / "run/messages").rglob("*broadcast*"))
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_run_ends_with_its_model_where_a_lost_client_would_cost_too_much(tmp_path: Path, small: Path) -> None:
+    experiment = private(small, rounds=2, clients=5, participation=0.4, privacy={"name": "gaussian", "noise": 4.0})
+    spending, layout = serve(experiment).algorithm.at(1).spending, serve(experiment).public.layout
+    assert spending is not None
+    hidden, shown = spending.epsilon(((2, 5, 2),), layout), spending.epsilon(((1, 1, 1), (2, 5, 1)), layout)
+    grid, asked = neighbours(tmp_path, 5), itertools.count()
+    for node in grid.nodes.values():
+        node.app = dying(node, asked, 2)  # whoever is asked first in the second round
+    (record,) = deploy(grid, tmp_path / "run", experiment.changed({"privacy.budget": (hidden + shown) / 2}), least=1)
+    assert (record.round, record.clients) == (1, 2)
+    assert Model.read(tmp_path / "run/model").message.round == 1
+    assert "nobody is told of it; round 2 is held again" in told(tmp_path / "run")
 
 
 @pytest.mark.usefixtures("clock")

@@ -11,6 +11,10 @@ from bifl.errors import RunError
 from bifl.experiment.setup import Setup
 
 
+class Overspent(Abandoned):
+    """Nobody was told of a sum, because it costs more than was left."""
+
+
 def affords_a_round(setup: Setup, exchanges: Sequence[Exchange], public: Public, server: Server) -> bool:
     """Whether the budget leaves room for another round, even if a secure sum is of no more clients than it must be.
 
@@ -25,11 +29,11 @@ def refuse_to_overspend(setup: Setup, public: Public, server: Server) -> None:
     """Tell nobody of a sum that costs more than was left, because clients were missing.
 
     Raises:
-        Abandoned: it does.
+        Overspent: it does.
     """
     spending = setup.algorithm.at(public.round + 1).spending
     if spending is not None and (spent := spending.over(server.summed, public.layout)):
-        raise Abandoned(
+        raise Overspent(
             f"round {public.round + 1}: not all clients are there, so its sum would cost more, ε = {spent:.3g} in all, than "
             f"privacy.budget={spending.budget:g} allows: nobody is told of it"
         )

@@ -16,7 +16,7 @@ from bifl.core.state import Public, Server, Signed
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import Step
 from bifl.engine.collecting import UploadCollector
-from bifl.engine.privacy_budget import affords_a_round, refuse_to_overspend, refuse_uncounted
+from bifl.engine.privacy_budget import Overspent, affords_a_round, refuse_to_overspend, refuse_uncounted
 from bifl.engine.scoring import NOT_EVALUATED, Evaluation, evaluated_in
 from bifl.engine.turns import Answer, Assignment, NobodyVotes, Troubles
 from bifl.errors import RunError
@@ -122,15 +122,17 @@ class Rounds:
 
     def __iter__(self) -> Iterator[Record]:
         """The rounds that are left. A loop that was left goes on where it was: the clients wait until `close`."""
-        abandoned = 0
+        abandoned: list[Abandoned] = []
         while self.public.round < self.experiment.rounds and affords_a_round(self.setup, self.exchanges, self.public, self._server):
             try:
                 self.last = self._round(self._at_work())
             except NobodyVotes:
                 continue
             except Abandoned as error:
-                abandoned += 1
-                if abandoned == _ATTEMPTS:
+                abandoned.append(error)
+                if len(abandoned) == _ATTEMPTS:
+                    if self.public.round and all(isinstance(own, Overspent) for own in abandoned):
+                        break  # those who are there cannot afford another round: what was learnt is the run's model
                     self._end(error)
                     raise
                 self._at_work().hold_again(error)
@@ -138,7 +140,7 @@ class Rounds:
             except BaseException as error:
                 self._end(error)
                 raise
-            abandoned = 0
+            abandoned = []
             yield self.last
         self.close()
 
