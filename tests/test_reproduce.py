@@ -225,10 +225,10 @@ def test_a_run_has_one_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_killed_it_goes_on_and_two_at_once_share_the_work(tmp_path: Path) -> None:
-    command = [*BIFL, "reproduce", "clients", "--quick", "rounds=3"]
+    command = [*BIFL, "reproduce", "clients", "--quick", "rounds=2"]
     first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
     store = Store(tmp_path / "runs" / "quick" / "cells", tmp_path / "runs" / "quick" / "work")
-    experiments = [cell.experiment for cell in cells_of("clients", "mnist5k", 3)]
+    experiments = [cell.experiment for cell in cells_of("clients", "mnist5k", 2)]
     wait_for_round(store.folder(experiments[0]), 1)
     first.kill()
     first.wait()
