@@ -76,7 +76,7 @@ def watch(experiment: Experiment, rounds: Collection[int], deals: int) -> Iterat
     parts, public, server = [*targets, *shadows], setup.public, Server()
     samples = Samples.of(setup.data.images, setup.data.labels, setup.data)
     tools = ClientTools(experiment, setup.algorithm, setup.network, samples, setup.task.loss)
-    exchanges = exchanges_of(experiment, setup.algorithm, setup.network, setup.data.form)
+    exchanges = exchanges_of(experiment, setup.algorithm, setup.network, setup.data)
     clients = [Client(public.weights, public.weights, public.real, len(part), number) for number, part in enumerate(parts)]
     for round in range(1, max(rounds) + 1):
         remember = setup.algorithm.at(round).keeps

@@ -51,7 +51,7 @@ class Liar:
         self.setup, self.run = build(experiment), run_name(folder / "run")
         terms = json.loads((folder / "state-0" / self.run / "terms.json").read_text())
         self._greeting = {"version": __version__, "round": 0} | {name: terms[name] for name in protocol.Terms._fields}
-        self.exchanges = exchanges_of(experiment, self.setup.algorithm, self.setup.network, self.setup.data.form)
+        self.exchanges = exchanges_of(experiment, self.setup.algorithm, self.setup.network, self.setup.data)
 
     def told(self, change: Callable[[Public], Public] = lambda public: public) -> Update:
         """What makes a client take up any model, before the first round."""

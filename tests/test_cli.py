@@ -77,7 +77,7 @@ def test_messages_are_kept_and_explained(tmp_path: Path, here: Run) -> None:
         assert words in shown
     (tmp_path / "lost").write_bytes((run / "messages" / "round-00003" / "broadcast").read_bytes())
     shown = here("inspect", tmp_path / "lost").stdout
-    assert "votes 0 … 2, each worth 2000 images" in shown
+    assert "votes 0 … 2, in units of 2000" in shown
     assert "not decoded" in shown
     shown = here("inspect", run / "model").stdout
     assert "mnist_cnn, 10 classes" in shown

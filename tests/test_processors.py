@@ -80,7 +80,7 @@ def test_the_whole_state_does_without_the_readers_initial_weights(rounds: int, r
         public = absorb(algorithm, public, Message(symbols, FLOAT32, fresh.real, NOTHING, round=round))
     elsewhere = fresh._replace(weights=np.nextafter(fresh.weights, np.float32(2)))
     assert digest(elsewhere, True) != digest(fresh, True)
-    exchanges = exchanges_of(experiment, algorithm, setup.network, setup.data.form)
+    exchanges = exchanges_of(experiment, algorithm, setup.network, setup.data)
     said = whole(public, exchanges, fresh, True, {})
     assert digest(restored(said, exchanges, elsewhere), True) == digest(public, True)
     assert ("model" in said) == (rounds == 0 or react is adding), "the model only where the broadcasts do not tell it"

@@ -16,11 +16,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from bifl import codec
 from bifl.core.message import NOTHING, Message, Votes
 from bifl.core.state import Public
+from bifl.data.inputs import Dataset
 from bifl.exchanges.secure_step import BYTES
 from bifl.exchanges.secure_sum import Keys
 from bifl.experiment.identity import agreed
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import build, first_public
+from bifl.experiment.setup import build
 from bifl.secure import cards, member, primitives
 from bifl.secure.identities import SimulatedKeys, _simulated_public, verified
 from bifl.secure.integers import Field, Fields
@@ -113,24 +114,30 @@ def test_a_signature_is_of_one_run() -> None:
 
 def test_all_agree_on_settings_and_model() -> None:
     """Whatever of it differs, keys are of no use to each other; files may lie anywhere, and data are everyone's own."""
-    public = first_public(experiment := Experiment(clients=4, secure_sum=True), build(experiment).network, 4)
+    setup = build(experiment := Experiment(clients=4, secure_sum=True))
+    public, data = setup.public, setup.data
 
-    def terms(other: Experiment, state: Public = public) -> bytes:
-        return Keys("keys", ("ballot",), 4, 0, 1, agreed(other)).circle(state).agreed
+    def terms(other: Experiment, state: Public = public, data: Dataset = data) -> bytes:
+        return Keys("keys", ("ballot",), 4, 0, 1, agreed(other, data), equal=True).circle(state).agreed
 
-    known = f"{agreed(experiment)}\n{public.layout.fingerprint} 0 0\n".encode()
+    known = f"{agreed(experiment, data)}\n{public.layout.fingerprint} 0 0".encode()
     model = b"".join(vector.astype("<f4").tobytes() for vector in (public.weights, public.real, public.scales))
     assert terms(experiment) == hashlib.sha256(known + model + b"-").digest()
-    assert {"lr=0.005,0.002,0.001", "colluders=0", "model=:mnist_cnn"} <= {*agreed(experiment).splitlines()}
+    lines = {"lr=0.005,0.002,0.001", "colluders=0", "model=:mnist_cnn", "classes=10", "shape=1,28,28", "kind=bytes"}
+    assert lines <= {*agreed(experiment, data).splitlines()}
+    assert terms(experiment, data=data._replace(labels=data.labels[:9], std=tuple(np.atleast_1d(data.std)))) == terms(experiment)
     same = {"rounds": 99, "workers": 3, "dataset": "fashion-mnist", "device": "cpu"}
     assert {terms(experiment.changed({key: value})) for key, value in same.items()} == {terms(experiment)}
     weights = public.weights.copy()
     weights[-1] += 1
     others = [terms(experiment.changed({key: value})) for key, value in {"lr": 0.1, "seed": 1, "algorithm.alpha": 2.5}.items()]
     others += [terms(experiment, public._replace(weights=weights)), terms(experiment, public._replace(round=1))]
+    others += [
+        terms(experiment, data=other) for other in (data._replace(mean=9.0), data._replace(std=1e6), data._replace(classes=9))
+    ]
     counts = [Message(np.ones(public.layout.count, np.uint8), Votes(4, unit), public.real) for unit in (1, 100)]
     others += [terms(experiment, public._replace(news=news)) for news in counts]
-    assert len({*others, terms(experiment)}) == 8
+    assert len({*others, terms(experiment)}) == 11
 
 
 def test_lists_are_rows_that_begin_with_a_number() -> None:

@@ -73,7 +73,7 @@ def test_statistics_and_masks_say_nothing_by_themselves(small: Path) -> None:
         setup = build(experiment)
         statistics = next(
             exchange
-            for exchange in exchanges_of(experiment, setup.algorithm, setup.network, setup.data.form)
+            for exchange in exchanges_of(experiment, setup.algorithm, setup.network, setup.data)
             if exchange.name == "statistics"
         )
 

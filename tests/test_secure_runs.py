@@ -44,7 +44,8 @@ def identical(one: Public, other: Public) -> None:
     "settings",
     [
         {"algorithm": "biml", "partition": {"name": "quantity"}},
-        {"algorithm": "fedavg"},
+        {"algorithm": "biml", "partition": {"name": "quantity"}, "weigh": "images"},
+        {"algorithm": "fedavg", "partition": {"name": "quantity"}, "weigh": "images"},
         {"algorithm": {"name": "hybrid", "switch": 1}},
         {"algorithm": {"name": "murmur_dealt", "together": 2}, "clients": 5},
         {"algorithm": "up_down", "participation": 0.7, "clients": 5},
@@ -52,7 +53,7 @@ def identical(one: Public, other: Public) -> None:
     ids=str,
 )
 def test_the_model_is_the_same_with_and_without(small: Path, settings: dict[str, Any]) -> None:
-    experiment = quick(small, rounds=2, batchnorm="average", **settings)
+    experiment = quick(small, rounds=2, batchnorm="average", **{"weigh": "equal"} | settings)
     *_, (_, plain) = loop(experiment)
     *_, (_, secure) = loop(experiment.changed({"secure_sum": True}))
     identical(plain, secure)
@@ -60,7 +61,7 @@ def test_the_model_is_the_same_with_and_without(small: Path, settings: dict[str,
 
 def test_two_workers_and_statistics(small: Path) -> None:
     """The weights are those without masks; the statistics are the mean of what each client bounds by itself."""
-    experiment = quick(small, rounds=2)
+    experiment = quick(small, rounds=2, weigh="equal")
     plain, records = ran(experiment)
     one, masked = ran(experiment.changed({"secure_sum": True, "workers": 2}))
     *_, (_, two) = loop(experiment.changed({"secure_sum": True}))
@@ -141,9 +142,10 @@ def model(folder: Path) -> bytes:
 
 @pytest.mark.usefixtures("clock")
 def test_a_federation_ends_with_the_model_without_masks(tmp_path: Path, small: Path, keys: Path) -> None:
-    experiment = quick(small, rounds=2, batchnorm="average")
+    """Where numbers of images differ, and one client takes many steps."""
+    experiment = quick(small, rounds=2, batchnorm="average", partition="quantity", batch=8, weigh="equal")
     grid = nodes(tmp_path, keys)
-    records = deploy(grid, tmp_path / "deployed", experiment.changed({"secure_sum": True}))
+    records = deploy(grid, tmp_path / "deployed", experiment.changed({"secure_sum": True}), most=400)
     assert not any(record.refused or record.missing for record in records)
     assert model(simulated(tmp_path / "plain", experiment)) == model(tmp_path / "deployed")
     assert grid.nodes[100].kinds[1:6] == list(STEPS)

@@ -35,6 +35,8 @@ _KEYS = """\
   rounds (15), clients (10)
   participation (1.0)   share of clients that upload in a round
   idle (train)          what the others do: train (as in the paper) or sleep
+  weigh (auto)          what a client counts for: its images, or equal, once each, which auto is with
+                        privacy= and secure_sum=true: docs/security.md
   optimizer (adam)      adam, adamw, sgd or my.py:mine, fresh every round; optimizer.momentum=0.9
   lr (0.005,0.002,0.001), lr_steps (30,60)
                         learning rates, and the rounds after which the next one applies;

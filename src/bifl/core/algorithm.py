@@ -66,8 +66,9 @@ class Algorithm:
             clients cost in memory. Of `aux`, `start`, `scales` and `memory`.
         validation: the share of the training images that the server holds out, before dealing, for its judge.
         robust: the sum that `robust=` chose (`bifl.robust`); it may read and write `server.trust`. Filled in.
-        spending: what the sums tell of one client, where `privacy=` has it accounted (`bifl.privacy`): then every client counts
-            once, and tells nothing but its upload. Filled in.
+        spending: what the sums tell of one client, where `privacy=` has it accounted (`bifl.privacy`): then a client tells
+            nothing but its upload. Filled in.
+        equal: whether every client counts once, however many images it has (`weigh=`). Filled in.
         name: what errors call it; filled in.
     """
 
@@ -84,6 +85,7 @@ class Algorithm:
     validation: float = 0.0
     robust: RobustSum | None = None
     spending: Spending | None = None
+    equal: bool = False
     name: str = "of this run"
 
     def __post_init__(self) -> None:
@@ -134,9 +136,21 @@ Algorithms = Algorithm | Schedule
 register: Registry[Algorithms] = Registry("algorithm")
 
 
+def weighing_equally(algorithms: Algorithms) -> Algorithms:
+    """The same, with every client counting once in all its rounds."""
+    if isinstance(algorithms, Schedule):
+        return replace(algorithms, first=replace(algorithms.first, equal=True), then=replace(algorithms.then, equal=True))
+    return replace(algorithms, equal=True)
+
+
 def weight_of(algorithms: Algorithms, images: int) -> int:
-    """What a client counts for that has so many images: 1, where `privacy=` has even their number private."""
+    """What a client says that it weighs: its images, or 1 where `privacy=` has even their number private."""
     return images if algorithms.at(1).spending is None else 1
+
+
+def counts_for(algorithm: Algorithm, weight: int) -> int:
+    """What a client counts for that weighs so much."""
+    return 1 if algorithm.equal else weight
 
 
 def selection(algorithm: Algorithm, public: Public, sender: int | None) -> Selection | None:
@@ -160,7 +174,9 @@ def train_turn(algorithms: Algorithms, client: Client, public: Public, train: Tr
     """
     if public.news is not None:
         algorithm = algorithms.at(public.news.round)
-        client = return_checks.client(algorithm.name, algorithm.update(client, public, public.news), public)
+        counted = client._replace(weight=counts_for(algorithm, client.weight))
+        updated = return_checks.client(algorithm.name, algorithm.update(counted, public, public.news), public)
+        client = updated._replace(weight=client.weight)
     return train(client._replace(start=client.aux, real=public.real))
 
 
@@ -168,7 +184,8 @@ def upload_turn(algorithms: Algorithms, client: Client, public: Public) -> tuple
     """Say what came of the training."""
     algorithm = algorithms.at(public.round + 1)
     about = selection(algorithm, public, client.number)
-    message, memory = return_checks.sent(algorithm.name, "upload", algorithm.upload(client, public), public, about)
+    counted = client._replace(weight=counts_for(algorithm, client.weight))
+    message, memory = return_checks.sent(algorithm.name, "upload", algorithm.upload(counted, public), public, about)
     upload = message._replace(round=public.round + 1, weight=client.weight, sender=client.number, about=about)
     return (client if memory is None else client._replace(memory=memory)), upload
 

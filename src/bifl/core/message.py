@@ -107,7 +107,7 @@ class Message(NamedTuple):
         real: (reals,) the parameters that stay real, averaged in every algorithm (`bifl.core.layout`).
         scales: numbers of an algorithm's own, one per layer for example; the tally holds their mean.
         sender: index of the client, None for the server.
-        weight: |D_i|, how much the sender's ballot counts.
+        weight: |D_i| as it is sent; what the ballot counts for, once it is opened.
         round: the round whose training the message sums up; the first is 1.
         about: the weights that the symbols are about; None for all of them, in order.
     """

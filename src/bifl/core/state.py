@@ -48,7 +48,7 @@ class Client(NamedTuple):
     aux: Floats  # (count,) auxiliary weights W̄
     start: Floats  # (count,) aux as this round's training began
     real: Floats  # (reals,) after training; not to be had in `update`
-    weight: int  # |D_i|; 1 where `privacy=` counts every client once
+    weight: int  # |D_i|, or 1 where `privacy=` hides it; an algorithm sees what the client counts for
     number: int = 0  # which client it is: names its random streams
     voted: bool = True  # whether this client's ballot is in the tally that the news reports
     scales: Floats = NOTHING

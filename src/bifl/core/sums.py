@@ -85,8 +85,8 @@ class Tally(NamedTuple):
 
     Attributes:
         clients: how many uploads were counted.
-        total: Σ|D_i| / unit over them.
-        unit: greatest common divisor of their |D_i|.
+        total: Σ weight / unit over them.
+        unit: greatest common divisor of their weights: |D_i|, or 1 where all count once.
         votes: (count,) positive votes in units, for binary ballots; else None.
         mean: (count,) weighted mean of the uploaded weights.
         real: (reals,) weighted mean of the real parameters.

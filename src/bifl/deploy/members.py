@@ -145,7 +145,7 @@ class Members:
             if number not in self.barred:
                 images = self._declared.images[number]
                 self.barred[number] = (
-                    f"it has declared {images} images, and one client may count for {limit:.0f} here: if the number is right, the "
+                    f"it has declared {images} images, and one client may declare {limit:.0f} here: if the number is right, the "
                     f"server's operator lets it in with --max-images {images}"
                 )
                 self._tell(f"client {number} refused: {self.barred[number]}", REFUSED, number)

@@ -96,7 +96,7 @@ class Rounds:
 
     def __init__(self, experiment: Experiment, setup: Setup, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
         self.experiment, self.setup = experiment, setup
-        self.exchanges = exchanges_of(experiment, setup.algorithm, setup.network, setup.data.form)
+        self.exchanges = exchanges_of(experiment, setup.algorithm, setup.network, setup.data)
         self._ballot, self._completing = ballot_of(self.exchanges), completing(self.exchanges)
         self.public: Public = setup.public
         self.last: Record | None = None

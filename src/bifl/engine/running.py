@@ -25,7 +25,7 @@ def check(setup: Setup) -> None:
     Raises:
         ConfigError: in one sentence.
     """
-    exchanges = exchanges_of(setup.experiment, setup.algorithm, setup.network, setup.data.form)
+    exchanges = exchanges_of(setup.experiment, setup.algorithm, setup.network, setup.data)
     affords_a_round(setup, exchanges, setup.public, Server())
 
 

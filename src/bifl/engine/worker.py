@@ -62,7 +62,7 @@ class Worker:
         self.experiment, self.parts, self.checkpoint = job.experiment, job.parts, job.checkpoint
         self.shards, self._keep_messages = job.shards, job.keep_messages
         self.algorithm, self.network, self.chunks = job.algorithm, job.network, job.chunks
-        listed = exchanges_of(job.experiment, job.algorithm, job.network, data.form)
+        listed = exchanges_of(job.experiment, job.algorithm, job.network, data)
         self.exchanges = {exchange.name: exchange for exchange in listed}
         self.completing = completing(listed)
         device = device_of(job.experiment)
@@ -85,7 +85,7 @@ class Worker:
         return Client(self.fresh, self.fresh, NOTHING, self.weight(number), number)
 
     def weight(self, number: int) -> int:
-        """What a client counts for: its images, or 1 where even their number is private."""
+        """What a client says that it weighs: its images, or 1 where even their number is private."""
         return weight_of(self.algorithm, len(self.parts[number]))
 
     def _client(self, number: int) -> Client:

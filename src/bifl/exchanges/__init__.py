@@ -9,7 +9,7 @@ from bifl.core.exchange import Exchange, Identity
 from bifl.core.message import Floats
 from bifl.core.state import Public
 from bifl.core.sums import Tally
-from bifl.data.inputs import TOKENS, Form
+from bifl.data.inputs import TOKENS, Dataset
 from bifl.exchanges.ballot import Ballot, all_of_it
 from bifl.exchanges.batchnorm import Statistics, last_statistics
 from bifl.exchanges.bounds import Bounds
@@ -20,15 +20,16 @@ from bifl.nn.network import Network
 from bifl.training.measuring import noise_squares
 
 
-def exchanges_of(experiment: Experiment, algorithm: Algorithms, network: Network, form: Form) -> tuple[Exchange, ...]:
+def exchanges_of(experiment: Experiment, algorithm: Algorithms, network: Network, data: Dataset) -> tuple[Exchange, ...]:
     """What a round of the experiment consists of, in order.
 
     Args:
         experiment: its settings.
         algorithm: of the experiment.
         network: of the experiment.
-        form: of an input.
+        data: what one input looks like, and how it is normalised.
     """
+    form = data.form
 
     def noise(public: Public) -> Floats:
         return noise_squares(network, public, algorithm.at(max(public.round, 1)).forward, form.shape, form.kind == TOKENS)
@@ -40,14 +41,20 @@ def exchanges_of(experiment: Experiment, algorithm: Algorithms, network: Network
     says = last_statistics if recalibrates and not algorithm.validation else all_of_it
     listening = not experiment.clients_sleep()
     ballot = Ballot(algorithm, precision, in_context, listening, bounds.ballot, says, experiment.tells_results())
-    statistics = Statistics(precision, in_context, bounds.statistics) if recalibrates else None
+    statistics = Statistics(precision, in_context, bounds.statistics, algorithm.at(1).equal) if recalibrates else None
     if experiment.secure_sum:
-        return _under_masks(experiment, algorithm, network, bounds, ballot, statistics)
+        return _under_masks(experiment, algorithm, network, data, bounds, ballot, statistics)
     return (ballot,) if statistics is None else (ballot, statistics)
 
 
 def _under_masks(
-    experiment: Experiment, algorithm: Algorithms, network: Network, bounds: Bounds, ballot: Ballot, statistics: Statistics | None
+    experiment: Experiment,
+    algorithm: Algorithms,
+    network: Network,
+    data: Dataset,
+    bounds: Bounds,
+    ballot: Ballot,
+    statistics: Statistics | None,
 ) -> tuple[Exchange, ...]:
     """The same with a secure sum of each.
 
@@ -71,7 +78,7 @@ def _under_masks(
     if statistics is not None:
         pooled = statistics.pooled
         parts[statistics.name] = Summed(statistics, None, bounds.measured, plausible_statistics, pooled, 0)
-    return secured(parts, public.voters, experiment.colluders, agreed(experiment))
+    return secured(parts, public.voters, experiment.colluders, agreed(experiment, data), equal=algorithm.at(1).equal)
 
 
 def simulated_identity(experiment: Experiment) -> Identity | None:

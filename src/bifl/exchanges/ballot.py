@@ -13,7 +13,17 @@ import numpy as np
 
 from bifl.codec import Context, Precision
 from bifl.core import return_checks
-from bifl.core.algorithm import Algorithms, absorb, new_total, selection, server_turn, train_turn, upload_form, upload_turn
+from bifl.core.algorithm import (
+    Algorithms,
+    absorb,
+    counts_for,
+    new_total,
+    selection,
+    server_turn,
+    train_turn,
+    upload_form,
+    upload_turn,
+)
 from bifl.core.exchange import ClientReply, ClientSide
 from bifl.core.message import Floats, Message, Selection
 from bifl.core.state import Client, Public, Server
@@ -112,9 +122,10 @@ class Ballot:
         return self
 
     def opened(self, upload: Message, public: Public) -> Message:
-        """The upload within bounds, read as the algorithm reads it."""
+        """The upload within bounds, read as the algorithm reads it, with what it counts for."""
         algorithm = self.algorithm.at(public.round + 1)
-        return return_checks.opened(algorithm.name, algorithm.reads(self.bound(upload, public), public), public)
+        counted = self.bound(upload, public)._replace(weight=counts_for(algorithm, upload.weight))
+        return return_checks.opened(algorithm.name, algorithm.reads(counted, public), public)
 
     def total(self, public: Public) -> Total | UploadList:
         """Exact sums, or a list for an algorithm that must see all uploads together."""

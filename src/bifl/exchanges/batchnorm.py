@@ -35,11 +35,13 @@ class Statistics:
         precision: of the numbers.
         in_context: whether messages are coded in what both ends know.
         bound: all uploads within bounds around each other; only the server calls it.
+        equal: whether every client counts once.
     """
 
     precision: Precision
     in_context: bool
     bound: Callable[[Sequence[Message], Public], Sequence[Message]]
+    equal: bool = False
     name: str = "statistics"
     trains: bool = False
     tells: bool = True
@@ -79,8 +81,8 @@ class Statistics:
         return self
 
     def opened(self, upload: Message, public: Public) -> Message:
-        """The upload: it is bounded by the others, when they are all there."""
-        return upload
+        """The upload, with what it counts for: it is bounded by the others, when they are all there."""
+        return upload._replace(weight=1) if self.equal else upload
 
     def total(self, public: Public) -> UploadList:
         """All uploads: each is bounded by the others."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 
-from bifl import codec
 from bifl.codec import Context, WireError
+from bifl.codec.state_digest import state_digest
 from bifl.core.exchange import ClientReply, ClientSide
 from bifl.core.layout import Layout
 from bifl.core.message import NOTHING, Alphabet, Message
@@ -35,11 +34,8 @@ _hashed: list[tuple[str, Public, bytes]] = []  # the last common ground: clients
 def _common_ground(settings: str, public: Public) -> bytes:
     """A digest of the settings and of all that clients train with but their data."""
     if not _hashed or _hashed[0][0] != settings or _hashed[0][1] is not public:
-        ground = hashlib.sha256(f"{settings}\n{public.layout.fingerprint} {public.seed} {public.round}\n".encode())
-        for vector in (public.weights, public.real, public.scales):
-            ground.update(np.ascontiguousarray(vector, "<f4").tobytes())
-        ground.update(b"-" if public.news is None else codec.encode(public.news))  # by which clients move their own weights
-        _hashed[:] = [(settings, public, ground.digest())]
+        by = (public.news,)  # clients move their own weights by it
+        _hashed[:] = [(settings, public, state_digest(public, by, f"{settings}\n"))]
     return _hashed[0][2]
 
 
@@ -54,6 +50,7 @@ class Step:
         colluders: how many of them may be in league with the server.
         ahead: 1 if it belongs to the round after the last complete one.
         settings: of the experiment, as all must have them.
+        equal: whether every client counts once.
         talk: what the server knows of the round so far; only the server checks uploads by it.
         signed: knows what clients have signed.
     """
@@ -64,6 +61,7 @@ class Step:
     colluders: int
     ahead: int
     settings: str
+    equal: bool
     trains: bool = False
     tells: bool = False
     talk: Talk | None = None
@@ -80,7 +78,7 @@ class Step:
         If others trained another model, or otherwise, they could be made to say nothing, and the sum would be what one says.
         """
         least, common = threshold(self.voters, self.colluders), _common_ground(self.settings, public)
-        return Circle(public.round + self.ahead, self.sums, self.voters, least, 2 + self.colluders, common)
+        return Circle(public.round + self.ahead, self.sums, self.voters, least, 2 + self.colluders, common, self.equal)
 
     def knowing(self, server: Server) -> Self:
         """The same for a server that checks uploads."""
@@ -94,7 +92,8 @@ class Step:
         """A client's part."""
         if side.identity is None:
             raise Refused("a secure sum needs keys to sign with, and this client has none: start it with --key and --peers")
-        return Member(side.notes, side.identity, side.client.number, side.client.weight, self.circle(public))
+        circle = self.circle(public)
+        return Member(side.notes, side.identity, side.client.number, circle.counts_for(side.client.weight), circle)
 
     def context(self, public: Public) -> Context:
         """Nothing: there is no broadcast."""

@@ -97,7 +97,8 @@ class Masked(Step):
             member.partners(side.letter)  # refused, if at all, before it trains
         place, name = self.summed.place(public), self.name
         times, own, total = member.units(place)
-        member.once(f"{name}, made of", _made_of(side.client, public))  # refused, if at all, whatever comes of it
+        made_of = _made_of(side.client, public.before, self.circle(public).agreed)
+        member.once(f"{name}, made of", made_of)  # refused, if at all, whatever comes of it
         said = inner.say(side, public, uploads=True)
         known = inner.context(public)
         upload = self.summed.summand(codec.decode(codec.encode(said.message, known), known), public)
@@ -176,7 +177,7 @@ class Reveal(Step):
         circle, summed, talk = self.circle(public), self.summed, server.talk
         like, place = summed.like(public), summed.place(public)
         found = unmasking.unmasked(talk, total.uploads, like, circle, self.sum, place, public.layout.count)
-        if not summed.plausible(found.tally(), public, max(card.weight for card in talk.roster)):
+        if not summed.plausible(found.tally(), public, max(talk.masked.weights.values())):
             raise Abandoned(f"round {circle.round}: a secure sum holds numbers that no honest clients send: nothing was counted")
         return summed.answer(found, public, server)
 
@@ -191,21 +192,27 @@ class Reveal(Step):
         return found
 
 
-def _made_of(client: Client, public: Public) -> bytes:
-    """All that a client's upload is made of but its images: what a server may choose, and what the client remembers."""
-    vectors = [public.weights, public.real, public.scales, client.aux, client.start, client.memory, client.scales]
-    for message in (public.news, public.before):
-        vectors += [] if message is None else [message.symbols, message.real, message.scales]
-    return b"".join([*(vector.tobytes() for vector in vectors), bytes([client.voted])])
+def _made_of(client: Client, before: Message | None, agreed: bytes) -> bytes:
+    """All that a client's upload is made of but its images: what a server may choose, and what the client remembers.
+
+    Args:
+        client: as it remembers.
+        before: the broadcast before the last.
+        agreed: a digest of the public state and the last broadcast.
+    """
+    vectors = [client.aux, client.start, client.memory, client.scales]
+    vectors += [] if before is None else [before.symbols, before.real, before.scales]
+    alphabet = "" if before is None else repr(before.alphabet)
+    return b"".join([agreed, *(vector.tobytes() for vector in vectors), bytes([client.voted]), alphabet.encode()])
 
 
-def secured(parts: dict[str, Summed], voters: int, colluders: int, settings: str) -> tuple[Exchange, ...]:
+def secured(parts: dict[str, Summed], voters: int, colluders: int, settings: str, *, equal: bool) -> tuple[Exchange, ...]:
     """The exchanges of a round whose ballot, and what follows it, are said under masks; all must agree on the settings."""
     sums = tuple(parts)
-    first = (sums, voters, colluders, 1, settings)
+    first = (sums, voters, colluders, 1, settings, equal)
     steps: list[Exchange] = [Keys("keys", *first), Deal("shares", *first)]
     for name, summed in parts.items():
-        common = (sums, voters, colluders, summed.ahead, settings)
+        common = (sums, voters, colluders, summed.ahead, settings, equal)
         steps += [
             Masked(name, *common, trains=summed.inner.trains, summed=summed),
             Agree(f"{name}_agree", *common, sum=name, summed=summed),

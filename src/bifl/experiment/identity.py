@@ -10,6 +10,10 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import PurePath
 
+import numpy as np
+
+from bifl.data.inputs import Dataset, kind_of
+from bifl.experiment.ranges import text_of
 from bifl.experiment.settings import REGISTRIES, Experiment, pairs
 from bifl.experiment.starting import digest_alone
 
@@ -22,14 +26,20 @@ def identity(experiment: Experiment) -> Experiment:
     return same.changed({"dataset.path": ""}) if "path" in same.dataset.parameters else same
 
 
-def agreed(experiment: Experiment) -> str:
-    """What all who take part in a run must agree on: the same text wherever their files lie, and whatever data they bring."""
+def agreed(experiment: Experiment, data: Dataset) -> str:
+    """What all who take part in a run must agree on: the same text wherever their files lie, and whatever inputs they bring.
+
+    How inputs are normalised is part of it: a server that told others another deviation would know what they learn of zeros.
+    """
     own = {"dataset", *NO_NUMBERS}
     settings = {key: value for key, value in pairs(experiment.words()).items() if key.partition(".")[0] not in own}
     settings["start"] = digest_alone(experiment.start)
     for kind in REGISTRIES.keys() & settings.keys():
         file, _, name = settings[kind].rpartition(":")
         settings[kind] = f"{PurePath(file).name}:{name}"
+    scales = {"mean": data.mean, "std": data.std}
+    settings |= {"classes": str(data.classes), "shape": text_of(data.images.shape[1:]), "kind": kind_of(data.images)}
+    settings |= {name: text_of(map(float, np.atleast_1d(scale))) for name, scale in scales.items()}
     return "\n".join(f"{key}={value}" for key, value in sorted(settings.items()))
 
 

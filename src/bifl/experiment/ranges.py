@@ -22,6 +22,7 @@ RANGES = {  # the upper ends keep a config from asking for any amount of memory
     "batch": (2, 10**9), "local_epochs": (1, 10**9), "local_steps": (0, 10**9), "workers": (0, 4096), "colluders": (0, 10**6),
     "evaluate_every": (1, 10**9),
 }  # fmt: skip
+WEIGHTS = ("auto", "images", "equal")
 IDLE = ("train", "sleep")
 BATCHNORM = ("recalibrate", "average")
 DEVICES = ("auto", "cpu", "cuda")
@@ -40,7 +41,10 @@ def check_values(experiment: Experiment) -> None:
         raise ConfigError(f"participation must be greater than 0 and at most 1, not {experiment.participation}")
     if not 0 <= experiment.holdout < 1:
         raise ConfigError(f"holdout must be a share of each client's images, at least 0 and below 1, not {experiment.holdout}")
-    choices = {"idle": IDLE, "batchnorm": BATCHNORM, "scores": SCORES, "wire": WIRES, "reals": PRECISIONS, "device": DEVICES}
+    choices = {
+        "weigh": WEIGHTS, "idle": IDLE, "batchnorm": BATCHNORM, "scores": SCORES, "wire": WIRES, "reals": PRECISIONS,
+        "device": DEVICES,
+    }  # fmt: skip
     for name, allowed in choices.items():
         if getattr(experiment, name) not in allowed:
             raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not '{getattr(experiment, name)}'")

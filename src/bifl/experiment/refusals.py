@@ -19,12 +19,17 @@ def refuse_rule(experiment: Experiment, public: Public) -> None:
 
 
 def refuse_undeployable(experiment: Experiment) -> None:
-    """Refuse to deploy clients that lie, or that rely on a secure sum which is not there."""
+    """Refuse to deploy clients that lie, that rely on a secure sum which is not there, or whose weights would undo the masks."""
     how = privacy.make(experiment.privacy.name, experiment.privacy.parameters)
     if how is not None and how.unseen and not experiment.secure_sum:
         raise ConfigError(
             f"privacy={short(experiment.privacy.name)} hides clients in sums, and without a secure sum the server "
             "sees every upload: set secure_sum=true"
+        )
+    if experiment.secure_sum and experiment.weigh == "images":
+        raise ConfigError(
+            "secure_sum=true with weigh=images is for simulations: of clients with different numbers of images, which all know, "
+            "sums tell who voted how: leave weigh= out, with which every client counts once"
         )
     if attack.make(experiment.attack.name, experiment.attack.parameters) is not None:
         raise ConfigError(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import bifl.algorithms  # noqa: F401  (registers the algorithms)
 from bifl.attacks import attack, attacked, liars
-from bifl.core.algorithm import Algorithms, register
+from bifl.core.algorithm import Algorithms, register, weighing_equally
 from bifl.data.datasets import dataset
 from bifl.data.partitions import partition
 from bifl.errors import ConfigError
@@ -21,6 +21,7 @@ from bifl.experiment.choices import Choice, Unloaded, chosen, typed
 from bifl.experiment.presets import PRESETS
 from bifl.experiment.ranges import PRECISIONS, check_secure_sum, check_training, check_values, text_of
 from bifl.experiment.starting import marked
+from bifl.experiment.weighing import weighs_equally
 from bifl.experiment.words import pairs, preset_of
 from bifl.nn.models import model
 from bifl.nn.optimizers import optimizer
@@ -60,6 +61,8 @@ class Experiment:
         clients: M.
         participation: λ, the share of clients that upload in a round.
         idle: what the others do: `train` (the paper) or `sleep` (the cross-device standard).
+        weigh: what a client counts for: its `images`, `equal`: once, or `auto`: once with `privacy=` and under a secure sum, since
+            numbers of images would tell there who voted how; its images otherwise.
         seed: fixes everything else.
         optimizer: `adam`, `sgd`, `adamw`, or one of a user's own; fresh every round.
         lr: learning rates; one more than `lr_steps`, or one for all rounds.
@@ -100,6 +103,7 @@ class Experiment:
     clients: int = 10
     participation: float = 1.0
     idle: str = "train"
+    weigh: str = "auto"
     seed: int = 0
     optimizer: Choice = Choice("adam")
     lr: tuple[float, ...] = (0.005, 0.002, 0.001)
@@ -128,7 +132,7 @@ class Experiment:
         def __init__(
             self, *, algorithm: Given = ..., dataset: Given = ..., partition: Given = ..., model: Given = ..., task: Given = ...,
             robust: Given = ..., attack: Given = ..., privacy: Given = ...,
-            rounds: int = ..., clients: int = ..., participation: float = ..., idle: str = ..., seed: int = ...,
+            rounds: int = ..., clients: int = ..., participation: float = ..., idle: str = ..., weigh: str = ..., seed: int = ...,
             optimizer: Given = ..., lr: float | Sequence[float] = ..., lr_steps: int | Sequence[int] = ..., schedule: Given = ...,
             batch: int = ..., local_epochs: int = ..., local_steps: int = ..., proximal: float = ..., clip: float = ...,
             augment: Given = ..., start: str = ..., batchnorm: str = ..., scores: str = ..., holdout: float = ...,
@@ -201,7 +205,9 @@ class Experiment:
             check_private(self.batchnorm, self.holdout, self.attack.name)
             crowd = Crowd(self.clients, hidden=not self.secure_sum, colluders=self.colluders)
             algorithm = private(algorithm, how, crowd, dice)
-        return algorithm if lies is None else attacked(algorithm, lies, liars(self.seed, self.clients, lies.share))
+        algorithm = algorithm if lies is None else attacked(algorithm, lies, liars(self.seed, self.clients, lies.share))
+        once = weighs_equally(self.weigh, private=how is not None, masked=self.secure_sum)
+        return weighing_equally(algorithm) if once else algorithm
 
     def clients_sleep(self) -> bool:
         """Whether clients that do not upload have nothing to do, and miss what the others hear; or remember nothing."""

@@ -40,6 +40,11 @@ class Circle(NamedTuple):
     least: int  # that must be left: k, with 2k > n + colluders
     together: int  # survivors that must speak of the same weights, so that each has somebody to hide among
     agreed: bytes = b""  # a digest of whatever else all must agree on: settings, and the model that they speak of
+    equal: bool = False  # whether every client counts once
+
+    def counts_for(self, images: int) -> int:
+        """What a client counts for in the sums that says that it has so many images."""
+        return 1 if self.equal else images
 
     @property
     def terms(self) -> bytes:
@@ -222,6 +227,8 @@ class Member:
                     f"the keys of client {card.number} are not signed by that client's node key, as its peers know it, or for "
                     "another run, round, model or other settings"
                 )
+        if self._circle.equal and any(card.weight != 1 for card in roster):
+            raise Refused("a client on the server's list would count more than once, and all count once here")
         if sum(card.weight for card in roster) > LARGEST_WEIGHT or min(card.weight for card in roster) < 1:
             raise Refused(f"the clients weigh more than {LARGEST_WEIGHT} together, or one weighs nothing")
         return roster

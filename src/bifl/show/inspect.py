@@ -91,7 +91,7 @@ def _scales(model: Model) -> str:
 
 def _facts(header: codec.Header, known: codec.Context | None) -> dict[str, str]:
     alphabet = header.spelled_alphabet()
-    votes = f" 0 … {header.total}, each worth {header.unit} images" if header.total else ""
+    votes = f" 0 … {header.total}, in units of {header.unit}" if header.total else ""
     precision = f"{header.precision} binary digits" if header.precision else "float32"
     if header.context == bytes(8):
         digest = "none needed"
@@ -145,7 +145,7 @@ def _replayed(run: Path, header: codec.Header, trust: bool) -> codec.Context:
     experiment = config_file.read(run / CONFIG, trust)
     setup = build(experiment)
     public, mailbox = setup.public, Mailbox(run)
-    exchanges = exchanges_of(experiment, setup.algorithm, setup.network, setup.data.form)
+    exchanges = exchanges_of(experiment, setup.algorithm, setup.network, setup.data)
     while True:
         for exchange in exchanges:
             context = exchange.context(public)
