@@ -16,7 +16,7 @@ from bifl import codec
 from bifl.core.algorithm import weight_of
 from bifl.core.exchange import Abandoned, turn
 from bifl.core.message import Message
-from bifl.core.state import Client, Public, Server
+from bifl.core.state import Client, Public, Server, remembered
 from bifl.engine.client_side import Belongings, LocalSide, arrived, client_tools
 from bifl.exchanges import exchanges_of, simulated_identity
 from bifl.experiment.settings import Experiment
@@ -33,7 +33,8 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
     tools = client_tools(experiment, setup.algorithm, setup.network, samples, setup.task.loss, setup.parts)
     exchanges = exchanges_of(experiment, setup.algorithm, setup.network, setup.data)
     weights = [weight_of(setup.algorithm, len(part)) for part in setup.parts]
-    clients = [Client(public.weights, public.weights, public.real, weight, number) for number, weight in enumerate(weights)]
+    fresh = [Client(public.weights, public.weights, public.real, weight, number) for number, weight in enumerate(weights)]
+    clients = list(fresh)
     notes: list[dict[str, bytes]] = [{} for _ in clients]
     identity = simulated_identity(experiment)
     voters: list[int] = []
@@ -50,7 +51,8 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
                 client = arrived(experiment, clients[number], setup.public.weights, public)
                 side = LocalSide(tools, part, public, client._replace(voted=number in counted), own)
                 reply = turn(exchange, side, public, uploads=number in uploading)
-                clients[number] = reply.client
+                if reply.client is not side.client:  # it has trained
+                    clients[number] = remembered(reply.client, setup.algorithm.at(round).keeps, fresh[number])
                 if reply.message is not None:
                     upload = codec.decode(codec.encode(reply.message, spelled), spelled)
                     total.add(exchange.opened(upload, public))
