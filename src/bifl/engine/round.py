@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from bifl import codec
-from bifl.core.exchange import Abandoned, Accumulator, Exchange, Letters, ballot_of, completing
+from bifl.core.exchange import Abandoned, Exchange, Letters, ballot_of, completing
 from bifl.core.message import Floats, Message
 from bifl.core.state import Public, Server, Signed
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import Step
+from bifl.engine.clients import Clients
 from bifl.engine.collecting import UploadCollector
 from bifl.engine.privacy_budget import Overspent, affords_a_round, refuse_to_overspend, refuse_uncounted
 from bifl.engine.scoring import NOT_EVALUATED, Evaluation, evaluated_in
@@ -29,41 +30,6 @@ from bifl.runs.mailbox import Mailbox
 from bifl.runs.record import Record, Traffic, flips, spread, sureness
 
 _ATTEMPTS = 5  # times in a row that a round is held and abandoned before the run ends
-
-
-class Clients(Protocol):
-    """Those who train, as a round sees them."""
-
-    def barred(self) -> Collection[int]:
-        """A round begins: the clients that may not take part in it."""
-
-    def there(self) -> int:
-        """How many clients could be drawn: they may take part, and answer when they are asked."""
-
-    def collect(self, exchange: Exchange, assignments: list[Assignment], note: Callable[[Answer], None]) -> Accumulator:
-        """Let clients say something; the sum of it. Every answer that is counted is noted; not every assignment need be done.
-
-        Raises:
-            NobodyVotes: those who were to upload are barred by now.
-        """
-
-    def hold_again(self, error: Abandoned) -> None:
-        """A round was abandoned, and is held again without those by whose fault it was."""
-
-    def do_without(self, error: Abandoned) -> None:
-        """An exchange was abandoned after the broadcast that completes the round: the round ends without it."""
-
-    def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> Collection[int]:
-        """Tell a broadcast, with which the public state is `after`; those of the hearers that are there."""
-
-    def score(self) -> Evaluation:
-        """Evaluate the global model."""
-
-    def troubles(self) -> Troubles:
-        """What went wrong since the last round."""
-
-    def steps(self) -> tuple[Step, ...]:
-        """The last broadcasts, by which clients that missed some are brought up to date."""
 
 
 class Outcome(NamedTuple):
