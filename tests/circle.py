@@ -10,10 +10,11 @@ from bifl.core.exchange import Letters
 from bifl.core.message import BINARY, Alphabet, Floats, Message
 from bifl.core.sums import Total
 from bifl.secure import threshold, unmasking
+from bifl.secure.circle import Circle
 from bifl.secure.identities import SimulatedKeys
 from bifl.secure.integers import fields, packed, summands
 from bifl.secure.masks import Sum
-from bifl.secure.member import Circle, Member
+from bifl.secure.member import Member
 from bifl.secure.unmasking import Said, Talk
 
 SUM = "ballot"

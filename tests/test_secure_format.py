@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from bifl import codec
+from bifl.codec.state_digest import digest_of, state_digest
 from bifl.core.message import NOTHING, Message, Votes
 from bifl.core.state import Public
 from bifl.data.inputs import Dataset
@@ -81,26 +82,27 @@ def test_every_message_of_a_round_is_golden(table: Table) -> None:
 
 
 GOLDEN = {
-    "card": (192, "164670ab55693323"),
-    "roster": (800, "d5bba3dc486d6a76"),
+    "card": (224, "5dfa9e58dd675595"),
+    "roster": (928, "4c494b3abb3aeb79"),
     "dealt": (240, "dffba8c785a17849"),
     "shares": (252, "216bfd2ee5ec56ae"),
     "masked": (46, "af001a20942e8fb2"),
     "survivors": (12, "ad5dc1478de06a4c"),
-    "signature": (96, "124460ce9b1a854d"),
-    "signatures": (300, "364dd6fed38fda9b"),
+    "signature": (96, "553d775cf0122eb2"),
+    "signatures": (300, "d03098d935c2a312"),
     "revealed": (67, "b7804958b03a3387"),
 }
 
 
 def test_a_card_and_what_is_signed(table: Table) -> None:
-    data = table.member(2).keys()
-    channel, mask_key, commitment, signature = data[:32], data[32:64], data[64:96], data[96:]
+    data = table.member(2).keys(b"h" * 32)
+    channel, mask_key, commitment, history, signature = data[:32], data[32:64], data[64:96], data[96:128], data[128:]
+    assert history == b"h" * 32
     assert len(signature) == 96
     terms = hashlib.sha256(b"bifl circle 1 " + struct.pack("<III", 4, 3, 2) + b"ballot " + table.circle.agreed).digest()
-    signed = b"bifl keys 2 " + struct.pack("<III", 1, 2, 300) + terms + channel + mask_key + commitment
+    signed = b"bifl keys 3 " + struct.pack("<III", 1, 2, 300) + terms + channel + mask_key + commitment + history
     assert signature == Fixed().sign(2, signed)
-    row = cards.roster([cards.Card(2, 300, data[:96], signature)])
+    row = cards.roster([cards.Card(2, 300, data[:128], signature)])
     assert row == struct.pack("<II", 2, 300) + data
 
 
@@ -120,9 +122,9 @@ def test_all_agree_on_settings_and_model() -> None:
     def terms(other: Experiment, state: Public = public, data: Dataset = data) -> bytes:
         return Keys("keys", ("ballot",), 4, 0, 1, agreed(other, data), equal=True).circle(state).agreed
 
-    known = f"{agreed(experiment, data)}\n{public.layout.fingerprint} 0 0".encode()
-    model = b"".join(vector.astype("<f4").tobytes() for vector in (public.weights, public.real, public.scales))
-    assert terms(experiment) == hashlib.sha256(known + model + b"-").digest()
+    vectors = [vector.astype("<f4").tobytes() for vector in (public.weights, public.real, public.scales)]
+    parts = [agreed(experiment, data).encode(), f"{public.layout.fingerprint} 0 0".encode(), *vectors, b""]
+    assert terms(experiment) == hashlib.sha256(b"".join(struct.pack("<Q", len(part)) + part for part in parts)).digest()
     lines = {"lr=0.005,0.002,0.001", "colluders=0", "model=:mnist_cnn", "classes=10", "shape=1,28,28", "kind=bytes"}
     assert lines <= {*agreed(experiment, data).splitlines()}
     assert terms(experiment, data=data._replace(labels=data.labels[:9], std=tuple(np.atleast_1d(data.std)))) == terms(experiment)
@@ -177,3 +179,12 @@ def test_masks_are_key_streams_of_keys_for_one_purpose() -> None:
 def exchanged(seed: bytes, other: bytes) -> bytes:
     private = HKDF(hashes.SHA256(), 32, None, b"bifl secure sum 1 private key").derive(seed)
     return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(other))
+
+
+def test_no_two_states_have_one_digest() -> None:
+    """What ends the scales could begin a broadcast: a server could tell clients different states, and have them agree."""
+    assert len({digest_of(parts) for parts in ([b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"abc", b""], [b"", b"abc"])}) == 5
+    public = build(Experiment(clients=4)).public
+    one = public._replace(real=public.real[:-1], scales=public.real[-1:])  # the same numbers in the same order
+    other = public._replace(scales=public.scales[:0])
+    assert state_digest(one, ()) != state_digest(other, ())

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from bifl.errors import Refused
 from bifl.secure import cards, primitives, threshold
 from bifl.secure import member as members
+from bifl.secure.circle import Circle
 from bifl.secure.integers import Fields, fields, packed, size, unpacked
 from bifl.secure.masks import Sum, add_own, add_pair
-from bifl.secure.member import Circle
 from tests.circle import SUM, Table, everywhere
 from tests.test_secure_sum import plain, same
 

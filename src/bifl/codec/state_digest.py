@@ -12,11 +12,17 @@ from bifl.core.message import Message
 from bifl.core.state import Public
 
 
+def digest_of(parts: Iterable[bytes]) -> bytes:
+    """SHA-256 of several things of any length, each with its length before it: none can end where another one begins."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(len(part).to_bytes(8, "little") + part)
+    return found.digest()
+
+
 def state_digest(public: Public, messages: Iterable[Message | None], first: str = "") -> bytes:
-    """SHA-256 of a text, the public state, and the broadcasts that count as part of it."""
-    state = hashlib.sha256(f"{first}{public.layout.fingerprint} {public.seed} {public.round}".encode())
-    for vector in (public.weights, public.real, public.scales):
-        state.update(np.ascontiguousarray(vector, "<f4").tobytes())
-    for message in messages:
-        state.update(b"-" if message is None else encode(message))
-    return state.digest()
+    """Of a text, the public state, and the broadcasts that count as part of it."""
+    known = f"{public.layout.fingerprint} {public.seed} {public.round}"
+    vectors = (np.ascontiguousarray(vector, "<f4").tobytes() for vector in (public.weights, public.real, public.scales))
+    broadcasts = (b"" if message is None else encode(message) for message in messages)
+    return digest_of([first.encode(), known.encode(), *vectors, *broadcasts])

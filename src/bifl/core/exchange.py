@@ -59,6 +59,9 @@ class ClientSide(Protocol):
     notes: MutableMapping[str, bytes]  # what the client keeps for the next exchanges, durable before its answer leaves
     identity: Identity | None  # None where there are no keys
 
+    def begin_afresh(self) -> None:
+        """Make `client` what it was before its first round."""
+
     def train(self, client: Client) -> tuple[Client, float]:
         """Local training: the client with new `aux` and `real`, and the mean loss."""
 

@@ -53,6 +53,7 @@ class Client(NamedTuple):
     voted: bool = True  # whether this client's ballot is in the tally that the news reports
     scales: Floats = NOTHING
     memory: Floats = NOTHING  # what an algorithm carries over, of any shape: error feedback, for example
+    history: bytes = b""  # under a secure sum: a digest of all that the above was made of but the client's own data
     secret: bytes = b""  # random bytes of the round under way that nobody else knows, where `privacy=` needs them
 
 
@@ -81,4 +82,5 @@ class Sent(NamedTuple):
 
 def remembered(client: Client, keeps: tuple[str, ...], fresh: Client) -> Client:
     """The client with everything but what is kept as it was before the first round."""
-    return fresh._replace(**{field: getattr(client, field) for field in keeps})
+    kept = {field: getattr(client, field) for field in keeps}
+    return fresh._replace(**kept, history=client.history) if kept else fresh

@@ -139,7 +139,8 @@ def load_public(
 def save_client(folder: Path, number: int, round: int, client: Client, keeps: tuple[str, ...]) -> None:
     """Keep what a client must remember of a round."""
     if keeps:
-        data = _packed({field: getattr(client, field) for field in keeps})
+        kept = {field: getattr(client, field) for field in keeps}
+        data = _packed(kept | {"history": np.frombuffer(client.history, np.uint8)})
         with writing(folder):
             write_unlisted(folder / _name(number, round), data)  # a folder's entries are synced once, by the server
 
@@ -152,6 +153,8 @@ def load_client(folder: Path, number: int, round: int, fresh: Client, keeps: tup
     with _reading(path):
         shapes |= {"memory": arrays["memory"].shape} if "memory" in keeps else {}
         kept: dict[str, Any] = {field: _floats(arrays, field, shapes.get(field)) for field in keeps}
+        if "history" in arrays:
+            kept["history"] = arrays["history"].tobytes()
     return fresh._replace(**kept)
 
 

@@ -14,7 +14,7 @@ from bifl.attacks import attack, liars
 from bifl.attacks.attack import Attack, true_labels
 from bifl.core.algorithm import Algorithms
 from bifl.core.exchange import Identity
-from bifl.core.message import Floats
+from bifl.core.message import NOTHING, Floats
 from bifl.core.randomness import stream
 from bifl.core.state import Client, Public
 from bifl.experiment.settings import Experiment
@@ -80,9 +80,15 @@ def arrived(experiment: Experiment, client: Client, fresh: Floats, public: Publi
         fresh: aux of clients before their first round: the network's own initialisation, all that a node of a deployment has.
         public: the public state.
     """
-    if not experiment.start or client.aux is not fresh:
+    if client.aux is not fresh:
         return client
-    return client._replace(aux=public.weights, start=public.weights)
+    aux = _first_aux(experiment, fresh, public)
+    return client._replace(aux=aux, start=aux)
+
+
+def _first_aux(experiment: Experiment, fresh: Floats, public: Public) -> Floats:
+    """What a client begins with."""
+    return public.weights if experiment.start else fresh
 
 
 class Belongings(NamedTuple):
@@ -99,6 +105,11 @@ class LocalSide:
     def __init__(self, tools: ClientTools, part: Tensor, public: Public, client: Client, own: Belongings) -> None:
         self._tools, self._part, self._public, self.client = tools, part, public, client
         self.letter, self.notes, self.identity = own
+
+    def begin_afresh(self) -> None:
+        """Make the client what it was before its first round."""
+        aux = _first_aux(self._tools.experiment, self._tools.network.initial()[0], self._public)
+        self.client = Client(aux, aux, NOTHING, self.client.weight, self.client.number)
 
     def train(self, client: Client) -> tuple[Client, float]:
         """Local training in the round under way."""

@@ -16,7 +16,8 @@ from bifl.core.message import NOTHING, Alphabet, Message
 from bifl.core.state import Public, Server, Signed
 from bifl.errors import Refused
 from bifl.secure import cards, threshold
-from bifl.secure.member import Circle, Member
+from bifl.secure.circle import Circle
+from bifl.secure.member import Member
 from bifl.secure.unmasking import Said, Talk
 
 BYTES = Alphabet("bytes", 256)
@@ -35,7 +36,7 @@ def _common_ground(settings: str, public: Public) -> bytes:
     """A digest of the settings and of all that clients train with but their data."""
     if not _hashed or _hashed[0][0] != settings or _hashed[0][1] is not public:
         by = (public.news,)  # clients move their own weights by it
-        _hashed[:] = [(settings, public, state_digest(public, by, f"{settings}\n"))]
+        _hashed[:] = [(settings, public, state_digest(public, by, settings))]
     return _hashed[0][2]
 
 

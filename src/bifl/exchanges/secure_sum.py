@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 from bifl import codec
 from bifl.codec import Context
+from bifl.codec.state_digest import digest_of
 from bifl.core.exchange import Abandoned, ClientReply, ClientSide, Exchange, Letters
 from bifl.core.message import Message
 from bifl.core.state import Client, Public, Server
+from bifl.exchanges.histories import continued, history
 from bifl.exchanges.secure_step import Step, said_in
 from bifl.exchanges.summed import Summed
 from bifl.secure import cards, threshold, unmasking
@@ -38,7 +40,7 @@ class Keys(Step):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Make keys."""
-        return self.reply(self.member(side, public).keys(), side, public)
+        return self.reply(self.member(side, public).keys(history(side.client)), side, public)
 
     def answer(self, total: Said, public: Public, server: Server) -> tuple[Server, Letters]:
         """All keys to all."""
@@ -89,15 +91,17 @@ class Masked(Step):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Say what would be said without masks, as the server would read it, and mask it. Nothing else leaves the client."""
-        inner = self.summed.inner
+        inner, agreed = self.summed.inner, self.circle(public).agreed
         if not uploads:
-            return ClientReply(None, inner.say(side, public, uploads=False).client)
+            return ClientReply(None, continued(side.client, inner.say(side, public, uploads=False).client, agreed))
         member = self.member(side, public)
         if side.letter:
             member.partners(side.letter)  # refused, if at all, before it trains
+        if self.trains and not member.alike(history(side.client)):
+            side.begin_afresh()
         place, name = self.summed.place(public), self.name
         times, own, total = member.units(place)
-        made_of = _made_of(side.client, public.before, self.circle(public).agreed)
+        made_of = _made_of(side.client, public.before, agreed)
         member.once(f"{name}, made of", made_of)  # refused, if at all, whatever comes of it
         said = inner.say(side, public, uploads=True)
         known = inner.context(public)
@@ -107,7 +111,7 @@ class Masked(Step):
         member.mask(parts, Sum(name, form), place)
         data = packed((*parts[0], *parts[1]), (*form.symbols, *form.numbers))
         member.once(name, data)
-        return self.reply(data, side, public)._replace(client=said.client)
+        return self.reply(data, side, public)._replace(client=continued(side.client, said.client, agreed))
 
     def longest(self, public: Public) -> int:
         """Twice a number of the widest kind for every weight and number, which is more than any sum takes."""
@@ -193,7 +197,7 @@ class Reveal(Step):
 
 
 def _made_of(client: Client, before: Message | None, agreed: bytes) -> bytes:
-    """All that a client's upload is made of but its images: what a server may choose, and what the client remembers.
+    """A digest of all that a client's upload is made of but its images: what a server may choose, and what the client remembers.
 
     Args:
         client: as it remembers.
@@ -203,7 +207,7 @@ def _made_of(client: Client, before: Message | None, agreed: bytes) -> bytes:
     vectors = [client.aux, client.start, client.memory, client.scales]
     vectors += [] if before is None else [before.symbols, before.real, before.scales]
     alphabet = "" if before is None else repr(before.alphabet)
-    return b"".join([agreed, *(vector.tobytes() for vector in vectors), bytes([client.voted]), alphabet.encode()])
+    return digest_of([agreed, *(vector.tobytes() for vector in vectors), bytes([client.voted]), alphabet.encode()])
 
 
 def secured(parts: dict[str, Summed], voters: int, colluders: int, settings: str, *, equal: bool) -> tuple[Exchange, ...]:

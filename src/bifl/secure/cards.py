@@ -1,6 +1,7 @@
 """What clients of a secure sum and its server write to each other, byte by byte. Whatever is read here may come from anybody.
 
-A card is a client's public keys of one round, signed. Lists of clients are in rising order of their numbers.
+A card is a client's public keys of one round and the history of what it remembers, signed. Lists of clients are in rising order of
+their numbers.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ REVEALED = 1 + SECRET  # whether there is a share, and the share
 
 
 class Card(NamedTuple):
-    """A client's public keys of one round."""
+    """A client's public keys of one round, and the history of what it remembers."""
 
     number: int
     weight: int
-    body: bytes  # the channel's key; then, for every sum, the masks' key and the commitment to the own mask's seed
+    body: bytes  # the channel's key; then, for every sum, the masks' key and the commitment to the own mask's seed; the history
     signature: bytes
 
     def text(self, round: int, terms: bytes) -> bytes:
         """What is signed; `terms` are a digest of what all must agree on."""
-        return b"bifl keys 2 " + _HEAD.pack(round, self.number, self.weight) + terms + self.body
+        return b"bifl keys 3 " + _HEAD.pack(round, self.number, self.weight) + terms + self.body
 
     @property
     def channel(self) -> bytes:
@@ -49,15 +50,20 @@ class Card(NamedTuple):
         start = PUBLIC + sum * (PUBLIC + DIGEST) + PUBLIC
         return self.body[start : start + DIGEST]
 
+    @property
+    def history(self) -> bytes:
+        """A digest of all that the client's memory was made of but its own data."""
+        return self.body[-DIGEST:]
+
 
 def body_size(sums: int) -> int:
     """Bytes of a card's body."""
-    return PUBLIC + sums * (PUBLIC + DIGEST)
+    return PUBLIC + sums * (PUBLIC + DIGEST) + DIGEST
 
 
 def sums_of(body: bytes) -> int:
     """How many sums a card is for."""
-    return (len(body) - PUBLIC) // (PUBLIC + DIGEST)
+    return (len(body) - PUBLIC - DIGEST) // (PUBLIC + DIGEST)
 
 
 def said_size(sums: int) -> int:

@@ -12,59 +12,23 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import struct
 from collections import Counter
 from collections.abc import Callable, Hashable, MutableMapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from bifl.core.exact_sum import LARGEST_WEIGHT
 from bifl.core.exchange import Identity
 from bifl.errors import Refused
 from bifl.secure import cards
-from bifl.secure.cards import Card, ShareOf
+from bifl.secure.cards import Card
+from bifl.secure.circle import Circle
 from bifl.secure.integers import Parts
 from bifl.secure.masks import Sum, add_own, add_pair, direction
-from bifl.secure.primitives import SECRET, agreed, commitment, public_key, seal, seed, split, unseal
+from bifl.secure.primitives import DIGEST, SECRET, agreed, commitment, public_key, seal, seed, split, unseal
 
 NOTE = "secure_sum"
 PAST = "past"  # what outlasts an attempt: the last round in which a client has revealed anything, and for which survivors
 NEVER: dict[str, Any] = {"round": 0, "lists": {}}
-
-
-class Circle(NamedTuple):
-    """Who may sum what."""
-
-    round: int
-    sums: tuple[str, ...]  # names
-    most: int  # clients that take part in a round: n
-    least: int  # that must be left: k, with 2k > n + colluders
-    together: int  # survivors that must speak of the same weights, so that each has somebody to hide among
-    agreed: bytes = b""  # a digest of whatever else all must agree on: settings, and the model that they speak of
-    equal: bool = False  # whether every client counts once
-
-    def counts_for(self, images: int) -> int:
-        """What a client counts for in the sums that says that it has so many images."""
-        return 1 if self.equal else images
-
-    @property
-    def terms(self) -> bytes:
-        """A digest of what all must agree on: a client's keys are of use to nobody who was told something else."""
-        numbers = struct.pack("<III", self.most, self.least, self.together)
-        return hashlib.sha256(b"bifl circle 1 " + numbers + " ".join(self.sums).encode() + b" " + self.agreed).digest()
-
-    @property
-    def sealed(self) -> int:
-        """Bytes of a sealed letter with shares."""
-        return cards.sealed_size(len(self.sums))
-
-    @property
-    def dealt(self) -> int:
-        """Bytes that a client deals another: the letter, and marks of the shares."""
-        return cards.dealt_size(len(self.sums))
-
-    def shares(self, dealer: int, holder: int) -> list[ShareOf]:
-        """Those that one client deals another, in order."""
-        return [ShareOf(self.round, dealer, holder, sum, own) for sum in range(len(self.sums)) for own in (False, True)]
 
 
 class Member:
@@ -83,13 +47,17 @@ class Member:
 
     # ---- step by step ------------------------------------------------------------------------------------------------
 
-    def keys(self) -> bytes:
-        """Fresh keys, signed: the beginning of a round, or of another attempt at it. What was secret before is forgotten."""
+    def keys(self, history: bytes = bytes(DIGEST)) -> bytes:
+        """Fresh keys, signed: the beginning of a round, or of another attempt at it. What was secret before is forgotten.
+
+        Args:
+            history: a digest of all that this client's memory was made of but its own data.
+        """
         past, round = self._read().get(PAST, NEVER), self._circle.round
         if past["round"] > round:
             raise Refused(f"this client has taken part in a secure sum of round {past['round']}: it does not go back to {round}")
         secrets = [[seed().hex(), seed().hex()] for _ in self._circle.sums]  # of the masks' key, and of the own mask
-        state = {"round": round, "channel": seed().hex(), "seeds": secrets}
+        state = {"round": round, "channel": seed().hex(), "seeds": secrets, "history": history.hex()}
         self._write(state | {PAST: past})
         card = Card(self._number, self._weight, self._body(state), b"")
         return card.body + self._identity.sign(self._number, card.text(round, self._circle.terms))
@@ -125,6 +93,17 @@ class Member:
             raise Refused("the server passes shares on from clients that are not on its list of keys")
         self._enough([self._number, *found], "have dealt shares")
         self._write(state | {"partners": letter.hex()})
+
+    def alike(self, history: bytes) -> bool:
+        """Whether all on the list of keys have this history: the same to all who sign who is left, as they sign that list too.
+
+        Raises:
+            Refused: this client's keys are signed for another one.
+        """
+        state = self._state("roster")
+        if state["history"] != history.hex():
+            raise Refused("this client remembers something else than when it made its keys: the round must begin again")
+        return all(card.history == history for card in self._roster(state))
 
     def units(self, place: Callable[[int], Hashable]) -> tuple[int, int, int]:
         """This client's weight, that of all who speak of the same weights, and that of all, in units that divide each."""
@@ -207,11 +186,11 @@ class Member:
         return dict(state[PAST]["lists"]) if state[PAST]["round"] == self._circle.round else {}
 
     def _body(self, state: dict[str, Any]) -> bytes:
-        """This client's public keys and commitments."""
+        """This client's public keys and commitments, and the history of what it remembers."""
         body = public_key(bytes.fromhex(state["channel"]))
         for own, secret in state["seeds"]:
             body += public_key(bytes.fromhex(own)) + commitment(bytes.fromhex(secret))
-        return body
+        return body + bytes.fromhex(state["history"])
 
     def _checked_roster(self, letter: bytes, state: dict[str, Any]) -> list[Card]:
         """The cards, if each is signed by its client, and this client's own is among them as it was sent."""

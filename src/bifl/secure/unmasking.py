@@ -17,9 +17,9 @@ from bifl.core.state import Signed
 from bifl.core.sums import Total
 from bifl.secure import cards, primitives
 from bifl.secure.cards import Card, ShareOf
+from bifl.secure.circle import Circle
 from bifl.secure.integers import Fields, Group, Parts, check_packed, fields, total_of, unpacked
 from bifl.secure.masks import Sum, add_own, add_pair, direction
-from bifl.secure.member import Circle
 
 Place = Callable[[int], Hashable]  # client → which weights it speaks of
 Like = Callable[[int], Message]  # client → an upload of the same form
