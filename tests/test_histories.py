@@ -11,13 +11,14 @@ import pytest
 from bifl import codec
 from bifl.core import Message, Public
 from bifl.core.state import Client, Server
+from bifl.engine import checkpoint
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
 from bifl.engine.turns import Assignment
 from bifl.engine.worker import Job, Worker
 from bifl.errors import Refused
 from bifl.exchanges import simulated_identity
-from bifl.exchanges.histories import continued, history
+from bifl.exchanges.histories import continued, shown
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.secure.member import Member
@@ -74,7 +75,7 @@ def afresh(small: Path, algorithm: str) -> bytes:
     return federation.hold().weights.tobytes()
 
 
-@pytest.mark.parametrize("algorithm", ["biml", "up_only"])
+@pytest.mark.parametrize("algorithm", ["biml", "up_only", "up_down"])
 def test_invented_rounds_with_some_clients_are_forgotten_by_all(
     small: Path, algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +88,7 @@ def test_invented_rounds_with_some_clients_are_forgotten_by_all(
 
 
 def test_clients_that_were_told_the_same_remember(small: Path) -> None:
-    """The same as without masks, in the loop and in a simulation that was interrupted."""
+    """The same as without masks."""
     experiment = quick(small, rounds=3, batchnorm="average", weigh="equal")
     plain = [public.weights.tobytes() for _, public in loop(experiment)]
     federation = Federation(experiment.changed({"secure_sum": True}))
@@ -122,11 +123,23 @@ def test_a_history_is_of_everything_that_a_server_chooses() -> None:
     some = np.zeros(1, np.float32)
     client = Client(some, some, some, 1)
     trained = client._replace(aux=some + 1)
-    assert continued(client, client, b"model") is client
-    found = [continued(client, trained, b"model"), continued(client, trained, b"another"), client]
-    found.append(continued(client._replace(voted=False), trained, b"model"))
-    found.append(continued(found[0], trained, b"model"))
-    assert len({history(one._replace(voted=voted)) for one in found for voted in (True, False)}) == 10
+    found = [client, continued(client, trained, b"model", uploads=True)]
+    found.append(continued(client, trained, b"another", uploads=True))
+    found.append(continued(client, trained, b"model", uploads=False))
+    found.append(continued(client._replace(voted=False), trained, b"model", uploads=True))
+    found.append(continued(found[1], trained, b"model", uploads=True))
+    assert len({shown(one._replace(voted=voted)) for one in found for voted in (True, False)}) == 12
+
+
+def test_memory_without_a_history_is_like_nobody_s(tmp_path: Path) -> None:
+    """Files of a version that knew none: a newcomer has the empty one."""
+    some = np.zeros(1, np.float32)
+    client = Client(some, some, some, 1)
+    np.savez(tmp_path / "client-00000.round-00001.npz", aux=some + 1)
+    found = [checkpoint.load_client(tmp_path, 0, 1, client, ("aux",)).history for _ in range(2)]
+    assert len({*found, b""}) == 3
+    checkpoint.save_client(tmp_path, 0, 2, client._replace(history=b"told"), ("aux",))
+    assert checkpoint.load_client(tmp_path, 0, 2, client, ("aux",)).history == b"told"
 
 
 def test_a_client_keeps_to_the_history_that_it_has_signed() -> None:

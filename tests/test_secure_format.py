@@ -27,7 +27,7 @@ from bifl.secure import cards, member, primitives
 from bifl.secure.identities import SimulatedKeys, _simulated_public, verified
 from bifl.secure.integers import Field, Fields
 from bifl.secure.masks import Sum, add_pair
-from tests.circle import SUM, Table
+from tests.circle import NEVER, SUM, Table
 
 ALL = range(4)
 
@@ -65,7 +65,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Table:
 
 def test_every_message_of_a_round_is_golden(table: Table) -> None:
     """Client 3 is lost after it has dealt shares."""
-    card = table.member(0).keys()
+    card = table.member(0).keys(NEVER)
     table.notes[0].clear()
     talk, rosters = table.keys(ALL)
     said = {number: table.member(number).shares(rosters[number]) for number in ALL}

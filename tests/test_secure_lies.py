@@ -17,7 +17,7 @@ from bifl.secure import member as members
 from bifl.secure.circle import Circle
 from bifl.secure.integers import Fields, fields, packed, size, unpacked
 from bifl.secure.masks import Sum, add_own, add_pair
-from tests.circle import SUM, Table, everywhere
+from tests.circle import NEVER, SUM, Table, everywhere
 from tests.test_secure_sum import plain, same
 
 ALL = range(4)
@@ -105,18 +105,18 @@ def test_no_way_back_to_an_earlier_round() -> None:
     table.circle = table.circle._replace(round=5)
     table.whole(ALL, ALL, ALL, ALL, ALL)
     with pytest.raises(Refused, match="does not go back to 4"):
-        table.member(0, table.circle._replace(round=4)).keys()
+        table.member(0, table.circle._replace(round=4)).keys(NEVER)
     for number in ALL:  # keys of a later round forget what was secret, not what was revealed
-        table.member(number, table.circle._replace(round=6)).keys()
+        table.member(number, table.circle._replace(round=6)).keys(NEVER)
     with pytest.raises(Refused, match="does not go back to 4"):
-        table.member(0, table.circle._replace(round=4)).keys()
+        table.member(0, table.circle._replace(round=4)).keys(NEVER)
     with pytest.raises(Refused, match="another list of survivors"):
         table.whole(*[range(3)] * 5)
     same(table.whole(ALL, ALL, ALL, ALL, ALL)[0].tally(), plain(table, list(ALL)))  # the same sum again tells nothing new
     table.circle = table.circle._replace(round=6)
     same(table.whole(*[range(3)] * 5)[0].tally(), plain(table, [0, 1, 2]))  # and the next round is another one
     with pytest.raises(Refused, match="does not go back to 5"):
-        table.member(0, table.circle._replace(round=5)).keys()
+        table.member(0, table.circle._replace(round=5)).keys(NEVER)
 
 
 def test_the_server_cannot_sit_in_the_middle() -> None:

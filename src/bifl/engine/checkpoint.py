@@ -1,6 +1,6 @@
 """What a run must remember to go on: one file for the server, one per client.
 
-A client's file carries its round in its name and is never overwritten with other contents. The server's file, replaced
+A client's file carries its round in its name; it is overwritten only if that round is held again. The server's file, replaced
 atomically, says which round is complete and which client files belong to it. Killed at any moment, that is a consistent state; and
 since clients' files reach the disk before the server's is replaced, so it is after a power cut.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -153,8 +154,8 @@ def load_client(folder: Path, number: int, round: int, fresh: Client, keeps: tup
     with _reading(path):
         shapes |= {"memory": arrays["memory"].shape} if "memory" in keeps else {}
         kept: dict[str, Any] = {field: _floats(arrays, field, shapes.get(field)) for field in keeps}
-        if "history" in arrays:
-            kept["history"] = arrays["history"].tobytes()
+        # what has no history, written before there were any, is like nothing that another client remembers
+        kept["history"] = arrays["history"].tobytes() if "history" in arrays else os.urandom(32)
     return fresh._replace(**kept)
 
 

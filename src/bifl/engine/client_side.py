@@ -80,15 +80,9 @@ def arrived(experiment: Experiment, client: Client, fresh: Floats, public: Publi
         fresh: aux of clients before their first round: the network's own initialisation, all that a node of a deployment has.
         public: the public state.
     """
-    if client.aux is not fresh:
+    if not experiment.start or client.aux is not fresh:
         return client
-    aux = _first_aux(experiment, fresh, public)
-    return client._replace(aux=aux, start=aux)
-
-
-def _first_aux(experiment: Experiment, fresh: Floats, public: Public) -> Floats:
-    """What a client begins with."""
-    return public.weights if experiment.start else fresh
+    return client._replace(aux=public.weights, start=public.weights)
 
 
 class Belongings(NamedTuple):
@@ -108,8 +102,9 @@ class LocalSide:
 
     def begin_afresh(self) -> None:
         """Make the client what it was before its first round."""
-        aux = _first_aux(self._tools.experiment, self._tools.network.initial()[0], self._public)
-        self.client = Client(aux, aux, NOTHING, self.client.weight, self.client.number)
+        fresh, _ = self._tools.network.initial()
+        client = Client(fresh, fresh, NOTHING, self.client.weight, self.client.number)
+        self.client = arrived(self._tools.experiment, client, fresh, self._public)
 
     def train(self, client: Client) -> tuple[Client, float]:
         """Local training in the round under way."""

@@ -12,17 +12,18 @@ import hashlib
 from bifl.core.state import Client
 
 
-def history(client: Client) -> bytes:
+def shown(client: Client) -> bytes:
     """A digest of all that a client brings to a round but its own data: who has voted in the last one, the server says too."""
     return hashlib.sha256(b"bifl history 1 " + bytes([client.voted]) + client.history).digest()
 
 
-def continued(before: Client, after: Client, agreed: bytes) -> Client:
-    """A client that has trained, with its new history; the same client if it has not.
+def continued(before: Client, after: Client, agreed: bytes, *, uploads: bool) -> Client:
+    """A client that has trained, with its new history.
 
     Args:
         before: as its turn began.
         after: as it is now.
         agreed: a digest of the public state that it has trained with, the last broadcast, and the settings.
+        uploads: whether it has uploaded too, which an algorithm may remember.
     """
-    return after if after is before else after._replace(history=hashlib.sha256(history(before) + agreed).digest())
+    return after._replace(history=hashlib.sha256(shown(before) + agreed + bytes([uploads])).digest())

@@ -16,7 +16,7 @@ from bifl.codec.state_digest import digest_of
 from bifl.core.exchange import Abandoned, ClientReply, ClientSide, Exchange, Letters
 from bifl.core.message import Message
 from bifl.core.state import Client, Public, Server
-from bifl.exchanges.histories import continued, history
+from bifl.exchanges.histories import continued, shown
 from bifl.exchanges.secure_step import Step, said_in
 from bifl.exchanges.summed import Summed
 from bifl.secure import cards, threshold, unmasking
@@ -40,7 +40,7 @@ class Keys(Step):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Make keys."""
-        return self.reply(self.member(side, public).keys(history(side.client)), side, public)
+        return self.reply(self.member(side, public).keys(shown(side.client)), side, public)
 
     def answer(self, total: Said, public: Public, server: Server) -> tuple[Server, Letters]:
         """All keys to all."""
@@ -93,11 +93,11 @@ class Masked(Step):
         """Say what would be said without masks, as the server would read it, and mask it. Nothing else leaves the client."""
         inner, agreed = self.summed.inner, self.circle(public).agreed
         if not uploads:
-            return ClientReply(None, continued(side.client, inner.say(side, public, uploads=False).client, agreed))
+            return ClientReply(None, self._told(side.client, inner.say(side, public, uploads=False).client, agreed, uploads=False))
         member = self.member(side, public)
         if side.letter:
             member.partners(side.letter)  # refused, if at all, before it trains
-        if self.trains and not member.alike(history(side.client)):
+        if self.trains and not member.alike(shown(side.client)):
             side.begin_afresh()
         place, name = self.summed.place(public), self.name
         times, own, total = member.units(place)
@@ -111,7 +111,11 @@ class Masked(Step):
         member.mask(parts, Sum(name, form), place)
         data = packed((*parts[0], *parts[1]), (*form.symbols, *form.numbers))
         member.once(name, data)
-        return self.reply(data, side, public)._replace(client=continued(side.client, said.client, agreed))
+        return self.reply(data, side, public)._replace(client=self._told(side.client, said.client, agreed, uploads=True))
+
+    def _told(self, before: Client, after: Client, agreed: bytes, *, uploads: bool) -> Client:
+        """The client after its turn; if it has trained, with its new history."""
+        return continued(before, after, agreed, uploads=uploads) if self.trains else after
 
     def longest(self, public: Public) -> int:
         """Twice a number of the widest kind for every weight and number, which is more than any sum takes."""

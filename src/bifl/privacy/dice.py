@@ -8,13 +8,13 @@ seed can take that noise away again, and nothing that it made is private.** Only
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, MutableMapping
 
 import numpy as np
 import numpy.typing as npt
 
+from bifl.codec.state_digest import state_digest
 from bifl.core.randomness import random_words, stream
 from bifl.core.state import Public
 from bifl.errors import Refused
@@ -54,7 +54,7 @@ def round_secret(notes: MutableMapping[str, bytes], public: Public) -> bytes:
         Refused: it has answered this round for another model, or a later round.
     """
     round = public.round + 1
-    model = hashlib.sha256(public.weights.tobytes() + public.real.tobytes()).digest()
+    model = state_digest(public, (public.news,))
     known = notes.get(NOTE, b"")
     last = int.from_bytes(known[:8], "big")
     if last > round or (last == round and known[8:40] != model):

@@ -140,6 +140,7 @@ def private(algorithms: Algorithms, how: Mechanism, crowd: Crowd, dice: Dice) ->
         broadcast=partial(_broadcast, inner=algorithms, how=how, dice=dice),
         selects=partial(_selects, how=how),
         spending=Spending(partial(_spent, how=how, crowd=crowd), how.delta, how.budget),
+        keeps=(),  # the same noise must not be told of two updates that differ by what a server made the client remember
     )
 
 

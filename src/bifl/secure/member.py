@@ -24,7 +24,7 @@ from bifl.secure.cards import Card
 from bifl.secure.circle import Circle
 from bifl.secure.integers import Parts
 from bifl.secure.masks import Sum, add_own, add_pair, direction
-from bifl.secure.primitives import DIGEST, SECRET, agreed, commitment, public_key, seal, seed, split, unseal
+from bifl.secure.primitives import SECRET, agreed, commitment, public_key, seal, seed, split, unseal
 
 NOTE = "secure_sum"
 PAST = "past"  # what outlasts an attempt: the last round in which a client has revealed anything, and for which survivors
@@ -47,7 +47,7 @@ class Member:
 
     # ---- step by step ------------------------------------------------------------------------------------------------
 
-    def keys(self, history: bytes = bytes(DIGEST)) -> bytes:
+    def keys(self, history: bytes) -> bytes:
         """Fresh keys, signed: the beginning of a round, or of another attempt at it. What was secret before is forgotten.
 
         Args:
@@ -101,7 +101,7 @@ class Member:
             Refused: this client's keys are signed for another one.
         """
         state = self._state("roster")
-        if state["history"] != history.hex():
+        if state.get("history") != history.hex():
             raise Refused("this client remembers something else than when it made its keys: the round must begin again")
         return all(card.history == history for card in self._roster(state))
 
