@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,3 +35,9 @@ def test_the_advised_rule_loses_little(share: float, most: float, labels: float,
             lost = table.lost(algorithm, clients, attack, share, "credibility")
             assert lost is not None
             assert lost < (labels if attack == "labels" else most), (algorithm, attack)
+
+
+def test_the_table_is_whole(table: Any) -> None:
+    """Every attack, rule and algorithm, with three seeds."""
+    whole = Namespace(algorithms=(), clients=table.CLIENTS, shares=table.SHARES, attacks=table.ATTACKS, rules=table.RULES)
+    assert not [case for case in table.cases(whole) if table.known(case).keys() < {0, 1, 2}]
