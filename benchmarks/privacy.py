@@ -15,8 +15,8 @@ from typing import NamedTuple
 from torch import nn
 
 from bifl.engine.simulator import simulate
+from bifl.experiment.run import make_network
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import make_network
 from bifl.nn.models import model
 from bifl.privacy import Crowd
 from bifl.privacy.accounting import epsilon, gaussian_divergences

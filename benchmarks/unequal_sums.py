@@ -15,7 +15,6 @@ import torch
 
 from bifl.core import Client
 from bifl.engine.client_side import Belongings, LocalSide, client_tools
-from bifl.exchanges import exchanges_of
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.training.samples import Samples
@@ -46,8 +45,8 @@ def read_floats(words: list[str]) -> float:
     experiment = Experiment.of(None, ["algorithm=fedavg", f"clients={len(SIZES)}", *words])
     setup = build(experiment)
     public, samples = setup.public, Samples.of(setup.data.images, setup.data.labels, setup.data)
-    tools = client_tools(experiment, setup.algorithm, setup.network, samples, setup.task.loss, setup.parts)
-    ballot = exchanges_of(experiment, setup.algorithm, setup.network, setup.data)[0]
+    tools = client_tools(setup.run, samples, setup.parts)
+    ballot = setup.run.exchanges[0]
     moved = []
     for number, size in enumerate(SIZES):
         client = Client(public.weights, public.weights, public.real, size, number)

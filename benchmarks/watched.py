@@ -17,10 +17,10 @@ import torch
 from bifl import codec
 from bifl.core.layout import Layout
 from bifl.core.message import NOTHING, Message
+from bifl.core.sides import ServerSide
 from bifl.core.state import Client, Public, Server
 from bifl.data.partitions import Index, dealer, split
 from bifl.engine.client_side import Belongings, ClientTools, LocalSide
-from bifl.exchanges import exchanges_of
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import Setup, build
 from bifl.training.samples import Samples
@@ -52,7 +52,7 @@ class Scene(NamedTuple):
 
 def halves(setup: Setup, clients: int, deals: int) -> tuple[list[Index], list[Index]]:
     """Images of the clients, one half of the training images dealt out, and of shadow clients, the rest dealt several times."""
-    experiment, labels = setup.experiment, setup.data.labels
+    experiment, labels = setup.run.experiment, setup.data.labels
     order = np.random.default_rng([experiment.seed, 1]).permutation(len(labels))
     own, other = np.sort(order[: len(order) // 2]), np.sort(order[len(order) // 2 :])
     deal = dealer(experiment.partition.name, experiment.partition.parameters)
@@ -73,16 +73,15 @@ def watch(experiment: Experiment, rounds: Collection[int], deals: int) -> Iterat
     """
     setup = build(experiment)
     targets, shadows = halves(setup, experiment.clients, deals)
-    parts, public, server = [*targets, *shadows], setup.public, Server()
+    parts, public, server = [*targets, *shadows], setup.public, ServerSide(Server())
     samples = Samples.of(setup.data.images, setup.data.labels, setup.data)
-    tools = ClientTools(experiment, setup.algorithm, setup.network, samples, setup.task.loss)
-    exchanges = exchanges_of(experiment, setup.algorithm, setup.network, setup.data)
+    tools = ClientTools(setup.run, samples)
     clients = [Client(public.weights, public.weights, public.real, len(part), number) for number, part in enumerate(parts)]
     for round in range(1, max(rounds) + 1):
-        remember = setup.algorithm.at(round).keeps
+        remember = setup.run.algorithm.at(round).keeps
         present = len(parts) if remember or round in rounds else len(targets)
         before, seen = public, dict[str, list[Message]]()
-        for exchange in exchanges:
+        for exchange in setup.run.exchanges:
             total, known = exchange.total(public), exchange.context(public)
             for number in range(present):
                 client = clients[number]._replace(voted=round > 1)
@@ -90,7 +89,7 @@ def watch(experiment: Experiment, rounds: Collection[int], deals: int) -> Iterat
                 reply = exchange.say(side, public, uploads=True)
                 clients[number] = reply.client
                 assert reply.message is not None, "all upload"
-                upload = exchange.opened(codec.decode(codec.encode(reply.message, known), known), public)
+                upload = exchange.open(codec.decode(codec.encode(reply.message, known), known), public)
                 seen.setdefault(exchange.name, []).append(upload)
                 if number < len(targets):
                     total.add(upload)
@@ -106,7 +105,7 @@ def watch(experiment: Experiment, rounds: Collection[int], deals: int) -> Iterat
 def _view(setup: Setup, parts: Sequence[Index], before: Public, seen: dict[str, list[Message]]) -> View:
     labels, trained = setup.data.labels, before.layout.trained
     images = [np.bincount(labels[part], minlength=setup.data.classes) for part in parts]
-    forward = setup.algorithm.at(before.round + 1).forward
+    forward = setup.run.algorithm.at(before.round + 1).forward
     ballots = seen["ballot"]
     known = before.weights if forward.name == "real" else np.sign(before.weights)
     weights = [ballot.values() - known for ballot in ballots]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Hashable
 
 import numpy as np
 
-from bifl.core.exchange import Letters
 from bifl.core.message import BINARY, Alphabet, Floats, Message
+from bifl.core.sides import Letters
 from bifl.core.sums import Total
 from bifl.secure import threshold, unmasking
 from bifl.secure.circle import Circle

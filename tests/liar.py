@@ -17,7 +17,6 @@ from bifl.core.state import Public
 from bifl.deploy import protocol
 from bifl.deploy.server_app import run_name
 from bifl.engine.catch_up import MODEL, Update, digest, restored
-from bifl.exchanges import exchanges_of
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from tests.federation import deploy
@@ -51,18 +50,18 @@ class Liar:
         self.setup, self.run = build(experiment), run_name(folder / "run")
         terms = json.loads((folder / "state-0" / self.run / "terms.json").read_text())
         self._greeting = {"version": __version__, "round": 0} | {name: terms[name] for name in protocol.Terms._fields}
-        self.exchanges = exchanges_of(experiment, self.setup.algorithm, self.setup.network, self.setup.data)
+        self.exchanges = self.setup.run.exchanges
 
     def told(self, change: Callable[[Public], Public] = lambda public: public) -> Update:
         """What makes a client take up any model, before the first round."""
         public = change(self.setup.public)
         model = Said(public.weights, FLOAT32, public.real, public.scales, round=0)
         whole = {MODEL: codec.encode(model, codec.Context(public.layout, 0))}
-        return Update(digest(restored(whole, self.exchanges, public), self.experiment.in_context()), (), whole)
+        return Update(digest(restored(whole, self.exchanges, public), self.setup.run.in_context), (), whole)
 
     def ask(self, kind: str, update: Update | None = None, **fields: Any) -> dict[str, Any]:
         """What client 0 says."""
-        update = update or Update(digest(self.setup.public, self.experiment.in_context()))
+        update = update or Update(digest(self.setup.public, self.setup.run.in_context))
         said = {"version": __version__, "run": self.run, "round": 0} | protocol.update_fields(update) | fields
         return self._sent(kind, said)
 

@@ -10,14 +10,16 @@ import pytest
 from bifl.attacks import Attack, attack, attacked, liars
 from bifl.attacks.lies import LARGE, shifted, wild
 from bifl.core import BINARY, Client, Floats, Message, Public, register, signs, stream
-from bifl.core.algorithm import Algorithm, upload_turn
+from bifl.core.algorithm import Algorithm, make_upload
 from bifl.deploy.permits import permitted
 from bifl.deploy.protocol import Refusal
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError
+from bifl.experiment.composition import compose
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build, serve
 from bifl.export.model import Model
+from bifl.privacy import secret_dice
 from tests.commands import Run, refused
 from tests.federation import quick, same, simulated
 from tests.test_docs import python_blocks
@@ -43,9 +45,9 @@ def said(name: str, algorithm: str, public: Public, number: int = 1) -> tuple[Me
     honest, lies = register.make(algorithm, {}), attack.make(name, {})
     assert isinstance(honest, Algorithm)
     assert lies is not None
-    lying = attacked(honest, lies, frozenset({1, 2}))
+    lying = attacked(honest, lies, frozenset({1, 2})).at(1)
     client = trained(public, number)
-    return upload_turn(honest, client, public)[1], upload_turn(lying, client, public)[1]
+    return make_upload(honest, client, public)[1], make_upload(lying, client, public)[1]
 
 
 def change(algorithm: str, message: Message, public: Public) -> Floats:
@@ -168,8 +170,8 @@ def test_the_seed_draws_the_liars() -> None:
 
 
 def test_nobody_lies_unless_told() -> None:
-    usual = Experiment(algorithm="biml").build().at(1)
-    assert usual.upload is signs
+    usual = compose(Experiment(algorithm="biml"), secret_dice)
+    assert usual.algorithm.at(1).upload is signs
     assert usual.robust is None
 
 

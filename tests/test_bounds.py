@@ -14,17 +14,17 @@ from bifl.algorithms.murmur_dealt import murmur_dealt
 from bifl.algorithms.paper import biml
 from bifl.core import BINARY, Algorithm, Client, Message, Public, register
 from bifl.core.algorithm import upload_form
-from bifl.core.exchange import ClientReply, ClientSide
 from bifl.core.layout import Layout
 from bifl.core.layout import Tensor as Spec
 from bifl.core.message import FLOAT32, NOTHING, Floats
+from bifl.core.sides import ClientReply, ClientSide
 from bifl.core.sums import Total
 from bifl.engine.simulator import simulate
 from bifl.exchanges import bounds
 from bifl.exchanges.batchnorm import Statistics
 from bifl.exchanges.bounds import Bounds, within, within_square
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import build, plan
+from bifl.experiment.setup import build
 from bifl.training.measuring import noise_squares
 
 LAYOUT = Layout((), (), (), (Spec("wide", (3,)), Spec("narrow", (2,))))
@@ -124,8 +124,8 @@ def test_the_first_moments_have_a_limit_too(said: list[float]) -> None:
 @pytest.fixture(scope="module")
 def federation() -> tuple[Bounds, Public]:
     made = build(Experiment(clients=4, algorithm="biml"))
-    shape, forward = made.data.images.shape[1:], made.algorithm.at(1).forward
-    return Bounds(partial(plan, made.experiment), lambda public: noise_squares(made.network, public, forward, shape)), made.public
+    shape, forward = made.data.images.shape[1:], made.run.algorithm.at(1).forward
+    return Bounds(made.run.plan, lambda public: noise_squares(made.run.network, public, forward, shape)), made.public
 
 
 @given(lie=st.floats(-(2.0**31), 2.0**31, width=32), weight=st.integers(1, 6400))
@@ -189,7 +189,7 @@ def test_scales_are_no_more_than_training_can_move(federation: tuple[Bounds, Pub
 def test_a_network_may_start_with_any_statistics_that_images_give(federation: tuple[Bounds, Public], round: int) -> None:
     """Constant images, black-and-white ones and gradients: none of them is taken for a lie, in whatever round the first come."""
     bound, public = federation
-    network = build(Experiment(clients=4, algorithm="biml")).network
+    network = build(Experiment(clients=4, algorithm="biml")).run.network
     for images in (
         np.eye(28)[None, None],
         np.tri(28)[None, None] * 2.8 - 0.4,

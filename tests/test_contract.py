@@ -12,10 +12,12 @@ import pytest
 import bifl.algorithms  # noqa: F401
 from bifl import codec
 from bifl.core import FLOAT32, Client, Floats, Layout, Message, Public, Server, register, stream
-from bifl.core.algorithm import Algorithms, server_turn, train_turn, upload_turn
+from bifl.core.algorithm import Algorithms, make_upload
 from bifl.core.layout import Tensor
+from bifl.core.sides import ServerSide
 from bifl.core.state import remembered
 from bifl.exchanges.ballot import Ballot
+from bifl.exchanges.bounds import Bounds
 from tests.algorithms import EXAMPLES
 
 COUNT = 2003
@@ -34,16 +36,29 @@ def frozen(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return array
 
 
+class Unbounded(Bounds):
+    """Takes every upload as it is."""
+
+    def __init__(self) -> None:
+        """Without a plan: nobody asks how far training reaches."""
+
+    def ballot(self, upload: Message, public: Public) -> Message:
+        return upload
+
+
+UNBOUNDED = Unbounded()
+
+
 class Laws:
     """An algorithm in rounds whose training is a random step."""
 
     def __init__(self, algorithm: Algorithms) -> None:
         self.algorithm = algorithm
-        self.ballot = Ballot(algorithm, codec.SHORT, True, True, lambda upload, public: upload)
-        self.plain = Ballot(algorithm, codec.SHORT, False, True, lambda upload, public: upload)
+        self.ballot = Ballot(algorithm, UNBOUNDED, codec.SHORT)
+        self.plain = Ballot(algorithm, UNBOUNDED, codec.SHORT, in_context=False)
         weights = np.random.default_rng(0).uniform(-1, 1, COUNT).astype(np.float32)
         self.public = Public(0, 0, LAYOUT, frozen(weights), frozen(np.ones(LAYOUT.reals, np.float32)))
-        self.server = Server()
+        self.server = ServerSide(Server())
         self.changes = [np.zeros(COUNT, np.float32) for _ in SIZES]  # by which clients have trained
         self.clients = [Client(weights, weights, self.public.real, size, number) for number, size in enumerate(SIZES)]
         self.alike: list[float] = []  # of every upload
@@ -56,7 +71,8 @@ class Laws:
         return client._replace(aux=client.aux + step, real=client.real + np.float32(0.01)), 1.0
 
     def turn(self, ready: Client) -> tuple[Client, Message]:
-        return upload_turn(self.algorithm, train_turn(self.algorithm, ready, self.public, self.jitter)[0], self.public)
+        trained, _ = self.ballot.train(ready, self.public, self.jitter)
+        return make_upload(self.algorithm.at(self.public.round + 1), trained, self.public)
 
     def client(self, number: int) -> Message:
         """A client's part; what the server reads of it."""
@@ -75,7 +91,7 @@ class Laws:
         for spelling in (known, self.plain.context(self.public)):
             received = codec.decode(codec.encode(upload, spelling), known)
             assert received.symbols.tobytes() == upload.symbols.astype(received.symbols.dtype).tobytes(), "survives the wire"
-        opened = self.ballot.opened(received, self.public)
+        opened = self.ballot.open(received, self.public)
         assert opened.values().shape == (COUNT,), "the server reads a number for every weight"
         told = opened.values() - self.public.weights if opened.alphabet == FLOAT32 else opened.values()
         self.alike.append(likeness(told, self.changes[number]))
@@ -84,11 +100,11 @@ class Laws:
         self.clients[number] = remembered(state, self.algorithm.at(round).keeps, nothing)  # what is not kept is not missed
         return received
 
-    def broadcast(self, ballots: Iterable[Message]) -> tuple[Server, Message]:
+    def broadcast(self, ballots: Iterable[Message]) -> tuple[ServerSide, Message]:
         total = self.ballot.total(self.public)
         for ballot in ballots:
-            total.add(self.ballot.opened(ballot, self.public))
-        return server_turn(self.algorithm, self.public, total, self.server)
+            total.add(self.ballot.open(ballot, self.public))
+        return self.ballot.answer(total, self.public, self.server)
 
     def round(self) -> None:
         known, plain = self.ballot.context(self.public), self.plain.context(self.public)
@@ -99,9 +115,9 @@ class Laws:
         halves = self.ballot.total(self.public)
         for ballot in ballots:
             part = self.ballot.total(self.public)
-            part.add(self.ballot.opened(ballot, self.public))
+            part.add(self.ballot.open(ballot, self.public))
             halves.merge(part)
-        merged = server_turn(self.algorithm, self.public, halves, self.server)[1]
+        merged = self.ballot.answer(halves, self.public, self.server)[1]
         assert codec.encode(merged, known) == codec.encode(said, known), "nor does who adds them up"
         on_server = self.ballot.advance(self.public, codec.decode(codec.encode(said, known), known))
         after = self.ballot.advance(self.public, codec.decode(codec.encode(said, plain), known))

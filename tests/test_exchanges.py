@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bifl import exchanges
-from bifl.codec import Context
-from bifl.core.exchange import ClientReply, ClientSide
 from bifl.core.layout import Layout, Tensor
 from bifl.core.message import Message, reals_only
-from bifl.core.state import Public, Server
+from bifl.core.sides import ClientReply, ClientSide, ServerSide
+from bifl.core.state import Public
 from bifl.core.sums import Total
-from bifl.engine import loop as looping
-from bifl.engine import round as rounding
-from bifl.engine import worker
+from bifl.deploy import client_state
 from bifl.engine.loop import loop
+from bifl.exchanges.exchange import Exchange
+from bifl.experiment import run, setup, transfer
+from bifl.experiment.run import Run
 from bifl.export.model import Model
 from bifl.runs.folder import read_records
 from tests.federation import deploy, neighbours, quick, same, simulated
@@ -29,63 +27,36 @@ from tests.grid import Clock
 NUMBERS = Layout((), (), (Tensor("numbers", (2,)),), ())
 
 
-@dataclass(frozen=True)
-class Greeting:
+class Greeting(Exchange):
     """Clients say their number, and everyone learns the mean."""
 
-    name: str = "greeting"
-    trains: bool = False
-    tells: bool = True
-    quorum: int = 0
+    name = "greeting"
 
-    def context(self, public: Public) -> Context:
-        return Context(NUMBERS, public.round)
-
-    def uploads_in(self, context: Context) -> Context | None:
-        return context
-
-    def plain(self, public: Public, round: int) -> Context:
-        return Context(NUMBERS, round)
-
-    def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
-        return ()
+    def layout(self, public: Public) -> Layout:
+        return NUMBERS
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         client = side.client
         numbers = np.array([client.number, 1], np.float32)
         return ClientReply(reals_only(numbers)._replace(sender=client.number, weight=client.weight, round=public.round), client)
 
-    def form(self, public: Public) -> Message:
-        return reals_only(np.zeros(2, np.float32))
-
-    def knowing(self, server: Server) -> Greeting:
-        return self
-
-    def opened(self, upload: Message, public: Public) -> Message:
-        return upload
-
-    def total(self, public: Public) -> Total:
-        return Total()
-
-    def answer(self, total: Total, public: Public, server: Server) -> tuple[Server, Message]:
+    def answer(self, total: Total, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
         return server, reals_only(total.tally().real)._replace(round=public.round)
 
     def advance(self, public: Public, news: Message) -> Public:
         return public._replace(scales=news.real)  # until the next broadcast
 
-    def repeat(self, public: Public) -> Message | None:
-        return None
-
 
 @pytest.fixture
 def greeted(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = exchanges.exchanges_of
+    usual = run.make_run
 
-    def with_greeting(*arguments: Any) -> Any:
-        return (Greeting(), *usual(*arguments))
+    def with_greeting(*arguments: Any) -> Run:
+        made = usual(*arguments)
+        return replace(made, exchanges=(Greeting(), *made.exchanges))
 
-    for module in (looping, rounding, worker):
-        monkeypatch.setattr(module, "exchanges_of", with_greeting)
+    for module in (setup, transfer, client_state):
+        monkeypatch.setattr(module, "make_run", with_greeting)
 
 
 @pytest.mark.usefixtures("greeted")

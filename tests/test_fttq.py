@@ -137,7 +137,7 @@ def test_a_network_without_inner_layers_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="finds nothing to code in model 'flat'"):
         build(Experiment(algorithm="fttq", model=f"{file}:flat"))
-    assert build(Experiment(model=f"{file}:flat")).network.layout.layers == ("1", "3")
+    assert build(Experiment(model=f"{file}:flat")).run.network.layout.layers == ("1", "3")
 
 
 def test_bad_parameters_and_schedules_are_refused() -> None:

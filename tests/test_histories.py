@@ -10,15 +10,16 @@ import pytest
 
 from bifl import codec
 from bifl.core import Message, Public
+from bifl.core.sides import ServerSide
 from bifl.core.state import Client, Server
 from bifl.engine import checkpoint
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
 from bifl.engine.turns import Assignment
 from bifl.engine.worker import Job, Worker
-from bifl.errors import Refused
-from bifl.exchanges import simulated_identity
-from bifl.exchanges.histories import continued, shown
+from bifl.errors import Refused, RunError
+from bifl.exchanges.histories import HISTORY, continued, shown
+from bifl.experiment.run import simulated_identity
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.secure.member import Member
@@ -34,12 +35,12 @@ class Federation:
     def __init__(self, experiment: Experiment) -> None:
         setup, identity = build(experiment), simulated_identity(experiment)
         parts = dict(enumerate(setup.parts))
-        job = Job(experiment, setup.algorithm, setup.network, parts, {}, [], setup.public, None, {}, identity=identity)
+        job = Job(setup.run, parts, {}, [], setup.public, None, {}, identity=identity)
         self.worker = Worker(job, setup.data)
 
     def hold(self, there: Collection[int] = ALL, voted: bool = True) -> Public:
         """A round, with those who are there."""
-        worker, server = self.worker, Server()
+        worker, server = self.worker, ServerSide(Server())
         letters = dict.fromkeys(there, b"")
         for name, exchange in worker.exchanges.items():
             *_, total = worker.collect(name, [Assignment(number, voted, True, letter) for number, letter in letters.items()])
@@ -112,11 +113,15 @@ def test_who_was_away_is_not_alone_in_what_it_remembers(small: Path, missing: in
     federations = [after_one_round(small, "biml") for _ in range(2)]
     for federation in federations:
         federation.hold([number for number in ALL if number != missing])
-    assert {number: len(client.history) for number, client in federations[0].worker.clients.items()} == dict.fromkeys(ALL, 32)
+    assert {number: len(client.states[HISTORY]) for number, client in federations[0].worker.clients.items()} == dict.fromkeys(
+        ALL, 32
+    )
     federations[1].worker.clients.clear()
     one, other = (federation.hold() for federation in federations)
     assert one.weights.tobytes() == other.weights.tobytes()
-    assert len({client.history for client in federations[0].worker.clients.values()}) == 1, "from here on they remember again"
+    assert len({client.states[HISTORY] for client in federations[0].worker.clients.values()}) == 1, (
+        "from here on they remember again"
+    )
 
 
 def test_a_history_is_of_everything_that_a_server_chooses() -> None:
@@ -131,15 +136,15 @@ def test_a_history_is_of_everything_that_a_server_chooses() -> None:
     assert len({shown(one._replace(voted=voted)) for one in found for voted in (True, False)}) == 12
 
 
-def test_memory_without_a_history_is_like_nobody_s(tmp_path: Path) -> None:
-    """Files of a version that knew none: a newcomer has the empty one."""
+def test_memory_is_read_with_the_history_that_it_was_kept_with_or_not_at_all(tmp_path: Path) -> None:
+    """A client that forgot its history would look like a newcomer, whose memory is empty."""
     some = np.zeros(1, np.float32)
     client = Client(some, some, some, 1)
+    checkpoint.save_client(tmp_path, 0, 2, client._replace(states={HISTORY: b"told"}), ("aux",))
+    assert checkpoint.load_client(tmp_path, 0, 2, client, ("aux",)).states == {HISTORY: b"told"}
     np.savez(tmp_path / "client-00000.round-00001.npz", aux=some + 1)
-    found = [checkpoint.load_client(tmp_path, 0, 1, client, ("aux",)).history for _ in range(2)]
-    assert len({*found, b""}) == 3
-    checkpoint.save_client(tmp_path, 0, 2, client._replace(history=b"told"), ("aux",))
-    assert checkpoint.load_client(tmp_path, 0, 2, client, ("aux",)).history == b"told"
+    with pytest.raises(RunError, match="lacks 'states'"):
+        checkpoint.load_client(tmp_path, 0, 1, client, ("aux",))
 
 
 def test_a_client_keeps_to_the_history_that_it_has_signed() -> None:

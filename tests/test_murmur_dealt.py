@@ -7,8 +7,9 @@ import pytest
 
 from bifl.algorithms.murmur_dealt import FIRST
 from bifl.core import Algorithm, Client, Floats, Layout, Public, Server, register
-from bifl.core.algorithm import server_turn, upload_turn
+from bifl.core.algorithm import make_upload, selection
 from bifl.core.layout import Tensor
+from bifl.core.message import Message
 from bifl.core.sums import Total
 
 COUNT, CLIENTS, TOGETHER = 2003, 12, 3
@@ -35,8 +36,10 @@ def told(algorithm: Algorithm, public: Public, trained: list[Floats]) -> Public:
     total = Total()
     for number, change in enumerate(trained):
         client = Client(public.weights + change, public.weights, REAL, 100, number)
-        total.add(algorithm.reads(upload_turn(algorithm, client, public)[1], public))
-    return algorithm.absorb(public, server_turn(algorithm, public, total, Server())[1])._replace(round=public.round + 1)
+        total.add(algorithm.reads(make_upload(algorithm, client, public)[1], public))
+    news = algorithm.broadcast(total.tally(), public, Server())
+    assert isinstance(news, Message)
+    return algorithm.absorb(public, news._replace(about=selection(algorithm, public, None)))._replace(round=public.round + 1)
 
 
 def first(seed: int) -> Public:

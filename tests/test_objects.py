@@ -277,4 +277,4 @@ def test_the_command_writes_a_clients_model(tmp_path: Path, here: Run) -> None:
 
 def test_registered_networks_are_left_alone() -> None:
     assert "Windows" not in model.names()
-    assert build(Experiment()).experiment.model.name == "mnist_cnn"
+    assert build(Experiment()).run.experiment.model.name == "mnist_cnn"

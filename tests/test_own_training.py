@@ -11,8 +11,8 @@ import torch
 import bifl
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError
+from bifl.experiment.run import plan_of
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import plan
 from bifl.nn.optimizers import Optimizer, Trained, begin
 
 SMALL: dict[str, Any] = {"clients": 3, "rounds": 2, "workers": 1, "model": {"name": "mlp", "hidden": 8}, "algorithm": "fedavg"}
@@ -73,7 +73,7 @@ def test_a_users_own_training_is_the_same_in_every_runtime(own: Path) -> None:
     kinds = {"optimizer": f"{own}:rms", "schedule": f"{own}:halving", "augment": f"{own}:fainter"}
     experiment = Experiment(**SMALL | kinds | {"algorithm": "biml", "clip": 1.0, "proximal": 0.01, "local_steps": 3})
     assert experiment.optimizer.parameters == {"alpha": 0.9}
-    assert [plan(experiment, round).lr for round in (1, 2, 3)] == [0.005, 0.0025, 0.00125]
+    assert [plan_of(experiment)(round).lr for round in (1, 2, 3)] == [0.005, 0.0025, 0.00125]
     runs = [bifl.simulate(experiment.changed({"workers": workers})) for workers in (1, 2)]
     for run in runs:
         list(run)

@@ -15,8 +15,9 @@ from bifl.core.randomness import random_words, stream
 from bifl.core.spending import once_more
 from bifl.core.state import Client, Public
 from bifl.errors import ConfigError, Refused
+from bifl.experiment.composition import compose
 from bifl.experiment.settings import Experiment
-from bifl.privacy import Crowd, dice, divergence, privacy
+from bifl.privacy import Crowd, dice, divergence, privacy, secret_dice
 from bifl.privacy.accounting import ORDERS, Numbers, epsilon, gaussian_divergences
 from bifl.privacy.divergence import coarse, slopes, splits
 from bifl.privacy.poisson_binomial import RandomBits, bits
@@ -191,8 +192,10 @@ def test_sums_are_counted() -> None:
 @pytest.mark.parametrize(("noise", "rounds", "delta"), [(1.0, 1, 1e-5), (4.0, 30, 1e-6), (0.5, 3, 1e-3)])
 def test_epsilon_is_the_library_s(noise: float, rounds: int, delta: float) -> None:
     """One client moves the sum by twice its clip. No RDP bound is below the exact ε of the Gaussian mechanism."""
-    how = Experiment(**PRIVATE, privacy={"name": "gaussian", "noise": noise, "delta": delta}).build().at(1).spending
-    assert how is not None
+    experiment = Experiment(**PRIVATE, privacy={"name": "gaussian", "noise": noise, "delta": delta})
+    private = compose(experiment, secret_dice).privacy
+    assert private is not None
+    how = private.spending
     accountant = dp_accounting.rdp.RdpAccountant(ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE)
     accountant.compose(dp_accounting.GaussianDpEvent(noise / 2), rounds)
     found = how.epsilon(((10, 10, rounds),), LAYOUT)
@@ -211,8 +214,10 @@ def test_who_was_drawn_hides_clients_among_those_of_whom_nobody_knows(
 ) -> None:
     """Whoever looks on knows of itself, and colluders of each other, that they were not drawn; of the absent everyone does."""
     settings: dict[str, Any] = {"clients": 100, "participation": 0.1, "secure_sum": secure, "privacy": "gaussian"}
-    how = Experiment(**PRIVATE | settings | {"colluders": 0 if secure else colluders}).build().at(1).spending
-    assert how is not None
+    experiment = Experiment(**PRIVATE | settings | {"colluders": 0 if secure else colluders})
+    private = compose(experiment, secret_dice).privacy
+    assert private is not None
+    how = private.spending
     accountant = dp_accounting.rdp.RdpAccountant(ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE)
     event = dp_accounting.GaussianDpEvent(0.5)
     accountant.compose(dp_accounting.SampledWithoutReplacementDpEvent(hidden_among, 10, event) if hidden_among else event, 5)

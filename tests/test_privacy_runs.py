@@ -15,7 +15,7 @@ from bifl.core.rotation import rotated_length
 from bifl.data.arrays import Dataset, from_npz
 from bifl.data.datasets import dataset
 from bifl.engine.loop import loop
-from bifl.engine.simulator import Simulation, simulate
+from bifl.engine.simulator import simulate
 from bifl.errors import ConfigError, RunError
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
@@ -64,7 +64,7 @@ def test_nothing_is_sent_that_is_not_accounted(tmp_path: Path, small: Path, how:
     assert len({len(part) for part in setup.parts}) > 1
     folder = simulated(tmp_path / "run", experiment)
     length = numbers(setup.public.layout)
-    ballot = Simulation(setup).exchanges[0]
+    ballot = setup.run.exchanges[0]
     for path in sorted((folder / "messages/round-00001").glob("ballot-0*")):
         message = codec.decode(path.read_bytes(), ballot.context(setup.public))
         assert message.weight == 1

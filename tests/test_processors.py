@@ -17,10 +17,8 @@ import numpy as np
 import pytest
 
 from bifl.core import Message, Public, take_over
-from bifl.core.algorithm import absorb
 from bifl.core.message import FLOAT32, NOTHING
 from bifl.engine.catch_up import digest, restored, whole
-from bifl.exchanges import exchanges_of
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import serve
 from tests.processors import EMULATED, environment
@@ -73,14 +71,14 @@ def adding(public: Public, news: Message) -> Public:
 def test_the_whole_state_does_without_the_readers_initial_weights(rounds: int, react: Callable[[Public, Message], Public]) -> None:
     experiment = Experiment(algorithm="fedavg", clients=2)
     setup = serve(experiment)
-    algorithm, fresh = replace(experiment.build().at(1), absorb=react), setup.public
+    ballot, fresh = replace(setup.run.ballot, algorithm=replace(setup.run.algorithm.at(1), absorb=react)), setup.public
     public, generator = fresh, np.random.default_rng(0)
     for round in range(1, rounds + 1):
         symbols = generator.normal(size=fresh.layout.count).astype(np.float32)
-        public = absorb(algorithm, public, Message(symbols, FLOAT32, fresh.real, NOTHING, round=round))
+        public = ballot.advance(public, Message(symbols, FLOAT32, fresh.real, NOTHING, round=round))
     elsewhere = fresh._replace(weights=np.nextafter(fresh.weights, np.float32(2)))
     assert digest(elsewhere, True) != digest(fresh, True)
-    exchanges = exchanges_of(experiment, algorithm, setup.network, setup.data)
+    exchanges = (ballot, *setup.run.exchanges[1:])
     said = whole(public, exchanges, fresh, True, {})
     assert digest(restored(said, exchanges, elsewhere), True) == digest(public, True)
     assert ("model" in said) == (rounds == 0 or react is adding), "the model only where the broadcasts do not tell it"

@@ -17,7 +17,7 @@ from bifl.errors import AlgorithmError, ConfigError
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.export.model import Model
-from bifl.robust import Rule, robust
+from bifl.robust import Rule, robust, trust_of
 from bifl.runs import kept
 from tests.commands import Run, refused
 from tests.federation import deploy, neighbours, quick, same, simulated
@@ -54,8 +54,8 @@ def test_trust_outlives_a_kill(tmp_path: Path, small: Path) -> None:
         resumed = Simulation(build(experiment.changed({"rounds": rounds})), tmp_path / "state")
         (record,) = list(resumed)
         assert record._replace(seconds=0) == whole[rounds - 1]._replace(seconds=0)
-    assert resumed._server.trust.size == 5
-    assert resumed._server.trust.min() < 0.9**2
+    assert trust_of(resumed._server).size == 5
+    assert trust_of(resumed._server).min() < 0.9**2
 
 
 def own_rule(folder: Path) -> str:

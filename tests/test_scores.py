@@ -72,7 +72,7 @@ def test_the_refusal_says_what_to_do(words: dict[str, Any]) -> None:
 
 
 def test_what_is_fixed_is_in_no_message(words: dict[str, Any]) -> None:
-    sent, kept_back = (build(Experiment(**words | {"scores": scores})).network.layout for scores in ("trained", "fixed"))
+    sent, kept_back = (build(Experiment(**words | {"scores": scores})).run.network.layout for scores in ("trained", "fixed"))
     assert [spec.name for spec in sent.affine if spec not in kept_back.affine] == ["5.weight", "5.bias"]
     news, public = next(loop(Experiment(**words)))
     assert len(news.real) == len(public.real) == sent.reals - 20
@@ -84,8 +84,8 @@ def test_training_does_not_move_it(kind: type[Network], words: dict[str, Any]) -
     experiment = Experiment(**words | {"algorithm": "fedavg"})
     *_, (_, public) = loop(experiment, kind)
     setup = build(experiment, kind)
-    setup.network.show(public.weights, public.real, setup.algorithm.at(1).forward)
-    norm = setup.network.ordinary().get_submodule("5")
+    setup.run.network.show(public.weights, public.real, setup.run.algorithm.at(1).forward)
+    norm = setup.run.network.ordinary().get_submodule("5")
     assert isinstance(norm, nn.BatchNorm1d)
     assert norm.weight.tolist() == [1] * 10
     assert norm.bias.tolist() == [0] * 10
@@ -123,7 +123,9 @@ def test_a_model_starts_a_run_of_its_own_kind_alone(words: dict[str, Any], tmp_p
 
 def test_a_file_with_other_scores_is_refused(words: dict[str, Any], tmp_path: Path) -> None:
     setup = build(Experiment(**words))
-    made = Model.of(setup.experiment.model, setup.network, setup.data, setup.public, setup.algorithm.at(1).forward, scores="fixed")
+    made = Model.of(
+        setup.run.experiment.model, setup.run.network, setup.data, setup.public, setup.run.algorithm.at(1).forward, scores="fixed"
+    )
     facts, message, constants = model_file.parts(made.to_bytes())
     assert facts["scores"] == "fixed"
     for scores in ("none", ["fixed"]):

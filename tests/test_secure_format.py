@@ -17,6 +17,7 @@ from bifl import codec
 from bifl.codec.state_digest import digest_of, state_digest
 from bifl.core.message import NOTHING, Message, Votes
 from bifl.core.state import Public
+from bifl.core.weighing import Weighing
 from bifl.data.inputs import Dataset
 from bifl.exchanges.secure_step import BYTES
 from bifl.exchanges.secure_sum import Keys
@@ -120,7 +121,7 @@ def test_all_agree_on_settings_and_model() -> None:
     public, data = setup.public, setup.data
 
     def terms(other: Experiment, state: Public = public, data: Dataset = data) -> bytes:
-        return Keys("keys", ("ballot",), 4, 0, 1, agreed(other, data), equal=True).circle(state).agreed
+        return Keys("keys", ("ballot",), 4, 0, agreed(other, data), Weighing.ONCE, 1).circle(state).agreed
 
     vectors = [vector.astype("<f4").tobytes() for vector in (public.weights, public.real, public.scales)]
     parts = [agreed(experiment, data).encode(), f"{public.layout.fingerprint} 0 0".encode(), *vectors, b""]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bifl.core.exchange import Abandoned
 from bifl.core.message import TERNARY
+from bifl.core.sides import Abandoned
 from bifl.errors import Refused
 from bifl.secure import cards, unmasking
 from bifl.secure.identities import SimulatedKeys

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bifl.core.exchange import Abandoned
+from bifl.core.sides import Abandoned
 from bifl.core.sums import Total
 from bifl.errors import Refused
 from bifl.secure import cards, primitives, unmasking

@@ -11,16 +11,16 @@ from flwr.app import ConfigRecord
 from flwr.app import Message as Post
 
 from bifl import __version__
-from bifl.core.exchange import ClientReply, turn
 from bifl.core.message import FLOAT32, NOTHING
 from bifl.core.message import Message as Said
+from bifl.core.sides import ClientReply
 from bifl.core.state import Client
 from bifl.deploy import protocol
 from bifl.engine.client_side import LocalSide
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
 from bifl.errors import ConfigError, Refused, RunError
-from bifl.exchanges import exchanges_of
+from bifl.exchanges.exchange import take_part
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from tests.federation import deploy, quick
@@ -59,11 +59,11 @@ def test_a_message_that_was_not_asked_for_is_not_sent() -> None:
 
     talks: Any = _Talks()
     side: Any = Side()
-    assert turn(talks, side, None, uploads=True).message is not None  # type: ignore[arg-type]
-    assert turn(talks, side, None, uploads=False) == ClientReply(None, side.client)  # type: ignore[arg-type]
+    assert take_part(talks, side, None, uploads=True).message is not None  # type: ignore[arg-type]
+    assert take_part(talks, side, None, uploads=False) == ClientReply(None, side.client)  # type: ignore[arg-type]
     talks.trains = False
     with pytest.raises(Refused, match="asks for no upload"):
-        turn(talks, side, None, uploads=False)  # type: ignore[arg-type]
+        take_part(talks, side, None, uploads=False)  # type: ignore[arg-type]
 
 
 def test_statistics_and_masks_say_nothing_by_themselves(small: Path) -> None:
@@ -71,11 +71,7 @@ def test_statistics_and_masks_say_nothing_by_themselves(small: Path) -> None:
     for secure in (False, True):
         experiment = quick(small, model="mlp", secure_sum=secure)
         setup = build(experiment)
-        statistics = next(
-            exchange
-            for exchange in exchanges_of(experiment, setup.algorithm, setup.network, setup.data)
-            if exchange.name == "statistics"
-        )
+        statistics = next(exchange for exchange in setup.run.exchanges if exchange.name == "statistics")
 
         class Side:
             client, letter, notes, identity = None, b"", dict[str, bytes](), None

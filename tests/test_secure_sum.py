@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bifl.core.exchange import Abandoned
 from bifl.core.message import BINARY, FLOAT32, TERNARY, Alphabet, Message
+from bifl.core.sides import Abandoned
 from bifl.core.sums import Tally, Total
 from bifl.errors import Refused
 from bifl.secure import cards, primitives

@@ -17,8 +17,8 @@ from bifl.core.forward import Forward, binary, real
 from bifl.core.state import Client
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError
+from bifl.experiment.run import plan_of
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import plan
 from bifl.nn.network import Network
 from bifl.nn.optimizers import Adam, Trained, begin, optimizer
 from bifl.training import local
@@ -97,7 +97,7 @@ def test_what_makes_no_sense_is_refused(words: str, reason: str) -> None:
 
 def rates(*words: str) -> list[float]:
     experiment = Experiment.of(None, ["lr=0.01,0.001", "lr_steps=3", *words])
-    return [plan(experiment, round).lr for round in range(1, 7)]
+    return [plan_of(experiment)(round).lr for round in range(1, 7)]
 
 
 def test_schedules() -> None:
@@ -109,7 +109,7 @@ def test_schedules() -> None:
         [0.005, 0.01, *[0.01 * (0.5 + half / 0.02) for half in halves[:4]]]
     )
     longer = Experiment.of(None, ["schedule=cosine", "rounds=900"])  # more rounds, asked for when a run is continued
-    assert plan(longer, 7).lr == plan(longer.changed({"rounds": 8}), 7).lr
+    assert plan_of(longer)(7).lr == plan_of(longer.changed({"rounds": 8}))(7).lr
 
 
 # ---- local training ---------------------------------------------------------------------------------------------------
@@ -177,8 +177,8 @@ def test_steps_cross_the_ends_of_epochs(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_bound_on_what_clients_say_knows_steps_and_momentum() -> None:
     experiment = Experiment(optimizer={"name": "sgd", "momentum": 0.75}, local_steps=7)
-    assert plan(experiment, 1).steps == 7
-    assert plan(experiment, 1).made().stride == 4
+    assert plan_of(experiment)(1).steps == 7
+    assert plan_of(experiment)(1).made().stride == 4
 
 
 # ---- augmentation -----------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_a_run_begins_as_good_as_its_model(models: dict[str, Path]) -> None:
     for algorithm, forward in (("biml", "binary"), ("fedavg", "real")):
         setup = build(Experiment(**SMALL, algorithm=algorithm, start=str(models[algorithm])))
-        first = Model.of(setup.experiment.model, setup.network, setup.data, setup.public, setup.algorithm.at(1).forward)
+        first = Model.of(setup.run.experiment.model, setup.run.network, setup.data, setup.public, setup.run.algorithm.at(1).forward)
         known = Model.read(models[algorithm])
         assert known.forward.name == forward
         assert first.score(setup.data) == pytest.approx(known.score(setup.data), abs=1e-6)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from bifl.core.weighing import Weighing
 from bifl.deploy.permits import permitted
 from bifl.deploy.protocol import Refusal
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError, Refused
-from bifl.exchanges import exchanges_of
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build, serve
 from tests.circle import Table
@@ -29,9 +29,9 @@ def test_all_count_once_under_masks(small: Path, algorithm: str) -> None:
 
 def test_statistics_count_once_too(small: Path) -> None:
     for weigh, weight in (("images", 300), ("equal", 1)):
-        setup = build(experiment := quick(small, weigh=weigh))
-        (statistics,) = exchanges_of(experiment, setup.algorithm, setup.network, setup.data)[1:]
-        assert statistics.opened(statistics.form(setup.public)._replace(weight=300), setup.public).weight == weight
+        setup = build(quick(small, weigh=weigh))
+        (statistics,) = setup.run.exchanges[1:]
+        assert statistics.open(statistics.form(setup.public)._replace(weight=300), setup.public).weight == weight
 
 
 def test_nobody_weighs_by_images_under_masks_where_something_is_hidden(small: Path) -> None:
@@ -52,5 +52,5 @@ def test_a_client_hides_among_equals_only() -> None:
     table = Table([1, 1, 100])
     _, letters = table.keys(range(3))  # by a server that has all weighed by their images
     with pytest.raises(Refused, match="would count more than once, and all count once here"):
-        table.member(0, table.circle._replace(equal=True)).shares(letters[0])
+        table.member(0, table.circle._replace(weighing=Weighing.ONCE)).shares(letters[0])
     assert table.member(0).shares(letters[0])

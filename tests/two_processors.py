@@ -113,7 +113,7 @@ def _rounds(clients: Connection, folder: Path, experiment: Experiment) -> list[d
     deployment = federate(LocalGrid(members), experiment)
     for record in deployment:
         found.append(
-            json.loads(record.to_json()) | {"after": digest(deployment.public, experiment.in_context()), "in": digests.copy()}
+            json.loads(record.to_json()) | {"after": digest(deployment.public, deployment.run.in_context), "in": digests.copy()}
         )
         digests.clear()
     found[-1]["heard"] = digests.copy()  # the last word
@@ -145,7 +145,7 @@ def _answer(app: ClientApp, config: dict[str, Any], kind: str, fields: dict[str,
     worker = opened[0]
     if "upload" in said:  # what it means to its sender
         codec.decode(said["upload"], worker.exchanges[fields["exchange"]].context(worker.public))
-    return said, digest(worker.public, worker.experiment.in_context())
+    return said, digest(worker.public, worker.run.in_context)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from bifl.core import (
+    VOTES,
+    WEIGHTS,
     Algorithm,
     Schedule,
     blend,
@@ -39,25 +41,25 @@ def bnn() -> Algorithm:
 @register
 def fedavg() -> Algorithm:
     """FedAvg: real weights up, their mean down."""
-    return Algorithm(upload=floats, broadcast=means, update=replace, forward=real, keeps=())
+    return Algorithm(upload=floats, broadcast=means, update=replace, forward=real, keeps=(), uploads=WEIGHTS)
 
 
 @register
 def full() -> Algorithm:
     """BiFL-Full: a binary network whose auxiliary weights are averaged at 32 bit."""
-    return Algorithm(upload=floats, broadcast=means, update=replace, keeps=())
+    return Algorithm(upload=floats, broadcast=means, update=replace, keeps=(), uploads=WEIGHTS)
 
 
 @register
 def up_only(beta: float = 0.3) -> Algorithm:
     """BiFL-Bi-UpOnly: 1-bit ballots up, vote counts down, blended into aux."""
-    return Algorithm(upload=signs, broadcast=votes, update=partial(blend, beta=share(beta)), keeps=("aux",))
+    return Algorithm(upload=signs, broadcast=votes, update=partial(blend, beta=share(beta)), keeps=("aux",), broadcasts=VOTES)
 
 
 @register
 def up_only_literal(beta: float = 0.3) -> Algorithm:
     """BiFL-Bi-UpOnly as the text prints it: the sign of the vote is blended."""
-    return Algorithm(upload=signs, broadcast=votes, update=partial(blend_signs, beta=share(beta)), keeps=("aux",))
+    return Algorithm(upload=signs, broadcast=votes, update=partial(blend_signs, beta=share(beta)), keeps=("aux",), broadcasts=VOTES)
 
 
 @register
@@ -69,15 +71,14 @@ def up_down(beta: float = 0.3) -> Algorithm:
 @register
 def biml(alpha: float = 1.25) -> Algorithm:
     """BiFL-BiML: 1-bit ballots up, vote counts down, maximum-likelihood update."""
-    return Algorithm(upload=signs, broadcast=votes, update=partial(ml_pu, alpha=gain(alpha)), keeps=("aux",))
+    return Algorithm(upload=signs, broadcast=votes, update=partial(ml_pu, alpha=gain(alpha)), keeps=("aux",), broadcasts=VOTES)
 
 
 @register
 def biml_fit(alpha: float = 1.25) -> Algorithm:
     """BiFL-BiML with the paper's three-constant fit instead of the exact maximum."""
-    return Algorithm(
-        upload=signs, broadcast=votes, update=partial(ml_pu, alpha=gain(alpha), ratio=likelihood.fitted_ratio), keeps=("aux",)
-    )
+    update = partial(ml_pu, alpha=gain(alpha), ratio=likelihood.fitted_ratio)
+    return Algorithm(upload=signs, broadcast=votes, update=update, keeps=("aux",), broadcasts=VOTES)
 
 
 @register
@@ -86,7 +87,7 @@ def biml_levels(alpha: float = 1.25, levels: int = 17) -> Algorithm:
     if not 3 <= levels <= 2**20:
         raise ConfigError(f"algorithm.levels must be from 3 to {2**20}, not {levels}")
     say = partial(rounded_votes, levels=levels)
-    return Algorithm(upload=signs, broadcast=say, update=partial(ml_pu, alpha=gain(alpha)), keeps=("aux",))
+    return Algorithm(upload=signs, broadcast=say, update=partial(ml_pu, alpha=gain(alpha)), keeps=("aux",), broadcasts=VOTES)
 
 
 @register

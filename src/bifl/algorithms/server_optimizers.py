@@ -11,7 +11,7 @@ from dataclasses import replace as with_other
 import numpy as np
 
 from bifl.algorithms.eden import forward_of
-from bifl.core import Algorithm, Floats, Message, Public, Sent, Server, Tally, compressed, floats, means, register, replace
+from bifl.core import WEIGHTS, Algorithm, Floats, Message, Public, Sent, Server, Tally, compressed, floats, means, register, replace
 from bifl.errors import ConfigError
 
 Rule = Callable[[Floats, Floats], tuple[Floats, Floats]]  # (rows, mean change) → (new rows, step)
@@ -37,7 +37,8 @@ def _refuse(positive: dict[str, float], shares: dict[str, float]) -> None:
 
 
 def _made(rule: Rule, rows: int, forward: str, down: str) -> Algorithm:
-    return compressed(stepping(Algorithm(floats, means, replace, forward=forward_of(forward), keeps=()), rule, rows), down)
+    averaging = Algorithm(floats, means, replace, forward=forward_of(forward), keeps=(), uploads=WEIGHTS)
+    return compressed(stepping(averaging, rule, rows), down)
 
 
 def momentum(rate: float, beta: float) -> Rule:

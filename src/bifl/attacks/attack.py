@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bifl.core import return_checks
-from bifl.core.algorithm import Algorithm, Algorithms, Schedule, as_it_is, selection
+from bifl.core.algorithm import Algorithm, Algorithms, selection
 from bifl.core.message import BINARY, Floats, Message
 from bifl.core.randomness import stream
 from bifl.core.state import Client, Public, Sent
@@ -124,9 +124,7 @@ def attacked(algorithms: Algorithms, by: Attack, who: frozenset[int]) -> Algorit
     Raises:
         ConfigError: it has no uploads.
     """
-    if isinstance(algorithms, Schedule):
-        return dataclasses.replace(algorithms, first=_attacked(algorithms.first, by, who), then=_attacked(algorithms.then, by, who))
-    return _attacked(algorithms, by, who)
+    return algorithms.map(partial(_attacked, by=by, who=who))
 
 
 def _attacked(honest: Algorithm, by: Attack, who: frozenset[int]) -> Algorithm:
@@ -142,7 +140,8 @@ def _upload(client: Client, public: Public, honest: Algorithm, by: Attack, who: 
         return said
     about = selection(honest, public, client.number)
     message, memory = return_checks.sent(honest.name, "upload", said, public, about)
-    ballots = message.alphabet == BINARY and honest.reads is as_it_is
+    sent = message._replace(sender=client.number, round=public.round + 1, about=about)
+    ballots = message.alphabet == BINARY and honest.reads(sent, public).alphabet == BINARY  # and not how weights changed
     liar = Liar(client.number, ballots, public.seed, public.round + 1)
     changed = by.trained(client, public, liar)
     if changed is not client:

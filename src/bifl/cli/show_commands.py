@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 from bifl.errors import ConfigError, printable
+from bifl.experiment.composition import plain_algorithm
+from bifl.experiment.run import make_network
 from bifl.experiment.settings import Experiment, pairs, preset_of
-from bifl.experiment.setup import load, make_network
+from bifl.experiment.setup import load
 from bifl.export import device
 from bifl.export.model import MAGIC, Model
 from bifl.report import page
@@ -55,7 +57,7 @@ def summary(options: argparse.Namespace) -> int:
         raise ConfigError(f"classes must be a whole number, 1 or more, not '{classes}'")
     shape = device_costs.input_shape(settings.pop("input", None))
     experiment = Experiment().changed(settings | {"model": options.model})
-    forward = experiment.build().at(1).forward
+    forward = plain_algorithm(experiment).at(1).forward
     network = make_network(experiment, int(classes))
     rows = layers.summarise(network, forward)
     code = device_costs.untrained(network, forward, shape)

@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
         experiment = Experiment.of(preset, overrides)
         setup = build(experiment)  # refuses what cannot be run, before anything is written
         running.check(setup)
-        remark(setup.network)
+        remark(setup.run.network)
         run = RunFolder.start(options.out or claim(Path("runs"), folder_name(experiment, preset)), experiment)
     run.keep_messages = options.keep_messages
     out = console()
@@ -66,7 +66,7 @@ def compare(options: argparse.Namespace) -> int:
         first = {"algorithm": algorithms.partition(",")[0].partition("+")[0]}  # privacy= does not go with the usual one
         base = Experiment.of(preset).changed((first if "privacy" in settings else {}) | settings)
         usual = build(base.changed({"robust": "none"}), data=images.of(base))  # the rule is for the algorithms that are compared
-        remark(usual.network)
+        remark(usual.run.network)
         rows = planned(base, algorithms, seeds)
         for row in rows:
             running.check(build(row.experiment, data=images.of(row.experiment)))

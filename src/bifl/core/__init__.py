@@ -5,10 +5,9 @@
 Numpy only: importing it does not wait for PyTorch. docs/adding-an-algorithm.md shows how the parts fit together.
 """
 
-from bifl.core.algorithm import Algorithm, Schedule, register, take_over
+from bifl.core.algorithm import VOTES, WEIGHTS, Algorithm, Schedule, register, take_over
 from bifl.core.compression import compressed
 from bifl.core.exact_sum import ExactSum
-from bifl.core.exchange import Exchange
 from bifl.core.forward import Forward, Latent, binary, real, ternary
 from bifl.core.layout import Layout
 from bifl.core.message import BINARY, FLOAT16, FLOAT32, NOTHING, TERNARY, Alphabet, Floats, Message, Selection, Votes
@@ -34,7 +33,7 @@ from bifl.core.state import Client, Judge, Public, Sent, Server
 from bifl.core.sums import Tally, Total, mean
 
 __all__ = [
-    "BINARY", "FLOAT16", "FLOAT32", "NOTHING", "TERNARY", "Algorithm", "Alphabet", "Client", "ExactSum", "Exchange",
+    "BINARY", "FLOAT16", "FLOAT32", "NOTHING", "TERNARY", "VOTES", "WEIGHTS", "Algorithm", "Alphabet", "Client", "ExactSum",
     "Floats", "Forward", "Judge", "Latent", "Layout", "Message", "Public", "Schedule", "Selection", "Sent", "Server",
     "Tally", "Total", "Votes", "binary", "blend", "blend_signs", "change", "changed", "compressed", "floats",
     "majority", "mean", "means", "ml_pu", "random_positions", "random_signs", "random_words", "real", "register",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from bifl.core.layout import Layout
 from bifl.core.message import NOTHING, Floats, Message
 from bifl.core.randomness import forward_key, stream
-from bifl.core.spending import Summed
+
+NO_STATES: Mapping[str, Any] = {}
 
 
 class Public(NamedTuple):
@@ -48,29 +50,23 @@ class Client(NamedTuple):
     aux: Floats  # (count,) auxiliary weights W̄
     start: Floats  # (count,) aux as this round's training began
     real: Floats  # (reals,) after training; not to be had in `update`
-    weight: int  # |D_i|, or 1 where `privacy=` hides it; an algorithm sees what the client counts for
+    weight: int  # |D_i|; an algorithm sees what the client counts for (`weigh=`)
     number: int = 0  # which client it is: names its random streams
     voted: bool = True  # whether this client's ballot is in the tally that the news reports
     scales: Floats = NOTHING
     memory: Floats = NOTHING  # what an algorithm carries over, of any shape: error feedback, for example
-    history: bytes = b""  # under a secure sum: a digest of all that the above was made of but the client's own data
-    secret: bytes = b""  # random bytes of the round under way that nobody else knows, where `privacy=` needs them
+    states: Mapping[str, bytes] = NO_STATES  # what exchanges keep with the above, by their names
 
 
 Judge = Callable[[Floats, Floats], float]  # (weights, real) → accuracy on the images that the server holds
-Signed = Callable[[int, bytes, bytes], bool]  # (client, data, signature) → whether that client has signed the data
 
 
 class Server(NamedTuple):
-    """Private state of the server."""
+    """What the server keeps from round to round, and its judge, for an algorithm to ask."""
 
     memory: Floats = NOTHING  # what an algorithm carries over, of any shape: a server optimiser's moments, for example
     judge: Judge | None = None  # scores weights on held-out data; None where the server has none
-    trust: Floats = NOTHING  # what a robust sum remembers of the clients, by their numbers (`bifl.robust`)
-    summed: Summed = ()  # the sums that `privacy=` accounts for
-    there: int = 0  # how many clients could have been drawn for the round under way; 0 where nobody knows
-    talk: Any = None  # what an exchange leaves for the next ones of the same round
-    signed: Signed | None = None  # knows whether a client has signed something; None where the server has no keys
+    states: Mapping[str, npt.NDArray[Any]] = NO_STATES  # what a robust sum or an accountant carries over, by their names
 
 
 class Sent(NamedTuple):
@@ -83,4 +79,4 @@ class Sent(NamedTuple):
 def remembered(client: Client, keeps: tuple[str, ...], fresh: Client) -> Client:
     """The client with everything but what is kept as it was before the first round."""
     kept = {field: getattr(client, field) for field in keeps}
-    return fresh._replace(**kept, history=client.history) if kept else fresh
+    return fresh._replace(**kept, states=client.states) if kept else fresh

@@ -50,6 +50,11 @@ class Dataset(NamedTuple):
     std: Scale
     users: Index | None = None  # (n,) who made each training sample, where that is known
 
+    def without_samples(self) -> Dataset:
+        """What its inputs look like and how they are normalised, and no more."""
+        inputs, labels = self.images[:0].copy(), self.labels[:0].copy()
+        return self._replace(images=inputs, labels=labels, test_images=inputs, test_labels=labels, users=None)
+
     @property
     def form(self) -> Form:
         """What one input looks like."""

@@ -10,13 +10,14 @@ import numpy as np
 
 from bifl.codec import WireError
 from bifl.core.exact_sum import LARGEST_WEIGHT
-from bifl.core.exchange import Exchange
 from bifl.core.message import Message
+from bifl.core.sides import ServerSide
 from bifl.core.state import Public
 from bifl.core.sums import Total
 from bifl.deploy.events import quoted
 from bifl.deploy.finite import finite
 from bifl.engine.scoring import Score
+from bifl.exchanges.exchange import Exchange
 from bifl.tasks.task import Task
 from bifl.training.evaluation import CHUNK
 
@@ -47,14 +48,14 @@ def fits(message: Message, number: int, images: int, like: Message) -> None:
         raise WireError(56, f"has {len(message.scales)} scales, this algorithm's uploads have {len(like.scales)}")
 
 
-def trial(upload: Message, exchange: Exchange, public: Public) -> Message:
+def trial(upload: Message, exchange: Exchange, public: Public, server: ServerSide) -> Message:
     """What an upload counts as. It is counted alone first, so that nothing in it can spoil what the others have said.
 
     Raises:
         WireError: the algorithm makes numbers of it that no training gives.
         Exception: whatever the algorithm raises.
     """
-    opened, alone = exchange.opened(upload, public), exchange.total(public)
+    opened, alone = exchange.open(upload, public, server), exchange.total(public)
     alone.add(opened)
     if isinstance(alone, Total):
         tally = alone.tally()

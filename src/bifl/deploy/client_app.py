@@ -92,11 +92,11 @@ def _done(request: Request, home: Home, told: Path | None) -> Fields:
 
 def _introduced(worker: Worker, home: Home, told: Path | None) -> Fields:
     images, held = len(worker.parts[home.number]), len(worker.shards[home.number])
-    progress.tell(told, "joined", number=home.number, images=images, held=held, rounds=worker.experiment.rounds)
+    progress.tell(told, "joined", number=home.number, images=images, held=held, rounds=worker.run.experiment.rounds)
     return {
         "images": worker.weight(home.number),
-        "model": worker.network.layout.fingerprint,
-        "digest": digest(worker.public, worker.experiment.in_context()),
+        "model": worker.run.network.layout.fingerprint,
+        "digest": digest(worker.public, worker.run.in_context),
     }
 
 
@@ -116,7 +116,7 @@ def _turn(worker: Worker, home: Home, request: Request, told: Path | None) -> Fi
 
 
 def _score(worker: Worker) -> Fields:
-    if not worker.experiment.tells_results():
+    if not worker.run.experiment.tells_results():
         raise Refusal("the server asks for results on held-out samples, which clients keep to themselves in this run")
     scores = worker.score()
     return {

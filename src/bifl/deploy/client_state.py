@@ -31,7 +31,8 @@ from bifl.engine import checkpoint
 from bifl.engine.catch_up import BEFORE, MODEL, Update, digest, restored
 from bifl.engine.worker import Job, Worker
 from bifl.errors import ConfigError, RunError
-from bifl.experiment.setup import first_public, fitting_network
+from bifl.experiment.run import make_run
+from bifl.experiment.setup import fitting_network
 from bifl.files import write_atomic, writing
 
 __all__ = ["Damaged", "Home", "Images"]
@@ -158,12 +159,13 @@ class Home:
         parts = {self.number: np.arange(len(train.labels))}
         shards = {self.number: np.arange(len(train.labels), len(data.labels))}
         network = fitting_network(experiment, data)
-        fresh = first_public(experiment, network, experiment.clients)
+        run = make_run(experiment, network, data)
+        fresh = run.fresh
         with _reading(self.folder):
             past = [known for known in checkpoint.rounds_of(self.folder, self.number) if known <= round]
             trained = {self.number: past[-1]} if past else {}
             identity = self.operator.identity(self.folder.name) if experiment.secure_sum else None
-            job = Job(experiment, experiment.build(), network, parts, shards, [], fresh, self.folder, trained, False, identity)
+            job = Job(run, parts, shards, [], fresh, self.folder, trained, False, identity)
             worker = Worker(job, data)
             worker.notes = {self.number: FileNotes(self.folder)}
             if (self.folder / PUBLIC).is_file():
@@ -186,7 +188,7 @@ class Home:
 
     def bring_up(self, worker: Worker, fresh: Public, update: Update) -> bool:
         """Bring the public state up to date and write it down; False if the update does not fit what is known here."""
-        in_context = worker.experiment.in_context()
+        in_context = worker.run.in_context
         if digest(worker.public, in_context) != update.target:
             _bounded(update, fresh)
             said = {step.exchange for step in update.steps}.union(update.whole or {})

@@ -8,15 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bifl.core.exchange import Identity
+from bifl.core.sides import Identity
 from bifl.data.arrays import Array, Dataset, Index, from_npz, input_array, is_arrays, target_array
 from bifl.data.datasets import dataset
 from bifl.data.inputs import kind_of
 from bifl.deploy import permits
 from bifl.deploy.protocol import Refusal, Terms
 from bifl.errors import DataError
+from bifl.experiment.run import task_of
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import cut, deal, load, secure_threshold, task_of
+from bifl.experiment.setup import cut, deal, load, secure_threshold
 
 
 class Images(NamedTuple):

@@ -6,7 +6,7 @@ before anything of it is added to what others have said.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -14,9 +14,10 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from bifl import codec
-from bifl.core.exchange import Abandoned, Accumulator, Exchange
 from bifl.core.message import Message
-from bifl.core.state import Public, Signed
+from bifl.core.sides import Abandoned, Accumulator, ServerSide, Signed
+from bifl.core.state import Public
+from bifl.core.weighing import Weighing
 from bifl.deploy import checks, protocol
 from bifl.deploy.client_numbers import Numbers
 from bifl.deploy.declared_sizes import Declared
@@ -28,6 +29,7 @@ from bifl.engine.catch_up import Journal, Step, digest
 from bifl.engine.scoring import Evaluation, Score
 from bifl.engine.turns import Answer, Assignment, Troubles
 from bifl.errors import BiflError, RunError
+from bifl.exchanges.exchange import Exchange
 from bifl.experiment.setup import Setup
 from bifl.training.evaluation import chunks, evaluate
 from bifl.training.samples import Samples
@@ -58,24 +60,23 @@ class Nodes(AbstractContextManager["Nodes"]):
     """
 
     def __init__(
-        self, grid: Grid, setup: Setup, exchanges: Sequence[Exchange], fresh: Public, steps: tuple[Step, ...], run: str,
+        self, grid: Grid, setup: Setup, fresh: Public, steps: tuple[Step, ...], run: str,
         terms: protocol.Terms, rules: Rules, register: Register, tell: Tell,
     ) -> None:  # fmt: skip
         self._setup, self._share, self._rules = setup, terms.share, rules
-        in_context = setup.experiment.in_context()
-        sleepers = setup.experiment.clients_sleep()
+        what, in_context = setup.run, setup.run.in_context
         self._journal = Journal(
-            exchanges, fresh, setup.public, steps, in_context, sleepers, lambda public, _: digest(public, in_context)
+            what.exchanges, fresh, setup.public, steps, in_context, what.clients_sleep, lambda public, _: digest(public, in_context)
         )
-        self._members = Members(len(setup.parts), setup.public.layout.fingerprint, *register[:2], rules.max_images, tell)
-        self._members.alike = setup.algorithm.at(1).spending is not None
+        self._members = Members(what.clients, setup.public.layout.fingerprint, *register[:2], rules.max_images, tell)
+        self._members.alike = what.weighing is Weighing.UNTOLD
         self._requests = Requests(grid, run, self._journal, self._members, terms, rules, tell)
         self._gathered = False  # whether those who are late have been waited for
         self._at_fault: frozenset[int] = frozenset()  # clients without whom the rounds are held from now on
 
     def __exit__(self, kind: object, *_: object) -> None:
         """Let everyone have the last word, if the rounds are done."""
-        if kind is None and self._journal.public.round == self._setup.experiment.rounds:
+        if kind is None and self._journal.public.round == self._setup.run.experiment.rounds:
             last = {number: {"finished": True} for number in self._members.voting()}
             for _ in self._requests.ask_all(protocol.HEAR, last, 0):
                 pass
@@ -85,11 +86,11 @@ class Nodes(AbstractContextManager["Nodes"]):
     def barred(self) -> frozenset[int]:
         """Wait for the clients, before the first round; then those that have declared too many images for the coming round."""
         if not self._gathered:
-            self._requests.gather(len(self._setup.parts))
+            self._requests.gather(self._setup.run.clients)
             self._gathered = True
         self._members.judge()
         self._requests.notify()
-        if len(self._members.barred) == len(self._setup.parts):
+        if len(self._members.barred) == self._setup.run.clients:
             raise RunError(f"every client has declared more images than --max-images {self._rules.max_images} lets it count for")
         return self._at_fault.union(self._members.barred)
 
@@ -114,7 +115,9 @@ class Nodes(AbstractContextManager["Nodes"]):
             self._requests.refuse(number, f"{error}; {follows}, and the run goes on without client {number}", round)
         self._at_fault |= error.at_fault
 
-    def collect(self, exchange: Exchange, assignments: list[Assignment], note: Callable[[Answer], None]) -> Accumulator:
+    def collect(
+        self, exchange: Exchange, assignments: list[Assignment], note: Callable[[Answer], None], server: ServerSide
+    ) -> Accumulator:
         """Ask clients and add up what they say, each as soon as it is there; what cannot be counted is refused."""
         requests: dict[int, Fields] = {one.number: {"voted": one.voted, "uploads": one.uploads} for one in assignments}
         for assignment in assignments:
@@ -127,7 +130,7 @@ class Nodes(AbstractContextManager["Nodes"]):
         public, total, form = self._journal.public, exchange.total(self._journal.public), exchange.form(self._journal.public)
         context = exchange.context(public)
         known = exchange.uploads_in(context)
-        tells_loss = exchange.trains and self._setup.experiment.tells_results()
+        tells_loss = exchange.trains and self._setup.run.experiment.tells_results()
         for number, said in self._requests.ask_all(exchange.name, requests, least, context.round):
             images, uploads = self._members[number].images, requests[number]["uploads"]
             if problem := checks.turn(said, uploads, tells_loss):
@@ -135,7 +138,7 @@ class Nodes(AbstractContextManager["Nodes"]):
                 continue
             answer, upload = Answer(number, None, None, said.get("loss"), images), said.get("upload")
             if upload is not None:
-                message = self._opened(number, upload, exchange, context, form)
+                message = self._opened(number, upload, exchange, context, form, server)
                 if message is None:
                     continue
                 total.add(message[1])
@@ -146,13 +149,13 @@ class Nodes(AbstractContextManager["Nodes"]):
         return total
 
     def _opened(
-        self, number: int, upload: bytes, exchange: Exchange, context: codec.Context, form: Message
+        self, number: int, upload: bytes, exchange: Exchange, context: codec.Context, form: Message, server: ServerSide
     ) -> tuple[Message, Message] | None:
         """What a client said, and what that counts as; None, and a note, if it cannot be counted."""
         try:
             message = codec.decode(upload, exchange.uploads_in(context))
             checks.fits(message, number, self._members[number].images, form)
-            return message, checks.trial(message, exchange, self._journal.public)
+            return message, checks.trial(message, exchange, self._journal.public, server)
         except Exception as error:  # whatever it is, this upload caused it, and the others need not suffer
             reason = str(error) if isinstance(error, BiflError) else f"{type(error).__name__}: {quoted(str(error))}"
             self._requests.refuse(number, reason, context.round)
@@ -166,20 +169,20 @@ class Nodes(AbstractContextManager["Nodes"]):
 
     def score(self) -> Evaluation:
         """The global model on the server's test images, if it has any, and on what the clients hold out."""
-        setup, public = self._setup, self._journal.public
+        setup, run, public = self._setup, self._setup.run, self._journal.public
         scores = []
         if len(setup.data.test_labels):
-            setup.network.show(public.weights, public.real, setup.algorithm.at(public.round).forward)
+            run.network.show(public.weights, public.real, run.algorithm.at(public.round).forward)
             test = Samples.of(setup.data.test_images, setup.data.test_labels, setup.data)
-            found = evaluate(setup.network, setup.task, test, np.arange(len(test.labels)), chunks(len(test.labels)))
+            found = evaluate(run.network, run.task, test, np.arange(len(test.labels)), chunks(len(test.labels)))
             scores += [Score(None, *chunk) for chunk in found]
         if self._share:
             for number, said in self._requests.ask_all(protocol.SCORE, {number: {} for number in self._members.voting()}, 0):
-                sensible = checks.scores(number, said, checks.held_out(self._members[number].images, self._share), setup.task)
+                sensible = checks.scores(number, said, checks.held_out(self._members[number].images, self._share), run.task)
                 if sensible is None:
                     self._requests.refuse(number, "its evaluation makes no sense", public.round)
                 scores += sensible or []
-        return Evaluation.of(scores, setup.task)
+        return Evaluation.of(scores, run.task)
 
     def steps(self) -> tuple[Step, ...]:
         """The last broadcasts."""

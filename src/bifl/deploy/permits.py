@@ -11,8 +11,9 @@ from pathlib import Path, PurePath
 
 from bifl.deploy.protocol import MOST_ROUNDS, Refusal
 from bifl.errors import BiflError
-from bifl.experiment.refusals import refuse_undeployable
+from bifl.experiment.composition import plain_algorithm
 from bifl.experiment.settings import REGISTRIES, Experiment, pairs
+from bifl.experiment.setup import refuse_undeployable
 from bifl.experiment.starting import digest_alone
 from bifl.runs.folder import EXTENDABLE
 
@@ -61,7 +62,7 @@ def permitted(text: str, allowed: Sequence[Path], own_data: bool) -> Experiment:
     try:
         settings |= {"start": digest_alone(settings.get("start", ""))}  # the server's file: its weights come as the public state
         experiment = Experiment.of(None, [f"{key}={value}" for key, value in settings.items()])
-        central = experiment.build().at(1).central
+        central = plain_algorithm(experiment).central
         refuse_undeployable(experiment)
     except BiflError as error:
         # built-in things complain of the server's own words, a file of the operator's may say anything

@@ -94,7 +94,7 @@ class Deployment(Rounds):
     """An experiment under way on Flower's nodes: an iterable of records; for the other arguments and attributes see `Rounds`."""
 
     def __init__(self, office: Office, setup: Setup, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
-        super().__init__(setup.experiment, setup, folder, mailbox)
+        super().__init__(setup, folder, mailbox)
         self._office, self._signed = office, office.register.signed
 
     def _clients(self) -> Nodes:
@@ -103,7 +103,7 @@ class Deployment(Rounds):
         form, words = data.form, words_for_clients(self.experiment)
         terms = Terms(words, data.classes, form.shape, data.mean, data.std, share, form.kind)
         setup = self.setup._replace(public=self.public)
-        return Nodes(grid, setup, self.exchanges, self.setup.public, self._steps, run, terms, rules, register, tell)
+        return Nodes(grid, setup, self.setup.public, self._steps, run, terms, rules, register, tell)
 
 
 def federate(

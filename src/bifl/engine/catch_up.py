@@ -18,9 +18,9 @@ import numpy as np
 from bifl import codec
 from bifl.codec.context import NO_DIGEST
 from bifl.codec.state_digest import state_digest
-from bifl.core.exchange import Exchange, completing
 from bifl.core.message import FLOAT32, Message
 from bifl.core.state import Public
+from bifl.exchanges.exchange import Exchange, completing
 
 _ROUNDS = 2  # whose steps are remembered at least
 MOST_STEPS = 64

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,16 +17,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bifl import codec, npz
-from bifl.core.exchange import Exchange
-from bifl.core.message import NOTHING, Floats, Message
-from bifl.core.spending import Summed
+from bifl.core.message import Floats, Message
 from bifl.core.state import Client, Public, Server
 from bifl.engine.catch_up import Step
 from bifl.errors import RunError
+from bifl.exchanges.exchange import Exchange
 from bifl.files import parse_json, sync_folder, write_atomic, write_unlisted, writing
 from bifl.runs.record import Record
 
 _SERVER = "server.npz"
+_STATES = "states"  # their names
+_STATE = "state "  # before the name of whoever keeps it
 
 
 class State(NamedTuple):
@@ -50,8 +50,7 @@ def save_server(folder: Path, state: State, ballot: Exchange) -> None:
         "counted": np.array(sorted(state.counted)),
         "memory": state.server.memory,
     }
-    arrays |= {"trust": state.server.trust} if state.server.trust.size else {}
-    arrays |= {"summed": np.array(state.server.summed, np.int64)} if state.server.summed else {}
+    arrays |= {f"{_STATE}{name}": array for name, array in state.server.states.items()}
     arrays |= {f"step_{place}": np.frombuffer(step.data, np.uint8) for place, step in enumerate(state.steps)}
     facts = {"record": state.record.to_json(), "steps": [[step.start, step.exchange, step.round] for step in state.steps]}
     save_public(folder / _SERVER, state.public, ballot, facts, arrays)
@@ -81,20 +80,18 @@ def load_server(folder: Path, fresh: Public, ballot: Exchange) -> State | None:
         if counted.ndim != 1 or (len(counted) and counted.dtype.kind != "i"):
             raise ValueError(f"counted is {counted.shape} of {counted.dtype}")
         memory = _floats(arrays, "memory", arrays["memory"].shape)
-        trust = _floats(arrays, "trust", arrays["trust"].shape) if "trust" in arrays else NOTHING
-        summed = _summed(arrays["summed"]) if "summed" in arrays else ()
+        states = {name.removeprefix(_STATE): _numbers(name, array) for name, array in arrays.items() if name.startswith(_STATE)}
         steps = tuple(_step(place, fact, arrays) for place, fact in enumerate(facts["steps"]))
         if record.round != public.round:
             raise ValueError(f"the record is of round {record.round}, the state of round {public.round}")
-    server = Server(memory, trust=trust, summed=summed)
-    return State(public, record, dict(trained.tolist()), frozenset(map(int, counted)), server, steps)
+    return State(public, record, dict(trained.tolist()), frozenset(map(int, counted)), Server(memory, states=states), steps)
 
 
-def _summed(found: Any) -> Summed:
-    """The sums that were accounted for."""
-    if found.dtype.kind != "i" or found.ndim != 2 or found.shape[1] != 3 or (found < 1).any():
-        raise ValueError(f"summed is {found.shape} of {found.dtype}")
-    return tuple((clients, among, rounds) for clients, among, rounds in found.tolist())
+def _numbers(name: str, found: Any) -> Any:
+    """An array of finite numbers: what else they must be its owner knows."""
+    if found.dtype.kind not in "if" or not np.isfinite(found).all():
+        raise ValueError(f"{name} is {found.shape} of {found.dtype}, or not finite")
+    return found
 
 
 def _step(place: int, fact: Any, arrays: dict[str, Any]) -> Step:
@@ -141,7 +138,8 @@ def save_client(folder: Path, number: int, round: int, client: Client, keeps: tu
     """Keep what a client must remember of a round."""
     if keeps:
         kept = {field: getattr(client, field) for field in keeps}
-        data = _packed(kept | {"history": np.frombuffer(client.history, np.uint8)})
+        kept |= {f"{_STATE}{name}": np.frombuffer(state, np.uint8) for name, state in client.states.items()}
+        data = _packed(kept | {_STATES: np.array(sorted(client.states), np.str_)})
         with writing(folder):
             write_unlisted(folder / _name(number, round), data)  # a folder's entries are synced once, by the server
 
@@ -149,13 +147,13 @@ def save_client(folder: Path, number: int, round: int, client: Client, keeps: tu
 def load_client(folder: Path, number: int, round: int, fresh: Client, keeps: tuple[str, ...]) -> Client:
     """The client with what it remembered."""
     path = folder / _name(number, round)
-    arrays = _read(path, keeps) if keeps else {}
+    arrays = _read(path, (*keeps, _STATES)) if keeps else {}
     shapes = {"aux": fresh.aux.shape, "start": fresh.start.shape}
     with _reading(path):
         shapes |= {"memory": arrays["memory"].shape} if "memory" in keeps else {}
         kept: dict[str, Any] = {field: _floats(arrays, field, shapes.get(field)) for field in keeps}
-        # what has no history, written before there were any, is like nothing that another client remembers
-        kept["history"] = arrays["history"].tobytes() if "history" in arrays else os.urandom(32)
+        if keeps:
+            kept["states"] = {name: arrays[f"{_STATE}{name}"].tobytes() for name in arrays[_STATES].tolist()}
     return fresh._replace(**kept)
 
 

@@ -1,4 +1,4 @@
-"""A client at work, as an exchange sees it (`core.exchange.ClientSide`): the same in simulator, loop and deployment."""
+"""A client at work, as an exchange sees it (`core.sides.ClientSide`): the same in simulator, loop and deployment."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ from torch import Tensor
 
 from bifl.attacks import attack, liars
 from bifl.attacks.attack import Attack, true_labels
-from bifl.core.algorithm import Algorithms
-from bifl.core.exchange import Identity
 from bifl.core.message import NOTHING, Floats
 from bifl.core.randomness import stream
+from bifl.core.sides import Identity
 from bifl.core.state import Client, Public
-from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import plan
-from bifl.nn.compute import Loss
-from bifl.nn.network import Network
+from bifl.experiment.run import Run
 from bifl.training.local import train
 from bifl.training.measuring import image_moments
 from bifl.training.samples import Samples
@@ -31,11 +27,8 @@ Parts = Mapping[int, np.ndarray[Any, Any]] | Sequence[np.ndarray[Any, Any]]  # e
 class ClientTools(NamedTuple):
     """What clients work with."""
 
-    experiment: Experiment
-    algorithm: Algorithms
-    network: Network
+    run: Run
     samples: Samples
-    loss: Loss
     attack: Attack | None = None
     liars: frozenset[int] = frozenset()
     wrong: Mapping[int, Samples] = MappingProxyType({})  # what clients train on that lie about labels
@@ -51,11 +44,9 @@ class ClientTools(NamedTuple):
         return self.attack.measured(moments, public, stream(public.seed, public.round, None, "attack measured"))
 
 
-def client_tools(
-    experiment: Experiment, algorithm: Algorithms, network: Network, samples: Samples, loss: Loss, parts: Parts
-) -> ClientTools:
+def client_tools(run: Run, samples: Samples, parts: Parts) -> ClientTools:
     """What the clients with these parts of the samples work with; who lies is decided here, once."""
-    tools = ClientTools(experiment, algorithm, network, samples, loss)
+    tools, experiment = ClientTools(run, samples), run.experiment
     by = attack.make(experiment.attack.name, experiment.attack.parameters)
     if by is None:
         return tools
@@ -71,16 +62,16 @@ def client_tools(
     return tools._replace(wrong=dict.fromkeys(who, samples._replace(labels=torch.from_numpy(labels).to(samples.labels.device))))
 
 
-def arrived(experiment: Experiment, client: Client, fresh: Floats, public: Public) -> Client:
+def arrived(run: Run, client: Client, fresh: Floats, public: Public) -> Client:
     """A client as its turn comes. Where a run has a warm start, one that never trained begins with the public weights.
 
     Args:
-        experiment: what is run.
+        run: what is run.
         client: as it is remembered.
         fresh: aux of clients before their first round: the network's own initialisation, all that a node of a deployment has.
         public: the public state.
     """
-    if not experiment.start or client.aux is not fresh:
+    if not run.warm or client.aux is not fresh:
         return client
     return client._replace(aux=public.weights, start=public.weights)
 
@@ -102,19 +93,19 @@ class LocalSide:
 
     def begin_afresh(self) -> None:
         """Make the client what it was before its first round."""
-        fresh, _ = self._tools.network.initial()
+        fresh, _ = self._tools.run.network.initial()
         client = Client(fresh, fresh, NOTHING, self.client.weight, self.client.number)
-        self.client = arrived(self._tools.experiment, client, fresh, self._public)
+        self.client = arrived(self._tools.run, client, fresh, self._public)
 
     def train(self, client: Client) -> tuple[Client, float]:
         """Local training in the round under way."""
-        tools, round = self._tools, self._public.round + 1
-        samples, forward = tools.samples_of(self.client.number), tools.algorithm.at(round).forward
-        return train(client, tools.network, forward, samples, self._part, plan(tools.experiment, round), tools.loss)
+        run, round = self._tools.run, self._public.round + 1
+        samples, forward = self._tools.samples_of(self.client.number), run.algorithm.at(round).forward
+        return train(client, run.network, forward, samples, self._part, run.plan(round), run.task.loss)
 
     def measure(self) -> Floats:
         """Moments of the global network on some of the client's images."""
-        tools, public = self._tools, self._public
-        forward, most = tools.algorithm.at(public.round).forward, 2 * tools.experiment.batch
+        tools, run, public = self._tools, self._tools.run, self._public
+        forward, most = run.algorithm.at(public.round).forward, 2 * run.plan(public.round).batch
         number = self.client.number
-        return tools.said_of(image_moments(tools.network, public, forward, tools.samples, self._part, number, most), public, number)
+        return tools.said_of(image_moments(run.network, public, forward, tools.samples, self._part, number, most), public, number)

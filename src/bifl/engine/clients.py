@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from bifl.core.exchange import Abandoned, Accumulator, Exchange
+from bifl.core.sides import Abandoned, Accumulator, ServerSide
 from bifl.core.state import Public
 from bifl.engine.catch_up import Step
 from bifl.engine.scoring import Evaluation
 from bifl.engine.turns import Answer, Assignment, Troubles
+from bifl.exchanges.exchange import Exchange
 
 
 class Clients(Protocol):
@@ -21,8 +22,12 @@ class Clients(Protocol):
     def there(self) -> int:
         """How many clients could be drawn: they may take part, and answer when they are asked."""
 
-    def collect(self, exchange: Exchange, assignments: list[Assignment], note: Callable[[Answer], None]) -> Accumulator:
+    def collect(
+        self, exchange: Exchange, assignments: list[Assignment], note: Callable[[Answer], None], server: ServerSide
+    ) -> Accumulator:
         """Let clients say something; the sum of it. Every answer that is counted is noted; not every assignment need be done.
+
+        Who adds up for a server that does not trust the clients checks what they say by what that server knows of the round.
 
         Raises:
             NobodyVotes: those who were to upload are barred by now.

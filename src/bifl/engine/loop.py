@@ -13,12 +13,12 @@ from collections.abc import Iterator
 import torch
 
 from bifl import codec
-from bifl.core.algorithm import weight_of
-from bifl.core.exchange import Abandoned, turn
 from bifl.core.message import Message
+from bifl.core.sides import Abandoned, ServerSide
 from bifl.core.state import Client, Public, Server, remembered
 from bifl.engine.client_side import Belongings, LocalSide, arrived, client_tools
-from bifl.exchanges import exchanges_of, simulated_identity
+from bifl.exchanges.exchange import take_part
+from bifl.experiment.run import simulated_identity
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build, judge, sampled
 from bifl.nn.network import Network
@@ -28,11 +28,10 @@ from bifl.training.samples import Samples
 def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tuple[Message, Public]]:
     """Each round's broadcast and the public state after it; with `kind=PlainNetwork` in PyTorch's own layers throughout."""
     setup = build(experiment, kind)
-    public, server = setup.public, Server()
+    run, public, server = setup.run, setup.public, Server()
     samples = Samples.of(setup.data.images, setup.data.labels, setup.data)
-    tools = client_tools(experiment, setup.algorithm, setup.network, samples, setup.task.loss, setup.parts)
-    exchanges = exchanges_of(experiment, setup.algorithm, setup.network, setup.data)
-    weights = [weight_of(setup.algorithm, len(part)) for part in setup.parts]
+    tools = client_tools(run, samples, setup.parts)
+    weights = [run.weighing.told(len(part)) for part in setup.parts]
     fresh = [Client(public.weights, public.weights, public.real, weight, number) for number, weight in enumerate(weights)]
     clients = list(fresh)
     notes: list[dict[str, bytes]] = [{} for _ in clients]
@@ -40,24 +39,24 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
     voters: list[int] = []
     for round in range(1, experiment.rounds + 1):
         counted, voters = voters, sampled(experiment, len(clients), round)
-        server = server._replace(judge=judge(setup, round), there=len(clients))
+        side = ServerSide(server._replace(judge=judge(setup, round)), present=run.clients)
         heard: list[Message] = []
         uploading, letters = voters, dict[int, bytes]()
-        for exchange in exchanges:
+        for exchange in run.exchanges:
             total, known = exchange.total(public), exchange.context(public)
             spelled = exchange.uploads_in(known)
             for number in sorted({*uploading, *exchange.listeners(uploading, range(len(clients)))}):
                 part, own = torch.from_numpy(setup.parts[number]), Belongings(letters.get(number, b""), notes[number], identity)
-                client = arrived(experiment, clients[number], setup.public.weights, public)
-                side = LocalSide(tools, part, public, client._replace(voted=number in counted), own)
-                reply = turn(exchange, side, public, uploads=number in uploading)
-                if reply.client is not side.client:  # it has trained
-                    clients[number] = remembered(reply.client, setup.algorithm.at(round).keeps, fresh[number])
+                client = arrived(run, clients[number], setup.public.weights, public)
+                local = LocalSide(tools, part, public, client._replace(voted=number in counted), own)
+                reply = take_part(exchange, local, public, uploads=number in uploading)
+                if reply.client is not local.client:  # it has trained
+                    clients[number] = remembered(reply.client, run.algorithm.at(round).keeps, fresh[number])
                 if reply.message is not None:
                     upload = codec.decode(codec.encode(reply.message, spelled), spelled)
-                    total.add(exchange.opened(upload, public))
+                    total.add(exchange.open(upload, public, side))
             try:
-                server, news = exchange.answer(total, public, server)
+                side, news = exchange.answer(total, public, side)
             except Abandoned:
                 if public.round < round:
                     raise
@@ -68,4 +67,5 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
                 continue
             heard.append(codec.decode(codec.encode(news, known), known))
             public, letters = exchange.advance(public, heard[-1]), {}  # a letter answers one exchange
+        server = side.server
         yield heard[0], public

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from bifl.core.exchange import Exchange, completing
 from bifl.core.state import Public
 from bifl.engine.catch_up import Journal, Step
+from bifl.exchanges.exchange import Exchange, completing
 from bifl.experiment.setup import Setup
 
 
@@ -17,7 +17,6 @@ class MissedBytes:
 
     Args:
         setup: what is run, with the public state as it stands.
-        exchanges: of a round.
         fresh: the public state before the first round.
         steps: the last ones, if the run was continued.
         trained: client → the last round in which it trained.
@@ -25,22 +24,20 @@ class MissedBytes:
     """
 
     def __init__(
-        self, setup: Setup, exchanges: Sequence[Exchange], fresh: Public, steps: tuple[Step, ...], trained: Mapping[int, int],
-        evaluated: int = 0,
-    ) -> None:  # fmt: skip
+        self, setup: Setup, fresh: Public, steps: tuple[Step, ...], trained: Mapping[int, int], evaluated: int = 0
+    ) -> None:
+        run, exchanges = setup.run, setup.run.exchanges
         self.public = setup.public
-        self._journal = Journal(
-            exchanges, fresh, setup.public, steps, setup.experiment.in_context(), setup.experiment.clients_sleep(), _named
-        )
+        self._journal = Journal(exchanges, fresh, setup.public, steps, run.in_context, run.clients_sleep, _named)
         # what all know that are not listed; whoever does not have the model that the run starts with is sent it
-        self._others = "" if setup.experiment.start else _named(fresh, exchanges[-1].name)
+        self._others = "" if run.warm else _named(fresh, exchanges[-1].name)
         self._known = {number: _last_heard(exchanges, round) for number, round in trained.items()}
-        if setup.public.round and not setup.experiment.clients_sleep():
+        if setup.public.round and not run.clients_sleep:
             self._known, self._others = {}, self._journal.name  # everyone was asked something since
         elif evaluated and any(map(len, setup.shards)):
             self._known = {number: _last_heard(exchanges, round) for number, round in trained.items() if round > evaluated}
             self._others = f"{evaluated} {exchanges[-1].name}"
-        self._told: Collection[int] = range(len(setup.parts))
+        self._told: Collection[int] = range(run.clients)
         self._bytes = 0
 
     @property

@@ -39,12 +39,12 @@ def from_checkpoint(setup: Setup, number: int, voted: bool, folder: Path | None,
         RunError: what it remembered is gone.
     """
     past = {number: trained[number]} if number in trained else {}
-    if past and folder is None and setup.algorithm.at(past[number]).keeps:
+    if past and folder is None and setup.run.algorithm.at(past[number]).keeps:
         raise RunError(
             f"what client {number} remembers is gone with the loop: ask for its model inside the loop, or give simulate a folder"
         )
     parts, shards = {number: setup.parts[number]}, {number: setup.shards[number]}
-    job = Job(setup.experiment, setup.algorithm, setup.network, parts, shards, [], setup.public, folder, past)
+    job = Job(setup.run, parts, shards, [], setup.public, folder, past)
     return Worker(job, setup.data).trained(number, voted)
 
 
@@ -61,7 +61,7 @@ def own_model(setup: Setup, public: Public, client: Client) -> Model:
     Raises:
         RunError: clients train something else than weights.
     """
-    algorithm = setup.algorithm.at(public.round + 1)
+    algorithm = setup.run.algorithm.at(public.round + 1)
     forward = algorithm.forward
     if forward.of_scores:
         raise RunError(f"clients of algorithm '{algorithm.name}' train scores of constant weights: they have no own network")
@@ -70,10 +70,10 @@ def own_model(setup: Setup, public: Public, client: Client) -> Model:
     if public.layout.moments:
         samples = Samples.of(setup.data.images, setup.data.labels, setup.data)
         part = torch.from_numpy(setup.parts[client.number])
-        moments = image_moments(setup.network, own, forward, samples, part, client.number, _MOST)
+        moments = image_moments(setup.run.network, own, forward, samples, part, client.number, _MOST)
         own = own._replace(real=np.concatenate([client.real[: public.layout.trained], moments]))
-    choice = setup.experiment
-    return Model.of(choice.model, setup.network, setup.data, own, forward, choice.task, choice.scores)
+    choice = setup.run.experiment
+    return Model.of(choice.model, setup.run.network, setup.data, own, forward, choice.task, choice.scores)
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, ExitStack
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from bifl.core.exchange import Abandoned, Accumulator, Exchange
+from bifl.core.sides import Abandoned, Accumulator, ServerSide
 from bifl.core.state import Client, Public
 from bifl.data.datasets import save
 from bifl.data.shared import Drawn
@@ -27,9 +27,10 @@ from bifl.engine.scoring import Evaluation, Score
 from bifl.engine.turns import Answer, Assignment, Troubles
 from bifl.engine.worker import Job, Worker
 from bifl.errors import BiflError, RunError
-from bifl.exchanges import simulated_identity
+from bifl.exchanges.exchange import Exchange
+from bifl.experiment.run import simulated_identity
 from bifl.experiment.setup import Setup
-from bifl.experiment.transfer import Built, dumps
+from bifl.experiment.transfer import dumps
 from bifl.files import writing
 from bifl.processes import KEEPS_MEMORY
 from bifl.training.evaluation import chunks
@@ -40,7 +41,6 @@ class Pool(AbstractContextManager["Pool"]):
 
     Args:
         setup: what is run, with the public state as it stands.
-        exchanges: of a round.
         fresh: the public state before the first round.
         steps: the last broadcasts, if the run was continued.
         checkpoint: where the clients' state is kept.
@@ -50,17 +50,18 @@ class Pool(AbstractContextManager["Pool"]):
     """
 
     def __init__(
-        self, setup: Setup, exchanges: Sequence[Exchange], fresh: Public, steps: tuple[Step, ...], checkpoint: Path | None,
+        self, setup: Setup, fresh: Public, steps: tuple[Step, ...], checkpoint: Path | None,
         trained: dict[int, int], keep_messages: bool, evaluated: int = 0,
     ) -> None:  # fmt: skip
+        run = setup.run
         self._setup, self._checkpoint, self._trained, self._keep_messages = setup, checkpoint, trained, keep_messages
-        self._count = min(setup.experiment.processes(), len(setup.parts))
-        fixed = bool(setup.algorithm.keeps) or setup.experiment.secure_sum  # which has notes of its own
+        self._count = min(run.experiment.processes(), run.clients)
+        fixed = bool(run.algorithm.keeps) or run.experiment.secure_sum  # which has notes of its own
         self._dealer = Dealer(setup.parts, self._count, fixed)
         self._stack = ExitStack()
         self._local: Worker | None = None
         self._workers: list[Connection] = []
-        self._missed = MissedBytes(setup, exchanges, fresh, steps, trained, evaluated)
+        self._missed = MissedBytes(setup, fresh, steps, trained, evaluated)
         self._holders = [number for number, shard in enumerate(setup.shards) if len(shard)]
 
     def __enter__(self) -> Pool:
@@ -85,9 +86,11 @@ class Pool(AbstractContextManager["Pool"]):
 
     def there(self) -> int:
         """All of them."""
-        return len(self._setup.parts)
+        return self._setup.run.clients
 
-    def collect(self, exchange: Exchange, assignments: list[Assignment], note: Callable[[Answer], None]) -> Accumulator:
+    def collect(
+        self, exchange: Exchange, assignments: list[Assignment], note: Callable[[Answer], None], server: ServerSide
+    ) -> Accumulator:
         """Run the assignments and add up what clients say, each worker for its own."""
         self._missed.ask(assignment.number for assignment in assignments)
         total = exchange.total(self._missed.public)
@@ -131,7 +134,7 @@ class Pool(AbstractContextManager["Pool"]):
         """Let the workers evaluate the global model."""
         self._missed.ask(self._holders)
         scores = [score for scores in self._ask("score", [()] * self._count) for score in scores]
-        return Evaluation.of(scores, self._setup.task)
+        return Evaluation.of(scores, self._setup.run.task)
 
     def steps(self) -> tuple[Step, ...]:
         """The last broadcasts."""
@@ -167,8 +170,8 @@ class Pool(AbstractContextManager["Pool"]):
         own = list(chunks(len(setup.data.test_labels)))[rank :: self._count]
         trained = {number: round for number, round in self._trained.items() if owner(number) == rank}
         return Job(
-            setup.experiment, setup.algorithm, setup.network, parts, shards, own, setup.public, self._checkpoint, trained,
-            self._keep_messages, simulated_identity(setup.experiment),
+            setup.run, parts, shards, own, setup.public, self._checkpoint, trained, self._keep_messages,
+            simulated_identity(setup.run.experiment),
         )  # fmt: skip
 
     def _start(self, jobs: list[Job]) -> list[Connection]:
@@ -191,8 +194,7 @@ class Pool(AbstractContextManager["Pool"]):
                         stdin=subprocess.DEVNULL, start_new_session=True,  # Ctrl-C is for us
                     )  # fmt: skip
                 self._stack.callback(_end, process)
-                built = Built(job.experiment, self._setup.data.classes, job.algorithm, job.network)
-                self._send(ours, dumps((job, folder), built))
+                self._send(ours, dumps((job, folder), job.run, self._setup.data))
             for worker in workers:
                 self._receive(worker)  # ready, or why not
         return workers

@@ -2,49 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from bifl.core.exchange import Abandoned, Exchange
+from bifl.core.sides import Abandoned
 from bifl.core.state import Public, Server
 from bifl.errors import RunError
-from bifl.experiment.setup import Setup
+from bifl.experiment.run import Run
 
 
 class Overspent(Abandoned):
     """Nobody was told of a sum, because it costs more than was left."""
 
 
-def affords_a_round(setup: Setup, exchanges: Sequence[Exchange], public: Public, server: Server) -> bool:
+def affords_a_round(run: Run, public: Public, server: Server) -> bool:
     """Whether the budget leaves room for another round, even if a secure sum is of no more clients than it must be.
 
     Its server cannot unlearn a sum. A trusted one can: see `refuse_to_overspend`.
     """
-    spending = setup.algorithm.at(public.round + 1).spending
-    fewest = max(exchange.quorum for exchange in exchanges) or public.voters
-    return spending is None or spending.affords(server.summed, fewest, len(setup.parts), public.layout)
+    fewest = max(exchange.quorum for exchange in run.exchanges) or public.voters
+    private = run.privacy
+    return private is None or private.spending.affords(private.summed(server), fewest, run.clients, public.layout)
 
 
-def refuse_to_overspend(setup: Setup, public: Public, server: Server) -> None:
+def refuse_to_overspend(run: Run, public: Public, server: Server) -> None:
     """Tell nobody of a sum that costs more than was left, because clients were missing.
 
     Raises:
         Overspent: it does.
     """
-    spending = setup.algorithm.at(public.round + 1).spending
-    if spending is not None and (spent := spending.over(server.summed, public.layout)):
+    if run.privacy is None:
+        return
+    spending = run.privacy.spending
+    if spent := spending.over(run.privacy.summed(server), public.layout):
         raise Overspent(
             f"round {public.round + 1}: not all clients are there, so its sum would cost more, ε = {spent:.3g} in all, than "
             f"privacy.budget={spending.budget:g} allows: nobody is told of it"
         )
 
 
-def refuse_uncounted(setup: Setup, public: Public, server: Server, folder: Path) -> None:
+def refuse_uncounted(run: Run, public: Public, server: Server, folder: Path) -> None:
     """Refuse a checkpoint that does not tell what its rounds have cost: the run would begin to count anew.
 
     Raises:
         RunError: it does not.
     """
-    counted = sum(rounds for *_, rounds in server.summed)
-    if setup.algorithm.at(1).spending is not None and counted != public.round:
+    if run.privacy is None:
+        return
+    counted = sum(rounds for *_, rounds in run.privacy.summed(server))
+    if counted != public.round:
         raise RunError(f"{folder} tells what {counted} of {public.round} rounds have cost: ε cannot be continued from it")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bifl import codec
-from bifl.core.exchange import Abandoned, Exchange, Letters, ballot_of, completing
 from bifl.core.message import Floats, Message
-from bifl.core.state import Public, Server, Signed
+from bifl.core.sides import Abandoned, Letters, ServerSide, Signed
+from bifl.core.state import Public, Server
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import Step
 from bifl.engine.clients import Clients
@@ -21,11 +21,11 @@ from bifl.engine.privacy_budget import Overspent, affords_a_round, refuse_to_ove
 from bifl.engine.scoring import NOT_EVALUATED, Evaluation, evaluated_in
 from bifl.engine.turns import Answer, Assignment, NobodyVotes, Troubles
 from bifl.errors import RunError
-from bifl.exchanges import exchanges_of
-from bifl.experiment.settings import Experiment
+from bifl.exchanges.exchange import Exchange, ballot_of, completing
 from bifl.experiment.setup import Setup, judge, sampled
 from bifl.experiment.starting import refuse_nameless
 from bifl.export.model import Model
+from bifl.robust import trust_of
 from bifl.runs.mailbox import Mailbox
 from bifl.runs.record import Record, Traffic, flips, spread, sureness
 
@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
     """What came of an exchange."""
 
     public: Public
-    server: Server
+    server: ServerSide
     collector: UploadCollector
     news: Message | None = None  # None if nobody answered
     data: bytes = b""  # the same as bytes
@@ -49,8 +49,7 @@ class Rounds:
     """An experiment under way: an iterable of records.
 
     Args:
-        experiment: what to run.
-        setup: the same with everything loaded.
+        setup: what to run, with everything loaded.
         folder: where a checkpoint is written after every round, and taken from if there is one; None keeps nothing.
         mailbox: keeps a copy of every message, if given.
 
@@ -60,10 +59,9 @@ class Rounds:
         note_clients: called with a round's number and what is known of each client, before the round is complete.
     """
 
-    def __init__(self, experiment: Experiment, setup: Setup, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
-        self.experiment, self.setup = experiment, setup
-        self.exchanges = exchanges_of(experiment, setup.algorithm, setup.network, setup.data)
-        self._ballot, self._completing = ballot_of(self.exchanges), completing(self.exchanges)
+    def __init__(self, setup: Setup, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
+        self.experiment, self.setup, self.run = setup.run.experiment, setup, setup.run
+        self._ballot, self._completing = ballot_of(self.run.exchanges), completing(self.run.exchanges)
         self.public: Public = setup.public
         self.last: Record | None = None
         self.note_clients: Callable[[int, list[dict[str, Any]]], None] = lambda round, clients: None
@@ -76,20 +74,19 @@ class Rounds:
         self._working: Clients | None = None  # those who train, while they are there
         if folder is not None and (state := checkpoint.load_server(folder, self.public, self._completing)):
             self.public, self.last, self._trained, self._counted, self._server, self._steps = state
-            refuse_uncounted(self.setup, self.public, self._server, folder)
+            refuse_uncounted(self.run, self.public, self._server, folder)
         else:
-            refuse_nameless(experiment.start)
+            refuse_nameless(self.experiment.start)
 
     def model(self) -> Model:
         """The global model as it stands."""
-        forward = self.setup.algorithm.at(max(self.public.round, 1)).forward
-        setup, choice = self.setup, self.experiment
-        return Model.of(choice.model, setup.network, setup.data, self.public, forward, choice.task, choice.scores)
+        forward, choice = self.run.algorithm.at(max(self.public.round, 1)).forward, self.experiment
+        return Model.of(choice.model, self.run.network, self.setup.data, self.public, forward, choice.task, choice.scores)
 
     def __iter__(self) -> Iterator[Record]:
         """The rounds that are left. A loop that was left goes on where it was: the clients wait until `close`."""
         abandoned: list[Abandoned] = []
-        while self.public.round < self.experiment.rounds and affords_a_round(self.setup, self.exchanges, self.public, self._server):
+        while self.public.round < self.experiment.rounds and affords_a_round(self.run, self.public, self._server):
             try:
                 self.last = self._round(self._at_work())
             except NobodyVotes:
@@ -139,36 +136,36 @@ class Rounds:
     def _round(self, clients: Clients) -> Record:
         began, before = time.perf_counter(), self.public
         round, barred = before.round + 1, clients.barred()
-        server = self._server._replace(judge=judge(self.setup, round), signed=self._signed, there=clients.there())
-        taking_part: Collection[int] = sampled(self.experiment, len(self.setup.parts), round, barred, self.setup.draw)
+        server = ServerSide(self._server._replace(judge=judge(self.setup, round)), clients.there(), self._signed)
+        taking_part: Collection[int] = sampled(self.experiment, self.run.clients, round, barred, self.setup.draw)
         hearers = self._hearers(round + 1, barred)  # the others are told when they wake up
         outcomes = []
         public, letters = before, None
-        for exchange in self.exchanges:
+        for exchange in self.run.exchanges:
             assignments = self._assignments(exchange, taking_part, barred, letters)
             outcome = self._hold(exchange, clients, assignments, public, server, hearers)
             public, server, taking_part, letters = outcome.public, outcome.server, outcome.collector.counted, outcome.letters
             outcomes.append(outcome)
-        main = outcomes[self.exchanges.index(self._ballot)]
+        main = outcomes[self.run.exchanges.index(self._ballot)]
         evaluation = clients.score() if evaluated_in(self.experiment, round) else NOT_EVALUATED
         record = self._record(before, main, outcomes, evaluation, clients.troubles())
         record = record._replace(seconds=float(f"{time.perf_counter() - began:.3f}"))
-        self.note_clients(round, _client_rows(main.collector.answers, evaluation, server.trust))
+        self.note_clients(round, _client_rows(main.collector.answers, evaluation, trust_of(server.server)))
         trained = self._trained | dict.fromkeys(main.collector.trained, round)
-        server = server._replace(judge=None, talk=None, signed=None, there=0)
-        self._complete(checkpoint.State(public, record, trained, main.collector.counted, server, clients.steps()))
+        kept = server.server._replace(judge=None)
+        self._complete(checkpoint.State(public, record, trained, main.collector.counted, kept, clients.steps()))
         return record
 
     def _hearers(self, round: int, barred: Collection[int]) -> list[int]:
         """The clients that have something to do in a round."""
-        voters = sampled(self.experiment, len(self.setup.parts), round, barred, self.setup.draw)
+        voters = sampled(self.experiment, self.run.clients, round, barred, self.setup.draw)
         return [assignment.number for assignment in self._assignments(self._ballot, voters, barred)]
 
     def _assignments(
         self, exchange: Exchange, uploading: Collection[int], barred: Collection[int], letters: Letters | None = None
     ) -> list[Assignment]:
         """What an exchange asks of whom: of those who upload, if there were letters those who got one, and of those who listen."""
-        everyone = range(len(self.setup.parts))
+        everyone = range(self.run.clients)
         present: Collection[int] = set(everyone).difference(barred) if barred else everyone
         uploaders = set(uploading) if letters is None else set(uploading).intersection(letters)
         asked = sorted(uploaders.union(exchange.listeners(uploaders, present)))
@@ -181,7 +178,7 @@ class Rounds:
         clients: Clients,
         assignments: list[Assignment],
         public: Public,
-        server: Server,
+        server: ServerSide,
         hearers: Collection[int],
     ) -> Outcome:
         """Carry one exchange out.
@@ -193,7 +190,7 @@ class Rounds:
         collector = UploadCollector(lambda sender, data: self._keep(exchange.name, sender, data), exchange.trains)
         nothing = Outcome(public, server, collector, letters={})  # what was public must do; nobody is asked for what follows
         try:
-            total = clients.collect(exchange.knowing(server), assignments, collector.note)
+            total = clients.collect(exchange, assignments, collector.note, server)
             if not total.clients and not exchange.trains:
                 if told:
                     return nothing  # everyone went away
@@ -206,7 +203,7 @@ class Rounds:
             return nothing
         if not isinstance(news, Message):
             return Outcome(public, server, collector, letters=news)
-        refuse_to_overspend(self.setup, self.public, server)
+        refuse_to_overspend(self.run, self.public, server.server)
         data = codec.encode(news, context)
         self._keep(exchange.name, None, data)
         heard = codec.decode(data, context)  # what the clients will read
@@ -218,8 +215,8 @@ class Rounds:
         """What the round achieved; `main` is the outcome of its ballot."""
         after, round = outcomes[-1].public, before.round + 1
         flipped, by_layer = flips(before, after)
-        spending = self.setup.algorithm.at(round).spending
-        told = outcomes[self.exchanges.index(self._completing)]
+        private, sides = self.run.privacy, outcomes[-1].server
+        told = outcomes[self.run.exchanges.index(self._completing)]
         uploads, receivers = len(main.collector.counted), len(told.receivers)
         traffic = Traffic(uploads, main.collector.bytes, receivers, len(told.data), main.collector.ideal, told.ideal)
         for other in outcomes:
@@ -227,7 +224,7 @@ class Rounds:
             traffic = traffic.plus(up, down)
         letters = sum(len(letter) for outcome in outcomes for letter in (outcome.letters or {}).values())
         traffic = traffic._replace(catch_up=troubles.catch_up_bytes, letters=letters)
-        if self.setup.algorithm.at(round).central:  # nothing leaves the one machine
+        if self.run.algorithm.central:  # nothing leaves the one machine
             traffic = Traffic(uploads, 0, receivers, 0)
         return Record(
             round=round,
@@ -243,8 +240,8 @@ class Rounds:
             refused=troubles.refused,
             missing=troubles.missing,
             metrics=evaluation.metrics or None,
-            epsilon=None if spending is None else spending.epsilon(outcomes[-1].server.summed, before.layout),
-            delta=None if spending is None else spending.delta,
+            epsilon=None if private is None else private.spending.epsilon(private.summed(sides.server), before.layout),
+            delta=None if private is None else private.spending.delta,
         )
 
     def _complete(self, state: checkpoint.State) -> None:

@@ -10,7 +10,6 @@ from bifl.core.state import Server
 from bifl.engine.privacy_budget import affords_a_round
 from bifl.engine.round import Rounds
 from bifl.engine.simulator import Simulation
-from bifl.exchanges import exchanges_of
 from bifl.experiment.setup import Setup
 from bifl.runs.folder import RunFolder, locked
 from bifl.runs.mailbox import Mailbox
@@ -20,13 +19,12 @@ Begin = Callable[[Setup, Path, Mailbox | None], Rounds]
 
 
 def check(setup: Setup) -> None:
-    """Refuse what cannot be run, before anything is written: uploads that cannot be summed unread, a budget below one round.
+    """Refuse a privacy budget below one round, before anything is written.
 
     Raises:
         ConfigError: in one sentence.
     """
-    exchanges = exchanges_of(setup.experiment, setup.algorithm, setup.network, setup.data)
-    affords_a_round(setup, exchanges, setup.public, Server())
+    affords_a_round(setup.run, setup.public, Server())
 
 
 def run(folder: RunFolder, setup: Setup, begin: Begin = Simulation) -> Iterator[Record]:

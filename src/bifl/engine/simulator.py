@@ -53,12 +53,12 @@ class Simulation(Rounds):
     """An experiment under way on this machine: an iterable of records; for arguments and attributes see `Rounds`."""
 
     def __init__(self, setup: Setup, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
-        super().__init__(setup.experiment, setup, folder, mailbox)
+        super().__init__(setup, folder, mailbox)
 
     def client_model(self, number: int) -> Model:
         """A client's own network, after training once more on its own images: see `bifl.engine.own_model`."""
-        if not 0 <= number < len(self.setup.parts):
-            raise ConfigError(f"client {number} is none of 0 to {len(self.setup.parts) - 1}")
+        if not 0 <= number < self.setup.run.clients:
+            raise ConfigError(f"client {number} is none of 0 to {self.setup.run.clients - 1}")
         voted, setup = number in self._counted, self.setup._replace(public=self.public)
         if self._folder is None and isinstance(self._working, Pool):
             client = self._working.trained(number, voted)
@@ -69,9 +69,7 @@ class Simulation(Rounds):
     def _clients(self) -> Pool:
         setup = self.setup._replace(public=self.public)
         kept = self._mailbox is not None
-        return Pool(
-            setup, self.exchanges, self.setup.public, self._steps, self._folder, self._trained, kept, self._last_evaluated()
-        )  # fmt: skip
+        return Pool(setup, self.setup.public, self._steps, self._folder, self._trained, kept, self._last_evaluated())
 
     def _last_evaluated(self) -> int:
         """The last round that was evaluated, as far as the last record tells."""

@@ -19,9 +19,8 @@ import numpy.typing as npt
 import torch
 
 from bifl import codec
-from bifl.core.algorithm import Algorithms, train_turn, weight_of
-from bifl.core.exchange import Accumulator, Identity, completing, turn
 from bifl.core.message import NOTHING
+from bifl.core.sides import Accumulator, Identity
 from bifl.core.state import Client, Public, remembered
 from bifl.data.datasets import Dataset, mapped
 from bifl.engine import channel, checkpoint
@@ -30,11 +29,10 @@ from bifl.engine.client_store import LIMIT, ClientStore
 from bifl.engine.scoring import Score
 from bifl.engine.turns import Answer, Assignment, Turn
 from bifl.errors import BiflError, Diverged, RunError
-from bifl.exchanges import exchanges_of
-from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import device_of, task_of
+from bifl.exchanges.exchange import completing, take_part
+from bifl.experiment.run import Run
+from bifl.experiment.setup import device_of
 from bifl.experiment.transfer import loads
-from bifl.nn.network import Network
 from bifl.training.evaluation import chunks, evaluate
 from bifl.training.samples import Samples
 
@@ -42,9 +40,7 @@ from bifl.training.samples import Samples
 class Job(NamedTuple):
     """What a worker needs to know once."""
 
-    experiment: Experiment
-    algorithm: Algorithms
-    network: Network
+    run: Run
     parts: dict[int, np.ndarray[Any, Any]] | Sequence[np.ndarray[Any, Any]]  # images of the clients that this worker may run
     shards: dict[int, np.ndarray[Any, Any]]  # images that they hold out, of those that do
     chunks: list[int]  # parts of the test set that this worker evaluates
@@ -59,26 +55,24 @@ class Worker:
     """Runs its clients one after the other."""
 
     def __init__(self, job: Job, data: Dataset) -> None:
-        self.experiment, self.parts, self.checkpoint = job.experiment, job.parts, job.checkpoint
-        self.shards, self._keep_messages = job.shards, job.keep_messages
-        self.algorithm, self.network, self.chunks = job.algorithm, job.network, job.chunks
-        listed = exchanges_of(job.experiment, job.algorithm, job.network, data)
-        self.exchanges = {exchange.name: exchange for exchange in listed}
-        self.completing = completing(listed)
-        device = device_of(job.experiment)
-        self.network.move(device)
+        self.run, self.parts, self.checkpoint = job.run, job.parts, job.checkpoint
+        self.shards, self._keep_messages, self.chunks = job.shards, job.keep_messages, job.chunks
+        self.exchanges = {exchange.name: exchange for exchange in job.run.exchanges}
+        self.completing = completing(job.run.exchanges)
+        device = device_of(job.run.experiment)
+        job.run.network.move(device)
         self.samples = Samples.of(data.images, data.labels, data).on(device)
         self.test = Samples.of(data.test_images, data.test_labels, data).on(device)
-        self.public, self.task = job.public, task_of(job.experiment)
-        self._tools = client_tools(job.experiment, job.algorithm, job.network, self.samples, self.task.loss, job.parts)
+        self.public = job.public
+        self._tools = client_tools(job.run, self.samples, job.parts)
         self._known: tuple[str, Public, codec.Context] | None = None  # the exchange, the public state and their context
-        self.fresh, _ = self.network.initial()
+        self.fresh, _ = job.run.network.initial()
         self.identity = job.identity
         self.notes: MutableMapping[int, MutableMapping[str, bytes]] = defaultdict(dict)  # clients' own, for the round under way
         self.clients = self._room()  # those that have something to remember
         for number, round in job.trained.items():
             if job.checkpoint is not None:
-                keeps = self.algorithm.at(round).keeps
+                keeps = job.run.algorithm.at(round).keeps
                 self.clients[number] = checkpoint.load_client(job.checkpoint, number, round, self._fresh_client(number), keeps)
 
     def _fresh_client(self, number: int) -> Client:
@@ -86,7 +80,7 @@ class Worker:
 
     def weight(self, number: int) -> int:
         """What a client says that it weighs: its images, or 1 where even their number is private."""
-        return weight_of(self.algorithm, len(self.parts[number]))
+        return self.run.weighing.told(len(self.parts[number]))
 
     def _client(self, number: int) -> Client:
         """A client as it is remembered, or as it was before the first round."""
@@ -94,7 +88,7 @@ class Worker:
 
     def _room(self) -> dict[int, Client]:
         """Memory, or a file if what clients have to remember might not fit."""
-        vectors = len({"aux", "start", "memory"} & set(self.algorithm.keeps))
+        vectors = len({"aux", "start", "memory"} & set(self.run.algorithm.keeps))
         much = vectors * len(self.parts) * self.fresh.nbytes > LIMIT
         return ClientStore(self.fresh, self.checkpoint) if much else {}
 
@@ -102,10 +96,10 @@ class Worker:
         """A client's part in an exchange: what it says, as bytes."""
         exchange = self.exchanges[name]
         part = torch.from_numpy(self.parts[assignment.number])
-        client = arrived(self.experiment, self._client(assignment.number), self.fresh, self.public)
+        client = arrived(self.run, self._client(assignment.number), self.fresh, self.public)
         own = Belongings(assignment.letter, self.notes[assignment.number], self.identity)
         side = LocalSide(self._tools, part, self.public, client._replace(voted=assignment.voted), own)
-        reply = turn(exchange, side, self.public, uploads=assignment.uploads)
+        reply = take_part(exchange, side, self.public, uploads=assignment.uploads)
         context, loss = self._context(name), reply.loss
         if loss is not None and not np.isfinite(loss):
             raise Diverged(
@@ -118,13 +112,13 @@ class Worker:
 
     def trained(self, number: int, voted: bool) -> Client:
         """A client as it would be after training once more; it is not remembered."""
-        client = arrived(self.experiment, self._client(number), self.fresh, self.public)._replace(voted=voted)
+        client = arrived(self.run, self._client(number), self.fresh, self.public)._replace(voted=voted)
         side = LocalSide(self._tools, torch.from_numpy(self.parts[number]), self.public, client, Belongings(b"", {}, None))
-        return train_turn(self.algorithm, client, self.public, side.train)[0]
+        return self.run.ballot.train(client, self.public, side.train)[0]
 
     def _remember(self, client: Client, round: int) -> None:
         """Keep what a client must know of a round."""
-        keeps = self.algorithm.at(round).keeps
+        keeps = self.run.algorithm.at(round).keeps
         if keeps:
             self.clients[client.number] = remembered(client, keeps, self._fresh_client(client.number))
         else:
@@ -140,7 +134,7 @@ class Worker:
             answered, size, ideal = self.turn(name, assignment), None, None
             if answered.upload is not None:
                 upload = codec.decode(answered.upload, context)  # what a server would read
-                total.add(exchange.opened(upload, self.public))
+                total.add(exchange.open(upload, self.public))
                 size, ideal = len(answered.upload), codec.ideal_size(answered.upload, upload, context)
             kept = answered.upload if self._keep_messages else None
             yield Answer(assignment.number, size, ideal, answered.loss, answered.images, kept)
@@ -159,11 +153,12 @@ class Worker:
 
     def score(self) -> list[Score]:
         """The global model on this worker's part of the test images, and on what its clients hold out."""
-        self.network.show(self.public.weights, self.public.real, self.algorithm.at(self.public.round).forward)
-        tests = evaluate(self.network, self.task, self.test, np.arange(len(self.test.labels)), self.chunks)
+        network, task = self.run.network, self.run.task
+        network.show(self.public.weights, self.public.real, self.run.algorithm.at(self.public.round).forward)
+        tests = evaluate(network, task, self.test, np.arange(len(self.test.labels)), self.chunks)
         scores = [Score(None, *found) for found in tests]
         for number, shard in self.shards.items():
-            found = evaluate(self.network, self.task, self.samples, shard, chunks(len(shard)))
+            found = evaluate(network, task, self.samples, shard, chunks(len(shard)))
             scores += [Score(number, *chunk) for chunk in found]
         return scores
 

@@ -13,75 +13,90 @@ import numpy as np
 
 from bifl.codec import Context, Precision
 from bifl.core import return_checks
-from bifl.core.algorithm import (
-    Algorithms,
-    absorb,
-    counts_for,
-    new_total,
-    selection,
-    server_turn,
-    train_turn,
-    upload_form,
-    upload_turn,
-)
-from bifl.core.exchange import ClientReply, ClientSide
+from bifl.core.algorithm import Algorithm, Algorithms, make_upload, selection, upload_form
+from bifl.core.layout import Layout
 from bifl.core.message import Floats, Message, Selection
-from bifl.core.state import Client, Public, Server
-from bifl.core.sums import Total, UploadList
+from bifl.core.sides import ClientReply, ClientSide, ServerSide
+from bifl.core.state import Client, Public
+from bifl.core.sums import Tally, Total, UploadList
+from bifl.core.weighing import Weighing
+from bifl.exchanges.bounds import Bounds
+from bifl.exchanges.exchange import Summable
 from bifl.privacy.dice import round_secret
+from bifl.privacy.mechanism import Private
+from bifl.robust.rule import RobustSum
 
-
-def all_of_it(real: Floats, public: Public) -> Floats:
-    """The usual `says`: ballots carry all real numbers, statistics of training too."""
-    return real
+Train = Callable[[Client], tuple[Client, float]]  # local training of aux and real, and its mean loss
 
 
 @dataclass(frozen=True)
-class Ballot:
+class Ballot(Summable):
     """The exchange in which clients train, and which completes the round.
 
     Attributes:
         algorithm: of the experiment.
+        bounds: how far the real numbers of one upload may reach.
         precision: of the real numbers.
         in_context: whether messages are coded in what both ends know.
         idle_trains: whether clients that do not upload train all the same.
-        bound: an upload whose real numbers are within bounds; only the server calls it.
-        says: the real numbers that a ballot carries, given those after training.
+        repeats_statistics: whether ballots carry the last statistics of batch-norm instead of those of training, which nobody
+            needs where an exchange of their own follows.
         tells_loss: whether clients tell their training loss.
+        weighing: what a client counts for.
+        robust: a sum that liars cannot steer; None takes the algorithm's own.
+        privacy: how clients say their updates so that the sum tells little of one; None where they say them as they are.
     """
 
     algorithm: Algorithms
+    bounds: Bounds
     precision: Precision
-    in_context: bool
-    idle_trains: bool
-    bound: Callable[[Message, Public], Message]
-    says: Callable[[Floats, Public], Floats] = all_of_it
+    in_context: bool = True
+    idle_trains: bool = True
+    repeats_statistics: bool = False
     tells_loss: bool = True
+    weighing: Weighing = Weighing.SAMPLES
+    robust: RobustSum | None = None
+    privacy: Private | None = None
     name: str = "ballot"
     trains: bool = True
-    tells: bool = True
-    quorum: int = 0
+    ahead: int = 1
+
+    # ---- how messages are spelled ------------------------------------------------------------------------------------
+
+    def layout(self, public: Public) -> Layout:
+        """The model's."""
+        return public.layout
 
     def context(self, public: Public) -> Context:
         """The public state, as far as it is made use of."""
-        return Context(
-            public.layout,
-            public.round + 1,
-            self.precision,
-            public if self.in_context else None,
-            self._selects(public, public.round),
-        )
-
-    def uploads_in(self, context: Context) -> Context | None:
-        """The same as broadcasts."""
-        return context
+        known = public if self.in_context else None
+        return Context(public.layout, public.round + 1, self.precision, known, partial(self._selects, public.round, public))
 
     def plain(self, public: Public, round: int) -> Context:
         """The layout, and what the messages of that round are about."""
-        return Context(public.layout, round, selects=self._selects(public, round - 1))
+        return Context(public.layout, round, selects=partial(self._selects, round - 1, public))
 
-    def _selects(self, public: Public, complete: int) -> Callable[[int | None], Selection | None]:
-        return partial(selection, self.algorithm.at(complete + 1), public.bare(complete))
+    def selects(self, public: Public, number: int) -> Selection | None:
+        """What a client's symbols are about."""
+        return self._selects(public.round, public, number)
+
+    def _selects(self, complete: int, public: Public, sender: int | None) -> Selection | None:
+        """What the symbols of a message are about, after so many rounds."""
+        if self.privacy is not None and sender is not None:
+            return self.privacy.selects(public.layout)
+        return selection(self.algorithm.at(complete + 1), public.bare(complete), sender)
+
+    def form(self, public: Public) -> Message:
+        """An algorithm's own `upload` tells, of a client that has trained a little."""
+        return self.moved_form(public, 1e-3)
+
+    def moved_form(self, public: Public, moved: float) -> Message:
+        """An upload of a client all of whose weights have moved so far, as far as its form goes."""
+        algorithm = self.algorithm.at(public.round + 1)
+        form = upload_form(algorithm, public, moved)
+        return form if self.privacy is None else self.privacy.form(form, public)
+
+    # ---- the clients' part -------------------------------------------------------------------------------------------
 
     def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
         """The others, where they train without uploading and something of that is remembered."""
@@ -89,56 +104,101 @@ class Ballot:
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """React to the last news, train, and upload what came of it."""
-        client, loss = train_turn(self.algorithm, side.client, public, side.train)
-        client = client._replace(real=self.says(client.real, public))
-        if not self.tells_loss:  # even that there is none would tell something
-            client = client if _finite(loss, client) else self._untrained(side.client, public)
-            return self._say_silently(side, client, public, uploads=uploads)
-        if not uploads or not np.isfinite(loss):
-            return ClientReply(None, client, loss)
-        client, upload = upload_turn(self.algorithm, client, public)
-        return ClientReply(upload, client, loss)
+        client, loss = self.train(side.client, public, side.train)
+        if not self.tells_loss and not _finite(loss, client):  # even that there is none would tell something
+            client, _ = self.train(side.client, public, _learning_nothing)
+        client = client._replace(real=self._sent_reals(client.real, public))
+        told = loss if self.tells_loss else None
+        if not uploads or (told is not None and not np.isfinite(told)):
+            return ClientReply(None, client, told)
+        return self._upload(side, client, public)._replace(loss=told)
 
-    def _untrained(self, client: Client, public: Public) -> Client:
-        """The client as it would be after a training that changes nothing."""
-        client, _ = train_turn(self.algorithm, client, public, lambda ready: (ready, 0.0))
-        return client._replace(real=self.says(client.real, public))
+    def train(self, client: Client, public: Public, train: Train) -> tuple[Client, float]:
+        """React to the news, the last round's broadcast, which there is none of in the first round, and train."""
+        if public.news is not None:
+            algorithm = self.algorithm.at(public.news.round)
+            counted = client._replace(weight=self.weighing.counts(client.weight))
+            updated = return_checks.client(algorithm.name, algorithm.update(counted, public, public.news), public)
+            client = updated._replace(weight=client.weight)
+        return train(client._replace(start=client.aux, real=public.real))
 
-    def _say_silently(self, side: ClientSide, client: Client, public: Public, *, uploads: bool) -> ClientReply:
-        """Upload what came of the training, and say nothing else of it."""
-        if not uploads:
-            return ClientReply(None, client)
-        if self.algorithm.at(public.round + 1).spending is not None:
-            client = client._replace(secret=round_secret(side.notes, public))
-        told, upload = upload_turn(self.algorithm, client, public)
-        return ClientReply(upload, told._replace(secret=b""))
+    def _upload(self, side: ClientSide, client: Client, public: Public) -> ClientReply:
+        """Say what came of the training."""
+        counted = client._replace(weight=self.weighing.counts(client.weight))
+        if self.privacy is None:
+            told, upload = make_upload(self.algorithm.at(public.round + 1), counted, public)
+        else:
+            told, upload = counted, self.privacy.upload(counted, public, round_secret(side.notes, public))
+        return ClientReply(upload._replace(weight=client.weight), told._replace(weight=client.weight))
 
-    def form(self, public: Public) -> Message:
-        """An algorithm's own `upload` tells, of a client that has trained a little."""
-        return upload_form(self.algorithm, public)
+    def _sent_reals(self, real: Floats, public: Public) -> Floats:
+        """The real numbers that a message carries, given those after training."""
+        trained = public.layout.trained
+        return np.concatenate([real[:trained], public.real[trained:]]) if self.repeats_statistics else real
 
-    def knowing(self, server: Server) -> Ballot:
-        """The same: every upload is checked by itself."""
-        return self
+    # ---- the server's part -------------------------------------------------------------------------------------------
 
-    def opened(self, upload: Message, public: Public) -> Message:
+    def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
         """The upload within bounds, read as the algorithm reads it, with what it counts for."""
         algorithm = self.algorithm.at(public.round + 1)
-        counted = self.bound(upload, public)._replace(weight=counts_for(algorithm, upload.weight))
+        counted = self.bounds.ballot(upload, public)._replace(weight=self.weighing.counts(upload.weight))
         return return_checks.opened(algorithm.name, algorithm.reads(counted, public), public)
 
     def total(self, public: Public) -> Total | UploadList:
-        """Exact sums, or a list for an algorithm that must see all uploads together."""
-        return new_total(self.algorithm.at(public.round + 1))
+        """Exact sums, or a list for a sum that must see all uploads together."""
+        alone = self.algorithm.at(public.round + 1).aggregate is None and self.robust is None
+        return Total() if alone else UploadList()
 
-    def answer(self, total: Total | UploadList, public: Public, server: Server) -> tuple[Server, Message]:
+    def answer(self, total: Total | UploadList, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
         """The algorithm's broadcast."""
-        server, news = server_turn(self.algorithm, public, total, server)
-        return server, news._replace(real=self.says(news.real, public))
+        algorithm = self.algorithm.at(public.round + 1)
+        server, tally = self._tally(algorithm, total, public, server)
+        if self.privacy is not None:
+            server = server._replace(server=self.privacy.account(server.server, tally.clients, public.voters, server.present))
+            tally = self.privacy.hear(tally, public)
+        about = selection(algorithm, public, None)
+        said = algorithm.broadcast(tally, public, server.server)
+        message, memory = return_checks.sent(algorithm.name, "broadcast", said, public, about)
+        if memory is not None:
+            server = server._replace(server=server.server._replace(memory=memory))
+        real = self._sent_reals(message.real, public)
+        return server, message._replace(real=real, round=public.round + 1, weight=1, sender=None, about=about)
+
+    def _tally(
+        self, algorithm: Algorithm, total: Total | UploadList, public: Public, server: ServerSide
+    ) -> tuple[ServerSide, Tally]:
+        """What was counted, by whichever sum the run has."""
+        if isinstance(total, Total):
+            return server, total.tally()
+        if self.robust is not None:
+            kept, tally = self.robust(total.in_order(), public, server.server)
+            return server._replace(server=kept), tally
+        if algorithm.aggregate is None:
+            raise TypeError("a list of uploads needs an algorithm that aggregates them")
+        return server, return_checks.tally(algorithm.name, algorithm.aggregate(total.in_order(), public), public)
+
+    # ---- the same of a sum alone -------------------------------------------------------------------------------------
+
+    def bounded(self, upload: Message, public: Public) -> Message:
+        """As the server would read it."""
+        return self.open(upload, public)
+
+    def plausible(self, tally: Tally, public: Public, largest: int) -> bool:
+        """Whether real numbers and scales can be means of honest ones."""
+        real = self.bounds.plausible_ballot(tally.real, public, largest)
+        return real and self.bounds.plausible_scales(tally.scales, public, largest, partial(self.moved_form, public))
+
+    def answer_sum(self, total: Total, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
+        """The algorithm's broadcast."""
+        return self.answer(total, public, server)
+
+    # ---- everyone's part ---------------------------------------------------------------------------------------------
 
     def advance(self, public: Public, news: Message) -> Public:
-        """The broadcast is absorbed, and one more round is complete."""
-        return absorb(self.algorithm, public, news)
+        """The broadcast is absorbed, by the algorithm that made it, and one more round is complete."""
+        algorithm = self.algorithm.at(news.round)
+        after = return_checks.public(algorithm.name, algorithm.absorb(public, news), public)
+        return after._replace(round=news.round, news=news, before=public.news)
 
     def repeat(self, public: Public) -> Message | None:
         """The last broadcast."""
@@ -148,3 +208,8 @@ class Ballot:
 def _finite(loss: float, client: Client) -> bool:
     """Whether a training went well."""
     return bool(np.isfinite(loss) and np.isfinite(client.aux).all() and np.isfinite(client.real).all())
+
+
+def _learning_nothing(client: Client) -> tuple[Client, float]:
+    """A training that changes nothing."""
+    return client, 0.0

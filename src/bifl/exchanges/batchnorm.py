@@ -9,60 +9,46 @@ then repeat the last statistics, at one bit each. Training does not depend on an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bifl.codec import Context, KnownReals, Precision
-from bifl.core.exchange import ClientReply, ClientSide
-from bifl.core.message import Floats, Message, reals_only
-from bifl.core.state import Public, Server
-from bifl.core.sums import Total, UploadList, mean
-
-
-def last_statistics(real: Floats, public: Public) -> Floats:
-    """A ballot's real numbers with the last statistics instead of those of training, which nobody needs before this exchange."""
-    trained = public.layout.trained
-    return np.concatenate([real[:trained], public.real[trained:]])
+from bifl.core.layout import Layout
+from bifl.core.message import Message, reals_only
+from bifl.core.sides import ClientReply, ClientSide, ServerSide
+from bifl.core.state import Public
+from bifl.core.sums import Tally, Total, UploadList, mean
+from bifl.core.weighing import Weighing
+from bifl.exchanges.bounds import Bounds
+from bifl.exchanges.exchange import Summable
 
 
 @dataclass(frozen=True)
-class Statistics:
+class Statistics(Summable):
     """The exchange of batch-norm's statistics, after the ballot.
 
     Attributes:
+        bounds: within which uploads count, around each other.
         precision: of the numbers.
         in_context: whether messages are coded in what both ends know.
-        bound: all uploads within bounds around each other; only the server calls it.
-        equal: whether every client counts once.
+        weighing: what a client counts for.
     """
 
+    bounds: Bounds
     precision: Precision
-    in_context: bool
-    bound: Callable[[Sequence[Message], Public], Sequence[Message]]
-    equal: bool = False
+    in_context: bool = True
+    weighing: Weighing = Weighing.SAMPLES
     name: str = "statistics"
-    trains: bool = False
-    tells: bool = True
-    quorum: int = 0
+
+    def layout(self, public: Public) -> Layout:
+        """That of the statistics."""
+        return public.layout.statistics
 
     def context(self, public: Public) -> Context:
         """The last statistics."""
         known = KnownReals(public.real[public.layout.trained :]) if self.in_context else None
         return Context(public.layout.statistics, public.round, self.precision, known)
-
-    def uploads_in(self, context: Context) -> Context | None:
-        """The same as broadcasts."""
-        return context
-
-    def plain(self, public: Public, round: int) -> Context:
-        """The layout of the statistics."""
-        return Context(public.layout.statistics, round)
-
-    def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
-        """Nobody."""
-        return ()
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Measure the global network."""
@@ -76,24 +62,28 @@ class Statistics:
         """Real numbers alone."""
         return reals_only(public.real[public.layout.trained :])
 
-    def knowing(self, server: Server) -> Statistics:
-        """The same: every upload is checked by itself."""
-        return self
-
-    def opened(self, upload: Message, public: Public) -> Message:
+    def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
         """The upload, with what it counts for: it is bounded by the others, when they are all there."""
-        return upload._replace(weight=1) if self.equal else upload
+        return upload._replace(weight=self.weighing.counts(upload.weight))
 
     def total(self, public: Public) -> UploadList:
         """All uploads: each is bounded by the others."""
         return UploadList()
 
-    def answer(self, total: UploadList, public: Public, server: Server) -> tuple[Server, Message]:
+    def answer(self, total: UploadList, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
         """The pooled statistics."""
-        return server, reals_only(mean(self.bound(total.uploads, public)).real)._replace(round=public.round)
+        return server, reals_only(mean(self.bounds.statistics(total.uploads, public)).real)._replace(round=public.round)
 
-    def pooled(self, total: Total, public: Public, server: Server) -> tuple[Server, Message]:
-        """The same of a sum alone."""
+    def bounded(self, upload: Message, public: Public) -> Message:
+        """Within what is known before anyone speaks: all that can be done where nobody sees the others'."""
+        return self.bounds.measured(upload, public)
+
+    def plausible(self, tally: Tally, public: Public, largest: int) -> bool:
+        """Whether statistics can be pooled of bounded ones."""
+        return self.bounds.plausible_statistics(tally.real, public, largest)
+
+    def answer_sum(self, total: Total, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
+        """The pooled statistics, of a sum alone."""
         return server, reals_only(total.tally().real)._replace(round=public.round)
 
     def advance(self, public: Public, news: Message) -> Public:

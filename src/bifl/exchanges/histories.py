@@ -11,10 +11,12 @@ import hashlib
 
 from bifl.core.state import Client
 
+HISTORY = "secure_sum"  # under which a client keeps it
+
 
 def shown(client: Client) -> bytes:
     """A digest of all that a client brings to a round but its own data: who has voted in the last one, the server says too."""
-    return hashlib.sha256(b"bifl history 1 " + bytes([client.voted]) + client.history).digest()
+    return hashlib.sha256(b"bifl history 1 " + bytes([client.voted]) + client.states.get(HISTORY, b"")).digest()
 
 
 def continued(before: Client, after: Client, agreed: bytes, *, uploads: bool) -> Client:
@@ -26,4 +28,5 @@ def continued(before: Client, after: Client, agreed: bytes, *, uploads: bool) ->
         agreed: a digest of the public state that it has trained with, the last broadcast, and the settings.
         uploads: whether it has uploaded too, which an algorithm may remember.
     """
-    return after._replace(history=hashlib.sha256(shown(before) + agreed + bytes([uploads])).digest())
+    history = hashlib.sha256(shown(before) + agreed + bytes([uploads])).digest()
+    return after._replace(states={**after.states, HISTORY: history})

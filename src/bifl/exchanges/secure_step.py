@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 
 from bifl.codec import Context, WireError
 from bifl.codec.state_digest import state_digest
-from bifl.core.exchange import ClientReply, ClientSide
 from bifl.core.layout import Layout
 from bifl.core.message import NOTHING, Alphabet, Message
-from bifl.core.state import Public, Server, Signed
+from bifl.core.sides import ClientReply, ClientSide, ServerSide
+from bifl.core.state import Public
+from bifl.core.weighing import Weighing
 from bifl.errors import Refused
+from bifl.exchanges.exchange import Exchange
 from bifl.secure import cards, threshold
 from bifl.secure.circle import Circle
 from bifl.secure.member import Member
@@ -22,6 +22,12 @@ from bifl.secure.unmasking import Said, Talk
 
 BYTES = Alphabet("bytes", 256)
 _NO_MODEL = Layout((), (), (), ())
+TALK = "talk"  # under which the server notes what it knows of the round so far
+
+
+def talk_of(server: ServerSide | None) -> Talk | None:
+    """What the server knows of the round so far; None where nothing is known."""
+    return None if server is None else server.notes.get(TALK)
 
 
 def said_in(upload: Message) -> bytes:
@@ -41,7 +47,7 @@ def _common_ground(settings: str, public: Public) -> bytes:
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(Exchange):
     """What all exchanges of a secure sum have in common.
 
     Attributes:
@@ -49,29 +55,21 @@ class Step:
         sums: names of the round's sums.
         voters: n, how many clients are drawn to take part in a round.
         colluders: how many of them may be in league with the server.
-        ahead: 1 if it belongs to the round after the last complete one.
         settings: of the experiment, as all must have them.
-        equal: whether every client counts once.
-        talk: what the server knows of the round so far; only the server checks uploads by it.
-        signed: knows what clients have signed.
+        weighing: what a client counts for.
+        ahead: 1 if it belongs to the round after the last complete one.
     """
 
     name: str
     sums: tuple[str, ...]
     voters: int
     colluders: int
-    ahead: int
     settings: str
-    equal: bool
+    weighing: Weighing
+    ahead: int = 0
     trains: bool = False
     tells: bool = False
-    talk: Talk | None = None
-    signed: Signed | None = None
-
-    @property
-    def quorum(self) -> int:
-        """None: nobody can join a round under way, so that waiting longer than the deadline is of no use."""
-        return 0
+    quorum: int = 0  # nobody can join a round under way, so that waiting longer than the deadline is of no use
 
     def circle(self, public: Public) -> Circle:
         """Who may sum what, bound to the settings and the model.
@@ -79,13 +77,9 @@ class Step:
         If others trained another model, or otherwise, they could be made to say nothing, and the sum would be what one says.
         """
         least, common = threshold(self.voters, self.colluders), _common_ground(self.settings, public)
-        return Circle(public.round + self.ahead, self.sums, self.voters, least, 2 + self.colluders, common, self.equal)
+        return Circle(public.round + self.ahead, self.sums, self.voters, least, 2 + self.colluders, common, self.weighing)
 
-    def knowing(self, server: Server) -> Self:
-        """The same for a server that checks uploads."""
-        return replace(self, talk=server.talk, signed=server.signed)
-
-    def fault(self, number: int, upload: Message, public: Public) -> str | None:
+    def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
         """Why an upload is not believed, by what is known of the round so far; None where nothing is found."""
         return None
 
@@ -94,23 +88,15 @@ class Step:
         if side.identity is None:
             raise Refused("a secure sum needs keys to sign with, and this client has none: start it with --key and --peers")
         circle = self.circle(public)
-        return Member(side.notes, side.identity, side.client.number, circle.counts_for(side.client.weight), circle)
+        return Member(side.notes, side.identity, side.client.number, circle.weighing.counts(side.client.weight), circle)
 
-    def context(self, public: Public) -> Context:
+    def layout(self, public: Public) -> Layout:
         """Nothing: there is no broadcast."""
-        return Context(_NO_MODEL, public.round + self.ahead)
+        return _NO_MODEL
 
     def uploads_in(self, context: Context) -> Context | None:
         """Bytes for any reader."""
         return None
-
-    def plain(self, public: Public, round: int) -> Context:
-        """Nothing."""
-        return Context(_NO_MODEL, round)
-
-    def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
-        """Nobody."""
-        return ()
 
     def reply(self, data: bytes, side: ClientSide, public: Public) -> ClientReply:
         """Bytes as a message."""
@@ -126,7 +112,7 @@ class Step:
         """Bytes that an upload can have."""
         return self.voters * max(cards.dealt_size(len(self.sums)), cards.REVEALED) + cards.said_size(len(self.sums))
 
-    def opened(self, upload: Message, public: Public) -> Message:
+    def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
         """The upload, if it is bytes of this round and not too many."""
         if upload.round != public.round + self.ahead:
             raise WireError(12, f"is of round {upload.round}, this is round {public.round + self.ahead}")
@@ -134,18 +120,10 @@ class Step:
             raise WireError(6, "is no message of a secure sum")
         if not 0 < len(upload.symbols) <= self.longest(public):
             raise WireError(24, f"is {len(upload.symbols)} bytes long, where {self.longest(public)} are the most")
-        if problem := self.fault(upload.sender or 0, upload, public):
+        if problem := self.fault(upload.sender or 0, upload, public, server):
             raise Refused(problem)
         return upload
 
     def total(self, public: Public) -> Said:
         """What clients say."""
         return Said()
-
-    def advance(self, public: Public, news: Message) -> Public:
-        """Nothing changes."""
-        return public
-
-    def repeat(self, public: Public) -> Message | None:
-        """Nothing."""
-        return None

@@ -7,18 +7,20 @@ reveal what takes the masks away. What the server makes of the sum is what it wo
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from bifl import codec
 from bifl.codec import Context
 from bifl.codec.state_digest import digest_of
-from bifl.core.exchange import Abandoned, ClientReply, ClientSide, Exchange, Letters
 from bifl.core.message import Message
-from bifl.core.state import Client, Public, Server
+from bifl.core.sides import Abandoned, ClientReply, ClientSide, Letters, ServerSide
+from bifl.core.state import Client, Public
+from bifl.core.weighing import Weighing
+from bifl.exchanges.exchange import Exchange, Summable
 from bifl.exchanges.histories import continued, shown
-from bifl.exchanges.secure_step import Step, said_in
-from bifl.exchanges.summed import Summed
+from bifl.exchanges.secure_step import TALK, Step, said_in, talk_of
+from bifl.exchanges.summable import summand
 from bifl.secure import cards, threshold, unmasking
 from bifl.secure.integers import WIDEST, fields, packed, summands
 from bifl.secure.masks import Sum
@@ -29,69 +31,67 @@ from bifl.secure.unmasking import Said
 class Keys(Step):
     """Clients send signed keys; each gets all of them."""
 
-    @property
-    def quorum(self) -> int:
-        """k."""
-        return threshold(self.voters, self.colluders)
-
-    def fault(self, number: int, upload: Message, public: Public) -> str | None:
+    def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
         """A card must be signed by its client, and its keys must be some."""
-        return unmasking.card_fault(number, upload.weight, said_in(upload), self.circle(public), self.signed)
+        return unmasking.card_fault(
+            number, upload.weight, said_in(upload), self.circle(public), None if server is None else server.signed
+        )
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Make keys."""
         return self.reply(self.member(side, public).keys(shown(side.client)), side, public)
 
-    def answer(self, total: Said, public: Public, server: Server) -> tuple[Server, Letters]:
+    def answer(self, total: Said, public: Public, server: ServerSide) -> tuple[ServerSide, Letters]:
         """All keys to all."""
         size = cards.said_size(len(self.sums))
         total.uploads = {number: data for number, data in total.uploads.items() if len(data) == size}
         talk, letters = unmasking.roster(total, self.circle(public))
-        return server._replace(talk=talk), letters
+        return server.noting(TALK, talk), letters
 
 
 @dataclass(frozen=True)
 class Deal(Step):
     """Clients seal shares of their secrets for each other; the server passes them on."""
 
-    def fault(self, number: int, upload: Message, public: Public) -> str | None:
+    def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
         """What is sealed cannot be checked; there must be as much of it as there are clients."""
-        if self.talk is None:
+        talk = talk_of(server)
+        if talk is None:
             return None
-        wanted = cards.dealt_size(len(self.sums)) * (len(self.talk.roster) - 1)
+        wanted = cards.dealt_size(len(self.sums)) * (len(talk.roster) - 1)
         return None if len(upload.symbols) == wanted else f"what it has dealt is {len(upload.symbols)} bytes long, not {wanted}"
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Check everyone's keys, and deal shares."""
         return self.reply(self.member(side, public).shares(side.letter), side, public)
 
-    def answer(self, total: Said, public: Public, server: Server) -> tuple[Server, Letters]:
+    def answer(self, total: Said, public: Public, server: ServerSide) -> tuple[ServerSide, Letters]:
         """To each what is sealed for it."""
-        talk, letters = unmasking.passed_on(server.talk, total.uploads, self.circle(public))
-        return server._replace(talk=talk), letters
+        talk, letters = unmasking.passed_on(server.notes[TALK], total.uploads, self.circle(public))
+        return server.noting(TALK, talk), letters
 
 
 @dataclass(frozen=True, kw_only=True)
 class Masked(Step):
     """An exchange under masks; each who took part learns who is in the sum."""
 
-    summed: Summed
+    inner: Summable
 
-    def fault(self, number: int, upload: Message, public: Public) -> str | None:
+    def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
         """A masked upload tells nothing but its form."""
-        if self.talk is None:
+        talk = talk_of(server)
+        if talk is None:
             return None
-        like, place = self.summed.like(public), self.summed.place(public)
-        return unmasking.masked_fault(self.talk, number, said_in(upload), like, place)
+        like, place = self.inner.like(public), self.inner.place(public)
+        return unmasking.masked_fault(talk, number, said_in(upload), like, place)
 
     def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
         """As without masks."""
-        found: Collection[int] = self.summed.inner.listeners(voters, present)
-        return found
+        return self.inner.listeners(voters, present)
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Say what would be said without masks, as the server would read it, and mask it. Nothing else leaves the client."""
-        inner, agreed = self.summed.inner, self.circle(public).agreed
+        inner, agreed = self.inner, self.circle(public).agreed
         if not uploads:
             return ClientReply(None, self._told(side.client, inner.say(side, public, uploads=False).client, agreed, uploads=False))
         member = self.member(side, public)
@@ -99,13 +99,14 @@ class Masked(Step):
             member.partners(side.letter)  # refused, if at all, before it trains
         if self.trains and not member.alike(shown(side.client)):
             side.begin_afresh()
-        place, name = self.summed.place(public), self.name
+        place, name = self.inner.place(public), self.name
         times, own, total = member.units(place)
         made_of = _made_of(side.client, public.before, agreed)
         member.once(f"{name}, made of", made_of)  # refused, if at all, whatever comes of it
         said = inner.say(side, public, uploads=True)
         known = inner.context(public)
-        upload = self.summed.summand(codec.decode(codec.encode(said.message, known), known), public)
+        assert said.message is not None  # there is one where uploads are asked for and no loss is told
+        upload = summand(inner, codec.decode(codec.encode(said.message, known), known), public)
         form = fields(upload, own, total)
         parts = summands(upload, times, form)
         member.mask(parts, Sum(name, form), place)
@@ -119,14 +120,14 @@ class Masked(Step):
 
     def longest(self, public: Public) -> int:
         """Twice a number of the widest kind for every weight and number, which is more than any sum takes."""
-        form = self.summed.inner.form(public)
+        form = self.inner.form(public)
         return 64 + 2 * WIDEST // 8 * (len(form.symbols) + len(form.real) + len(form.scales) + public.layout.count)
 
-    def answer(self, total: Said, public: Public, server: Server) -> tuple[Server, Letters]:
+    def answer(self, total: Said, public: Public, server: ServerSide) -> tuple[ServerSide, Letters]:
         """Who is in the sum, to those who are."""
-        like, place = self.summed.like(public), self.summed.place(public)
-        talk, letters = unmasking.survivors(server.talk, total, like, self.circle(public), place)
-        return server._replace(talk=talk), letters
+        like, place = self.inner.like(public), self.inner.place(public)
+        talk, letters = unmasking.survivors(server.notes[TALK], total, like, self.circle(public), place)
+        return server.noting(TALK, talk), letters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,22 +135,23 @@ class Agree(Step):
     """Clients sign who they were told is in the sum; each gets the others' signatures."""
 
     sum: str
-    summed: Summed
+    inner: Summable
 
-    def fault(self, number: int, upload: Message, public: Public) -> str | None:
+    def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
         """The list must be signed by its client."""
-        if self.talk is None or self.signed is None:
+        talk = talk_of(server)
+        if server is None or talk is None or server.signed is None:
             return None
-        signed = self.signed(number, unmasking.to_sign(self.talk, self.sum), said_in(upload))
+        signed = server.signed(number, unmasking.to_sign(talk, self.sum), said_in(upload))
         return None if signed else "it has not signed the list of those who are left"
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Sign."""
-        return self.reply(self.member(side, public).agree(self.sum, side.letter, self.summed.place(public)), side, public)
+        return self.reply(self.member(side, public).agree(self.sum, side.letter, self.inner.place(public)), side, public)
 
-    def answer(self, total: Said, public: Public, server: Server) -> tuple[Server, Letters]:
+    def answer(self, total: Said, public: Public, server: ServerSide) -> tuple[ServerSide, Letters]:
         """All signatures to all."""
-        return server, unmasking.agreement(server.talk, total.uploads, self.circle(public), self.summed.place(public))
+        return server, unmasking.agreement(server.notes[TALK], total.uploads, self.circle(public), self.inner.place(public))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,47 +159,44 @@ class Reveal(Step):
     """Clients reveal what takes the masks away; the broadcast is that of the exchange without masks."""
 
     sum: str
-    summed: Summed
+    inner: Summable
     tells: bool = True
 
-    def fault(self, number: int, upload: Message, public: Public) -> str | None:
+    def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
         """What is revealed must be what was committed to and dealt."""
-        if self.talk is None:
+        talk = talk_of(server)
+        if talk is None:
             return None
-        return unmasking.revealed_fault(self.talk, number, said_in(upload), self.circle(public), self.sum)
+        return unmasking.revealed_fault(talk, number, said_in(upload), self.circle(public), self.sum)
 
     def context(self, public: Public) -> Context:
         """As without masks."""
-        found: Context = self.summed.inner.context(public)
-        return found
+        return self.inner.context(public)
 
     def plain(self, public: Public, round: int) -> Context:
         """As without masks."""
-        found: Context = self.summed.inner.plain(public, round)
-        return found
+        return self.inner.plain(public, round)
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Reveal."""
-        return self.reply(self.member(side, public).reveal(self.sum, side.letter, self.summed.place(public)), side, public)
+        return self.reply(self.member(side, public).reveal(self.sum, side.letter, self.inner.place(public)), side, public)
 
-    def answer(self, total: Said, public: Public, server: Server) -> tuple[Server, Message]:
+    def answer(self, total: Said, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
         """The sum without masks, and what the server makes of it."""
-        circle, summed, talk = self.circle(public), self.summed, server.talk
-        like, place = summed.like(public), summed.place(public)
+        circle, inner, talk = self.circle(public), self.inner, server.notes[TALK]
+        like, place = inner.like(public), inner.place(public)
         found = unmasking.unmasked(talk, total.uploads, like, circle, self.sum, place, public.layout.count)
-        if not summed.plausible(found.tally(), public, max(talk.masked.weights.values())):
+        if not inner.plausible(found.tally(), public, max(talk.masked.weights.values())):
             raise Abandoned(f"round {circle.round}: a secure sum holds numbers that no honest clients send: nothing was counted")
-        return summed.answer(found, public, server)
+        return inner.answer_sum(found, public, server)
 
     def advance(self, public: Public, news: Message) -> Public:
         """As without masks."""
-        found: Public = self.summed.inner.advance(public, news)
-        return found
+        return self.inner.advance(public, news)
 
     def repeat(self, public: Public) -> Message | None:
         """As without masks."""
-        found: Message | None = self.summed.inner.repeat(public)
-        return found
+        return self.inner.repeat(public)
 
 
 def _made_of(client: Client, before: Message | None, agreed: bytes) -> bytes:
@@ -214,16 +213,16 @@ def _made_of(client: Client, before: Message | None, agreed: bytes) -> bytes:
     return digest_of([agreed, *(vector.tobytes() for vector in vectors), bytes([client.voted]), alphabet.encode()])
 
 
-def secured(parts: dict[str, Summed], voters: int, colluders: int, settings: str, *, equal: bool) -> tuple[Exchange, ...]:
+def secured(parts: Sequence[Summable], voters: int, colluders: int, settings: str, weighing: Weighing) -> tuple[Exchange, ...]:
     """The exchanges of a round whose ballot, and what follows it, are said under masks; all must agree on the settings."""
-    sums = tuple(parts)
-    first = (sums, voters, colluders, 1, settings, equal)
-    steps: list[Exchange] = [Keys("keys", *first), Deal("shares", *first)]
-    for name, summed in parts.items():
-        common = (sums, voters, colluders, summed.ahead, settings, equal)
+    sums = tuple(part.name for part in parts)
+    first = (sums, voters, colluders, settings, weighing, 1)
+    steps: list[Exchange] = [Keys("keys", *first, quorum=threshold(voters, colluders)), Deal("shares", *first)]
+    for part in parts:
+        common = (sums, voters, colluders, settings, weighing, part.ahead)
         steps += [
-            Masked(name, *common, trains=summed.inner.trains, summed=summed),
-            Agree(f"{name}_agree", *common, sum=name, summed=summed),
-            Reveal(f"{name}_reveal", *common, sum=name, summed=summed),
+            Masked(part.name, *common, trains=part.trains, inner=part),
+            Agree(f"{part.name}_agree", *common, sum=part.name, inner=part),
+            Reveal(f"{part.name}_reveal", *common, sum=part.name, inner=part),
         ]
     return tuple(steps)

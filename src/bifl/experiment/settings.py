@@ -12,24 +12,23 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import bifl.algorithms  # noqa: F401  (registers the algorithms)
-from bifl.attacks import attack, attacked, liars
-from bifl.core.algorithm import Algorithms, register, weighing_equally
+from bifl.attacks import attack
+from bifl.core.algorithm import register
 from bifl.data.datasets import dataset
 from bifl.data.partitions import partition
 from bifl.errors import ConfigError
 from bifl.experiment.choices import Choice, Unloaded, chosen, typed
+from bifl.experiment.composition import compose
 from bifl.experiment.presets import PRESETS
 from bifl.experiment.ranges import PRECISIONS, check_secure_sum, check_training, check_values, text_of
 from bifl.experiment.starting import marked
-from bifl.experiment.weighing import weighs_equally
 from bifl.experiment.words import pairs, preset_of
 from bifl.nn.models import model
 from bifl.nn.optimizers import optimizer
-from bifl.privacy import Crowd, check_private, privacy, private, secret_dice
-from bifl.privacy.dice import Dice
+from bifl.privacy import privacy, secret_dice
 from bifl.processes import cores
-from bifl.registry import Registry, nearest, short
-from bifl.robust import protected, robust
+from bifl.registry import Registry, nearest
+from bifl.robust import robust
 from bifl.tasks import task
 from bifl.training.augmenting import augment
 from bifl.training.rates import schedule
@@ -149,7 +148,7 @@ class Experiment:
         object.__setattr__(self, "start", marked(self.start))
         check_values(self)
         if not any(isinstance(choice, Unloaded) for choice in (self.algorithm, self.robust, self.attack, self.privacy)):
-            self.build()  # an algorithm refuses its parameters here, before anything was loaded
+            compose(self, secret_dice)  # an algorithm refuses its parameters here, before anything was loaded
         if not isinstance(self.task, Unloaded):
             task.make(self.task.name, self.task.parameters)
         how = {kind: getattr(self, kind) for kind in ("optimizer", "schedule", "augment")}
@@ -193,29 +192,6 @@ class Experiment:
             name = str(changes.pop("name", old.name))
             plain[head] = replace(old, parameters={**old.parameters, **changes}) if name == old.name else Choice(name, changes)
         return replace(self, **plain)
-
-    def build(self, dice: Dice = secret_dice) -> Algorithms:
-        """The algorithm itself, with the robust sum, the privacy and the liars that were asked for; `dice` draw private noise."""
-        algorithm = register.make(self.algorithm.name, self.algorithm.parameters).named(short(self.algorithm.name))
-        rule = robust.make(self.robust.name, self.robust.parameters)
-        lies = attack.make(self.attack.name, self.attack.parameters)
-        algorithm = algorithm if rule is None else protected(algorithm, rule, short(self.robust.name))
-        how = privacy.make(self.privacy.name, self.privacy.parameters)
-        if how is not None:
-            check_private(self.batchnorm, self.holdout, self.attack.name)
-            crowd = Crowd(self.clients, hidden=not self.secure_sum, colluders=self.colluders)
-            algorithm = private(algorithm, how, crowd, dice)
-        algorithm = algorithm if lies is None else attacked(algorithm, lies, liars(self.seed, self.clients, lies.share))
-        once = weighs_equally(self.weigh, private=how is not None, masked=self.secure_sum)
-        return weighing_equally(algorithm) if once else algorithm
-
-    def clients_sleep(self) -> bool:
-        """Whether clients that do not upload have nothing to do, and miss what the others hear; or remember nothing."""
-        return self.participation < 1 and (self.idle == "sleep" or not self.build().keeps)
-
-    def in_context(self) -> bool:
-        """Whether messages are coded in what both ends know: not where clients miss what the others hear."""
-        return self.wire == "context" and not self.clients_sleep()
 
     def tells_results(self) -> bool:
         """Whether each client tells how it fares: its training loss, and results on what it holds out.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Collection, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from bifl.core.algorithm import Algorithms
-from bifl.core.forward import Forward
+from bifl.attacks import attack
 from bifl.core.message import Floats
 from bifl.core.randomness import stream
 from bifl.core.state import Judge, Public
@@ -24,33 +24,26 @@ from bifl.data.partitions import Index, dealer, split
 from bifl.data.shared import Drawn
 from bifl.errors import ConfigError, DataError
 from bifl.experiment.choices import Choice
-from bifl.experiment.refusals import refuse_rule, refuse_undeployable
+from bifl.experiment.composition import plain_algorithm
+from bifl.experiment.run import Run, make_network, make_run, task_of, voters_of
 from bifl.experiment.settings import Experiment
 from bifl.experiment.starting import warmed
-from bifl.nn import scores
 from bifl.nn.network import Network
 from bifl.nn.sent import real_layers
-from bifl.privacy import simulated_dice
+from bifl.privacy import privacy, simulated_dice
 from bifl.registry import short
 from bifl.secure import threshold
-from bifl.tasks import Task, task
-from bifl.training.augmenting import augment
 from bifl.training.evaluation import evaluate_all
-from bifl.training.plan import Plan
-from bifl.training.rates import rate_of, schedule
 from bifl.training.samples import Samples
 
 HOLDOUT = 0.2  # where there are no test images to evaluate on
 
 
 class Setup(NamedTuple):
-    """An experiment with everything loaded and dealt out."""
+    """A run with everything loaded and dealt out."""
 
-    experiment: Experiment
-    algorithm: Algorithms
-    task: Task
+    run: Run
     data: Dataset
-    network: Network
     parts: Sequence[Index]  # images that each client trains on
     shards: Sequence[Index]  # images that each client holds out, for federated evaluation
     held: Index  # training images that the server holds out for its judge; usually none
@@ -72,42 +65,52 @@ def build(experiment: Experiment, kind: type[Network] = Network, data: Dataset |
     share = held_share(experiment, data)
     parts, shards = cut_all(hands, share, experiment.seed)
     network = fitting_network(experiment, data, kind)
-    public = _started(experiment, data, first_public(experiment, network, len(parts)))
-    refuse_rule(experiment, public)
-    algorithm = experiment.build(simulated_dice)  # reproducible, so in a simulation nothing is private
-    return Setup(experiment, algorithm, task_of(experiment), data, network, parts, shards, held, public, experiment.seed)
+    run = make_run(experiment, network, data, simulated_dice)  # reproducible, so in a simulation nothing is private
+    return Setup(run, data, parts, shards, held, _started(run, data), experiment.seed)
 
 
 def serve(experiment: Experiment) -> Setup:
     """The same for a server whose clients hold the images: nothing is dealt out."""
     refuse_undeployable(experiment)
-    algorithm, data = experiment.build(), load(experiment)
-    if algorithm.at(1).central:
+    data, algorithm = load(experiment), plain_algorithm(experiment)
+    if algorithm.central:
         raise ConfigError(f"algorithm '{short(experiment.algorithm.name)}' is centralised, it has no clients: use bifl run")
     held, _ = hold_out(len(data.labels), algorithm.validation, experiment.seed)
-    network = fitting_network(experiment, data)
-    public = _started(experiment, data, first_public(experiment, network, experiment.clients))
-    refuse_rule(experiment, public)
-    nobody = [np.zeros(0, np.int64)] * experiment.clients
-    draw = experiment.seed if algorithm.at(1).spending is None else secrets.randbits(62)  # clients know the seed
-    return Setup(experiment, algorithm, task_of(experiment), data, network, nobody, nobody, held, public, draw)
+    run = make_run(experiment, fitting_network(experiment, data), data)
+    nobody = [np.zeros(0, np.int64)] * run.clients
+    draw = experiment.seed if run.privacy is None else secrets.randbits(62)  # clients know the seed
+    return Setup(run, data, nobody, nobody, held, _started(run, data), draw)
 
 
-def first_public(experiment: Experiment, network: Network, clients: int) -> Public:
-    """The public state before the first round: the common initialisation."""
-    return Public(experiment.seed, 0, network.layout, *network.initial(), voters=voters(experiment, clients))
+def refuse_undeployable(experiment: Experiment) -> None:
+    """Refuse to deploy clients that lie, that rely on a secure sum which is not there, or whose weights would undo the masks."""
+    how = privacy.make(experiment.privacy.name, experiment.privacy.parameters)
+    if how is not None and how.unseen and not experiment.secure_sum:
+        raise ConfigError(
+            f"privacy={short(experiment.privacy.name)} hides clients in sums, and without a secure sum the server "
+            "sees every upload: set secure_sum=true"
+        )
+    if experiment.secure_sum and experiment.weigh == "images":
+        raise ConfigError(
+            "secure_sum=true with weigh=images is for simulations: of clients with different numbers of images, which all know, "
+            "sums tell who voted how: leave weigh= out, with which every client counts once"
+        )
+    if attack.make(experiment.attack.name, experiment.attack.parameters) is not None:
+        raise ConfigError(
+            f"attack={short(experiment.attack.name)} makes clients of a simulation lie: use bifl run, or leave it out"
+        )
 
 
-def _started(experiment: Experiment, data: Dataset, public: Public) -> Public:
-    """The public state before the first round, with the weights of the model that the experiment starts with, if any.
+def _started(run: Run, data: Dataset) -> Public:
+    """The public state before the first round, with the weights of the model that the run starts with, if any.
 
     Where only its digest is known the run has begun elsewhere, and its weights come from there.
     """
-    if not experiment.start or experiment.start.startswith("@"):
-        return public
-    return warmed(
-        experiment.start, public, experiment.build().at(1).forward, lambda forward: _network(experiment, data.classes, forward)
-    )
+    start = run.experiment.start
+    if not start or start.startswith("@"):
+        return run.fresh
+    other = partial(make_network, run.experiment, data.classes, Network)
+    return warmed(start, run.fresh, run.algorithm.at(1).forward, lambda forward: other(forward=forward))
 
 
 def held_share(experiment: Experiment, data: Dataset) -> float:
@@ -145,12 +148,12 @@ def fitting_network(experiment: Experiment, data: Dataset, kind: type[Network] =
 
 def deal(experiment: Experiment, data: Dataset) -> tuple[Sequence[Index], Index]:
     """The images of each client, and those that the server holds out."""
-    algorithm = experiment.build()
+    algorithm = plain_algorithm(experiment)
     by = dealer(experiment.partition.name, experiment.partition.parameters)
     if not len(data.labels):
         raise ConfigError(f"dataset '{short(experiment.dataset.name)}' has no images here: it is for bifl server, whose clients do")
     held, dealt = hold_out(len(data.labels), algorithm.validation, experiment.seed)
-    if algorithm.at(1).central:
+    if algorithm.central:
         return [dealt], held
     users = None if data.users is None else data.users[dealt]
     parts = split(by, groups_of(data.labels)[dealt], experiment.clients, experiment.seed, users)
@@ -185,20 +188,16 @@ def judge(setup: Setup, round: int) -> Judge | None:
     """The task's first metric on the images that the server holds, if it holds any. Never the test images."""
     if not len(setup.held):
         return None
-    samples = Samples.of(setup.data.images[setup.held], setup.data.labels[setup.held], setup.data).on(setup.network.device)
-    forward = setup.algorithm.at(round).forward
+    run = setup.run
+    samples = Samples.of(setup.data.images[setup.held], setup.data.labels[setup.held], setup.data).on(run.network.device)
+    forward = run.algorithm.at(round).forward
 
     def score(weights: Floats, real: Floats) -> float:
-        setup.network.show(weights, real, forward)
-        metrics, _ = evaluate_all(setup.network, setup.task, samples)
+        run.network.show(weights, real, forward)
+        metrics, _ = evaluate_all(run.network, run.task, samples)
         return next(iter(metrics.values()))
 
     return score
-
-
-def task_of(experiment: Experiment) -> Task:
-    """What the experiment's networks learn."""
-    return task.make(experiment.task.name, experiment.task.parameters)
 
 
 def load(experiment: Experiment) -> Dataset:
@@ -245,18 +244,6 @@ class LastDataset:
         return self._data
 
 
-def make_network(experiment: Experiment, classes: int, kind: type[Network] = Network) -> Network:
-    """The experiment's network with the initialisation that its seed gives."""
-    return _network(experiment, classes, experiment.build().at(1).forward, kind)
-
-
-def _network(experiment: Experiment, classes: int, forward: Forward, kind: type[Network] = Network) -> Network:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(experiment.seed)
-        module = scores.make(experiment.model.name, experiment.model.parameters, classes, experiment.scores)
-        return kind(module, forward)
-
-
 def device_of(experiment: Experiment) -> torch.device:
     """Where to compute: with `auto` on a GPU if there is one."""
     if experiment.device == "cpu" or (experiment.device == "auto" and not torch.cuda.is_available()):
@@ -268,30 +255,12 @@ def device_of(experiment: Experiment) -> torch.device:
 
 def sampled(experiment: Experiment, clients: int, round: int, barred: Collection[int] = (), seed: int | None = None) -> list[int]:
     """The clients that upload in a round: a random ⌈λM⌉ of them, as far as there are so many that are not barred."""
-    generator = stream(experiment.seed if seed is None else seed, round, None, "voters")
-    order = generator.permutation(clients)
-    allowed = (
-        (number for number in order.tolist() if number not in barred) if barred else order[: voters(experiment, clients)].tolist()
-    )
-    return sorted(islice(allowed, voters(experiment, clients)))
-
-
-def voters(experiment: Experiment, clients: int) -> int:
-    """How many clients are drawn to upload in a round: ⌈λM⌉."""
-    return max(1, math.ceil(experiment.participation * clients - 1e-9))  # 0.07·100 is 7, not 7.000000000000001
+    order = stream(experiment.seed if seed is None else seed, round, None, "voters").permutation(clients)
+    voters = voters_of(experiment, clients)
+    allowed = (number for number in order.tolist() if number not in barred) if barred else order[:voters].tolist()
+    return sorted(islice(allowed, voters))
 
 
 def secure_threshold(experiment: Experiment) -> int:
     """k: of how many clients a secure sum is at least."""
-    return threshold(voters(experiment, experiment.clients), experiment.colluders)
-
-
-def plan(experiment: Experiment, round: int) -> Plan:
-    """How clients train in a round."""
-    chosen, rates = experiment.optimizer, experiment.schedule
-    lr = rate_of(rates.name, schedule.make(rates.name, rates.parameters), round, experiment.lr, experiment.lr_steps)
-    change = augment.make(experiment.augment.name, experiment.augment.parameters)
-    return Plan(
-        chosen.name, lr, experiment.batch, experiment.local_epochs, experiment.seed, round, chosen.parameters,
-        experiment.local_steps, experiment.proximal, experiment.clip, change,
-    )  # fmt: skip
+    return threshold(voters_of(experiment, experiment.clients), experiment.colluders)

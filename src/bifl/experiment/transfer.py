@@ -1,12 +1,13 @@
-"""Carries an experiment's algorithm and network into another process of this machine, which simulates clients.
+"""Carries a run into another process of this machine, which simulates clients.
 
-They go by name. The other process imports the module that defines them, or runs the text of the user's Python file as it was when
-this process ran it, and builds them from the experiment's settings, as a node of a deployment does. Only the factories that no
+Its parts go by name. The other process imports the module that defines them, or runs the text of the user's Python file as it was
+when this process ran it, and makes the run of the experiment's settings, as a node of a deployment does. Only the factories that no
 module or file has (those of a notebook, of a script, of a function's body) are sent as code.
 
 >>> from bifl.experiment.settings import Experiment
->>> built = Built.of(Experiment(algorithm="fedavg"), classes=10)
->>> loads(dumps(["anything", built.algorithm], built))[1] == built.algorithm
+>>> from bifl.experiment.setup import build
+>>> setup = build(Experiment(algorithm="fedavg"))
+>>> loads(dumps(["anything", setup.run], setup.run, setup.data))[1].algorithm == setup.run.algorithm
 True
 """
 
@@ -24,10 +25,9 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from bifl.core.algorithm import Algorithms
+from bifl.data.inputs import Dataset
+from bifl.experiment.run import Run, make_network, make_run
 from bifl.experiment.settings import REGISTRIES, Experiment
-from bifl.experiment.setup import make_network
-from bifl.nn.network import Network
 from bifl.privacy import simulated_dice
 from bifl.registry import run_file, source_of
 
@@ -35,37 +35,22 @@ from bifl.registry import run_file, source_of
 _KINDS = ("algorithm", "model", "task", "optimizer", "schedule", "augment", "robust", "attack", "privacy")
 
 
-class Built(NamedTuple):
-    """What is built from an experiment's settings rather than sent."""
-
-    experiment: Experiment
-    classes: int  # of the network's scores
-    algorithm: Algorithms
-    network: Network
-
-    @classmethod
-    def of(cls, experiment: Experiment, classes: int) -> Built:
-        """Build it."""
-        return cls(experiment, classes, experiment.build(simulated_dice), make_network(experiment, classes))
-
-
 class _Recipe(NamedTuple):
     """What another process needs to build the same."""
 
     experiment: Experiment
-    classes: int
+    data: Dataset  # without samples
     files: dict[Path, bytes]  # users' Python files to run: their text
     modules: list[str]  # to import
     code: bytes  # the other factories, by kind
 
 
-def dumps(thing: object, built: Built) -> bytes:
-    """Pickle a thing; where it holds the experiment's algorithm or network, it holds those that the reader builds."""
-    places = {id(built.algorithm): "algorithm", id(built.network): "network"}
+def dumps(thing: object, run: Run, data: Dataset) -> bytes:
+    """Pickle a thing; where it holds the run, it holds the one that the reader makes. Of the data only their form is sent."""
     buffer = io.BytesIO()
-    buffer.write(pickle.dumps(_recipe(built)))
+    buffer.write(pickle.dumps(_recipe(run.experiment, data.without_samples())))
     pickler = pickle.Pickler(buffer)
-    pickler.persistent_id = lambda value: places.get(id(value))  # type: ignore[method-assign]
+    pickler.persistent_id = lambda value: "run" if value is run else None  # type: ignore[method-assign]
     pickler.dump(thing)
     return buffer.getvalue()
 
@@ -74,18 +59,18 @@ def loads(data: bytes) -> Any:
     """The thing that `dumps` was given."""
     buffer = io.BytesIO(data)
     recipe: _Recipe = pickle.load(buffer)
-    built = _prepared(recipe)
+    run = _made(recipe)
     unpickler = pickle.Unpickler(buffer)
-    unpickler.persistent_load = lambda name: getattr(built, name)  # type: ignore[method-assign]
+    unpickler.persistent_load = lambda name: run  # type: ignore[method-assign]
     return unpickler.load()
 
 
-def _recipe(built: Built) -> _Recipe:
+def _recipe(experiment: Experiment, data: Dataset) -> _Recipe:
     files: dict[Path, bytes] = {}
     modules: list[str] = []
     code: dict[str, Callable[..., Any]] = {}
     for kind in _KINDS:
-        factory = REGISTRIES[kind].factory(getattr(built.experiment, kind).name)
+        factory = REGISTRIES[kind].factory(getattr(experiment, kind).name)
         module = factory.__module__
         if (source := source_of(module)) is not None:
             files[source.path] = source.text
@@ -93,17 +78,17 @@ def _recipe(built: Built) -> _Recipe:
             modules.append(module)
         else:
             code[kind] = factory
-    return _Recipe(built.experiment, built.classes, files, modules, _by_value(code))
+    return _Recipe(experiment, data, files, modules, _by_value(code))
 
 
-def _prepared(recipe: _Recipe) -> Built:
+def _made(recipe: _Recipe) -> Run:
     for path, text in recipe.files.items():
         run_file(path, text)
     for module in recipe.modules:
         importlib.import_module(module)
     for kind, factory in pickle.loads(recipe.code).items():
         REGISTRIES[kind](factory)
-    return Built.of(recipe.experiment, recipe.classes)
+    return make_run(recipe.experiment, make_network(recipe.experiment, recipe.data.classes), recipe.data, simulated_dice)
 
 
 def _importable(factory: Callable[..., Any]) -> bool:

@@ -15,7 +15,7 @@ from rich.console import Console
 from bifl.core import Client
 from bifl.errors import BiflError, ConfigError, RunError
 from bifl.experiment.settings import REGISTRIES, Experiment
-from bifl.experiment.setup import LastDataset, build, plan
+from bifl.experiment.setup import LastDataset, build
 from bifl.paper import runner, theory
 from bifl.paper.runner import Running, Store
 from bifl.paper.studies import QUICK, STUDIES, Cell
@@ -234,7 +234,7 @@ def _seconds_per_image(experiment: Experiment, images: LastDataset) -> float:
     index = torch.arange(min(_TIMED, len(setup.data.labels)))
     for _ in range(2):  # the first time compiles
         began = time.perf_counter()
-        train(client, setup.network, setup.algorithm.at(1).forward, samples, index, plan(experiment, 1))
+        train(client, setup.run.network, setup.run.algorithm.at(1).forward, samples, index, setup.run.plan(1))
     return 1.25 * (time.perf_counter() - began) / len(index)
 
 

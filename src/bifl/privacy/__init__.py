@@ -7,8 +7,9 @@
 
 from bifl.privacy import gaussian, poisson_binomial
 from bifl.privacy.dice import secret_dice, simulated_dice
-from bifl.privacy.mechanism import Crowd, Mechanism, check_private, privacy, private
+from bifl.privacy.mechanism import Crowd, Mechanism, Private, check_private, privacy, refuse_unprivate
 
 __all__ = [
-    "Crowd", "Mechanism", "check_private", "gaussian", "poisson_binomial", "privacy", "private", "secret_dice", "simulated_dice",
+    "Crowd", "Mechanism", "Private", "check_private", "gaussian", "poisson_binomial", "privacy", "refuse_unprivate", "secret_dice",
+    "simulated_dice",
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """What a privacy mechanism is: how clients say their update so that the sum of all tells little of one, and what it tells.
 
-`private` gives one to any algorithm whose clients upload their weights. Then
+A run has one for any algorithm whose clients upload their weights (`Private`). Then
 - all that a client uploads of its data is one bounded vector (`whole_update`), said as the mechanism says it; the real numbers of
   its message repeat the public ones, its weight is 1, and it tells no loss;
 - the server reads the mean of what was said, noise and all, and makes of it what the algorithm would make of the mean;
@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bifl.core.algorithm import Algorithm, Algorithms, Schedule, all_weights, as_it_is
+from bifl.core import return_checks
+from bifl.core.algorithm import WEIGHTS, Algorithms
 from bifl.core.layout import Layout
-from bifl.core.message import Alphabet, Floats, Message, Selection, Symbols
-from bifl.core.rules import floats
-from bifl.core.spending import Spending, Summed
-from bifl.core.state import Client, Public, Sent, Server
+from bifl.core.message import NOTHING, Alphabet, Floats, Message, Selection, Symbols
+from bifl.core.spending import Spending, Summed, once_more
+from bifl.core.state import Client, Public, Server
 from bifl.core.sums import Tally
-from bifl.errors import ConfigError
+from bifl.errors import ConfigError, RunError
 from bifl.privacy.accounting import ORDERS, Numbers, epsilon
 from bifl.privacy.dice import Dice, Words
 from bifl.privacy.whole_update import applied, numbers, vector
@@ -112,66 +111,89 @@ def check_private(batchnorm: str, holdout: float, attack: str) -> None:
         raise ConfigError("privacy= bounds what honest clients send, and attack= has some send anything: leave one of the two out")
 
 
-def private(algorithms: Algorithms, how: Mechanism, crowd: Crowd, dice: Dice) -> Algorithm:
-    """The algorithm, in which clients say their updates privately.
+def refuse_unprivate(algorithms: Algorithms, how: Mechanism, clients: int) -> None:
+    """Refuse an algorithm whose clients upload something else than their weights, and a δ by which one could be told in full.
 
-    Args:
-        algorithms: what is made private.
+    Raises:
+        ConfigError: in one sentence that says what to change.
+    """
+    name = f"'{algorithms.parts[0].name}'"
+    if len(algorithms.parts) > 1 or any(part.uploads != WEIGHTS or part.central for part in algorithms.parts):
+        raise ConfigError(f"privacy= needs clients that upload their weights, and those of algorithm {name} do not: take {INSTEAD}")
+    if how.delta >= 1 / clients:
+        raise ConfigError(
+            f"privacy.delta={how.delta:g} would allow one of clients={clients} to be told in full: it must be below {1 / clients:g}"
+        )
+
+
+SUMMED = "summed"  # under which the server keeps the sums that were accounted for
+
+
+@dataclasses.dataclass(frozen=True)
+class Private:
+    """A mechanism as a run has it: what clients say, what the server hears of it, and what that has told so far.
+
+    Attributes:
         how: the mechanism.
         crowd: who may hide whom.
         dice: where private randomness comes from.
-
-    Raises:
-        ConfigError: its clients upload something else than their weights, or see the mechanism's limits.
     """
-    name = "of several parts" if isinstance(algorithms, Schedule) else f"'{algorithms.name}'"
-    if isinstance(algorithms, Schedule) or algorithms.central or not _plain(algorithms):
-        raise ConfigError(f"privacy= needs clients that upload their weights, and those of algorithm {name} do not: take {INSTEAD}")
-    if algorithms.robust is not None:
-        raise ConfigError("privacy= accounts for a plain sum, which robust= replaces: choose one of the two")
-    if how.delta >= 1 / crowd.clients:
-        raise ConfigError(
-            f"privacy.delta={how.delta:g} would allow one of clients={crowd.clients} to be told in full: it must be below "
-            f"{1 / crowd.clients:g}"
-        )
-    return dataclasses.replace(
-        algorithms,
-        upload=partial(_upload, how=how, dice=dice),
-        broadcast=partial(_broadcast, inner=algorithms, how=how, dice=dice),
-        selects=partial(_selects, how=how),
-        spending=Spending(partial(_spent, how=how, crowd=crowd), how.delta, how.budget),
-        keeps=(),  # the same noise must not be told of two updates that differ by what a server made the client remember
-    )
 
+    how: Mechanism
+    crowd: Crowd
+    dice: Dice
 
-def _plain(algorithm: Algorithm) -> bool:
-    """Whether an upload is the client's weights, and its sum their mean."""
-    whole = algorithm.reads is as_it_is and algorithm.selects is all_weights and not algorithm.validation
-    return algorithm.upload is floats and algorithm.aggregate is None and whole
+    def selects(self, layout: Layout) -> Selection:
+        """Uploads are about everything at once."""
+        return Selection(self.how.length(numbers(layout)), place=0)
 
+    def form(self, upload: Message, public: Public) -> Message:
+        """A private upload, as far as its form goes, instead of a plain one."""
+        about = self.selects(public.layout)
+        symbols = np.zeros(about.length, np.min_scalar_type(self.how.alphabet.size - 1) if self.how.alphabet.size else np.float32)
+        return upload._replace(symbols=symbols, alphabet=self.how.alphabet, real=public.real, scales=NOTHING, about=about)
 
-def _upload(client: Client, public: Public, how: Mechanism, dice: Dice) -> Message:
-    """The private update, and nothing else of the client: its real numbers are the public ones."""
-    words = dice(public, client.number, client.secret)
-    symbols = how.says(vector(client, public, how.clip), public, words)
-    return Message(symbols, how.alphabet, public.real)
+    def upload(self, client: Client, public: Public, secret: bytes) -> Message:
+        """The private update, and nothing else of the client: its real numbers are the public ones."""
+        words, about = self.dice(public, client.number, secret), self.selects(public.layout)
+        symbols = self.how.says(vector(client, public, self.how.clip), public, words)
+        message, _ = return_checks.sent("under privacy=", "upload", Message(symbols, self.how.alphabet, public.real), public, about)
+        return message._replace(round=public.round + 1, weight=client.weight, sender=client.number, about=about)
 
+    def hear(self, tally: Tally, public: Public) -> Tally:
+        """The tally that an algorithm would have without privacy, noise and all."""
+        by = self.how.hears(tally.mean, tally.clients, public, self.dice(public, None, b"")).astype(np.float32)
+        weights, real = applied(by, public, self.how.clip)
+        return Tally(tally.clients, tally.clients, 1, None, weights.astype(np.float64), real)
 
-def _broadcast(tally: Tally, public: Public, server: Server, inner: Algorithm, how: Mechanism, dice: Dice) -> Message | Sent:
-    """What the algorithm makes of the private mean."""
-    by = how.hears(tally.mean, tally.clients, public, dice(public, None, b"")).astype(np.float32)
-    weights, real = applied(by, public, how.clip)
-    return inner.broadcast(Tally(tally.clients, tally.clients, 1, None, weights.astype(np.float64), real), public, server)
+    def account(self, server: Server, clients: int, voters: int, present: int) -> Server:
+        """The server after one more sum of so many clients, where `voters` were drawn among those who were `present`.
 
+        Who was drawn and did not answer may not have been the only one: then nobody hides among those who were not drawn.
+        """
+        among = max(present, clients) if clients == voters else clients
+        summed = once_more(self.summed(server), clients, among)
+        return server._replace(states={**server.states, SUMMED: np.array(summed, np.int64)})
 
-def _selects(public: Public, sender: int | None, how: Mechanism) -> Selection | None:
-    """Uploads are about everything at once, the broadcast about the weights."""
-    return None if sender is None else Selection(how.length(numbers(public.layout)), place=0)
+    def summed(self, server: Server) -> Summed:
+        """The sums that were accounted for.
 
+        Raises:
+            RunError: what was kept of them makes no sense.
+        """
+        found = server.states.get(SUMMED, np.zeros((0, 3), np.int64))
+        if found.dtype.kind != "i" or found.ndim != 2 or found.shape[1] != 3 or (found < 1).any():
+            raise RunError(f"the checkpoint is damaged: the sums that privacy= accounts for are {found.shape} of {found.dtype}")
+        return tuple((clients, among, rounds) for clients, among, rounds in found.tolist())
 
-def _spent(summed: Summed, layout: Layout, how: Mechanism, crowd: Crowd) -> float:
-    """ε of all rounds so far."""
-    size, total = numbers(layout), np.zeros(len(ORDERS))
-    for clients, among, rounds in summed:
-        total = total + rounds * how.divergences(clients, crowd._replace(clients=among), size)
-    return epsilon(total, how.delta)
+    @property
+    def spending(self) -> Spending:
+        """What the sums cost."""
+        return Spending(self._spent, self.how.delta, self.how.budget)
+
+    def _spent(self, summed: Summed, layout: Layout) -> float:
+        """ε of all rounds so far."""
+        size, total = numbers(layout), np.zeros(len(ORDERS))
+        for clients, among, rounds in summed:
+            total = total + rounds * self.how.divergences(clients, self.crowd._replace(clients=among), size)
+        return epsilon(total, self.how.delta)

@@ -15,6 +15,7 @@ from bifl.data.fetching import local_only
 from bifl.errors import BiflError, DataError
 from bifl.experiment import config_file
 from bifl.experiment.choices import Choice, Unloaded
+from bifl.experiment.composition import plain_algorithm
 from bifl.experiment.settings import REGISTRIES, Experiment
 from bifl.experiment.setup import LastDataset
 from bifl.files import write_atomic, writing
@@ -156,8 +157,8 @@ def _section(
 def _dealt(series: list[Series]) -> list[Experiment]:
     """An experiment for every number of clients, such as deal out all training images if possible."""
     known = [one.experiment for one in series if not isinstance(one.experiment.algorithm, Unloaded)]
-    federated = [experiment for experiment in known if not experiment.build().at(1).central]
-    federated.sort(key=lambda experiment: experiment.build().validation)
+    federated = [experiment for experiment in known if not plain_algorithm(experiment).central]
+    federated.sort(key=lambda experiment: plain_algorithm(experiment).validation)
     return list({experiment.clients: experiment for experiment in reversed(federated)}.values())
 
 

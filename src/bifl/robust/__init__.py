@@ -6,9 +6,9 @@
 """
 
 from bifl.robust import by_coordinate, credibility, whole_uploads
-from bifl.robust.rule import BALLOTS, LEVELS, UPDATES, Rule, kind_of, protected, refuse_misfits, robust
+from bifl.robust.rule import BALLOTS, LEVELS, UPDATES, RobustSum, Rule, kind_of, refuse_misfits, refuse_sum, robust, trust_of
 
 __all__ = [
-    "BALLOTS", "LEVELS", "UPDATES", "Rule", "by_coordinate", "credibility", "kind_of", "protected", "refuse_misfits", "robust",
-    "whole_uploads",
+    "BALLOTS", "LEVELS", "UPDATES", "RobustSum", "Rule", "by_coordinate", "credibility", "kind_of", "refuse_misfits", "refuse_sum",
+    "robust", "trust_of", "whole_uploads",
 ]  # fmt: skip

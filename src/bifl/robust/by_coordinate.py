@@ -13,9 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from bifl.core.algorithm import Algorithm
+from bifl.core.algorithm import VOTES, Algorithm
 from bifl.core.message import Floats, Message, Votes
-from bifl.core.rules import rounded_votes, votes
 from bifl.core.state import Public
 from bifl.core.sums import Tally, mean
 from bifl.errors import ConfigError
@@ -114,7 +113,7 @@ def no_counts(algorithm: Algorithm, kind: str) -> str:
     """Why votes have no last step: they are not counted, or the counts are not broadcast."""
     if kind != BALLOTS:
         return "it bounds how far vote counts move, and there are no ballots; norm_clip bounds updates"
-    if getattr(algorithm.broadcast, "func", algorithm.broadcast) not in (votes, rounded_votes):
+    if algorithm.broadcasts != VOTES:
         return "it bounds how far vote counts move, and no counts are broadcast; trimmed_mean or credibility do not need them"
     return ""
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from bifl.core import return_checks
-from bifl.core.algorithm import Algorithm, Algorithms, RobustSum, Schedule, selection, upload_form
-from bifl.core.message import BINARY, Floats, Message
-from bifl.core.state import Public
+from bifl.core.algorithm import Algorithm, Algorithms, selection, upload_form
+from bifl.core.message import BINARY, NOTHING, Floats, Message
+from bifl.core.state import Public, Server
 from bifl.core.sums import Tally
 from bifl.errors import ConfigError
 from bifl.registry import Registry
 
 BALLOTS, LEVELS, UPDATES = "ballots", "levels", "updates"
+TRUST = "trust"  # under which the server keeps what a rule remembers of the clients
 _BLOCK = 2**14  # weights at a time: what is computed in between stays small
 
 Numbers = npt.NDArray[np.float64]
@@ -44,13 +44,13 @@ class Rule:
     """A robust sum.
 
     Attributes:
-        total: (uploads by sender, public state, server's trust) → (tally, new trust). Uploads are what they stand for; trust is
-            empty at first, of any shape, and is kept with the server's checkpoint.
+        total: (uploads by sender, public state, trust) → (tally, new trust). Uploads are what they stand for; trust is what the
+            server thinks of its clients, empty at first, of any shape, and is kept with the server's checkpoint.
         misfit: (algorithm, kind of its uploads) → why the rule makes no sense for it, or nothing.
         too_few: number of uploads in a round → why the rule makes no sense for so many, or nothing.
     """
 
-    total: RobustSum
+    total: Callable[[Sequence[Message], Public, Floats], tuple[Tally, Floats]]
     misfit: Callable[[Algorithm, str], str] = anything
     too_few: Callable[[int], str] = any_number
 
@@ -68,39 +68,48 @@ def kind_of(upload: Message) -> str:
     return UPDATES if upload.alphabet.size == 0 else BALLOTS if upload.alphabet == BINARY else LEVELS
 
 
-def protected(algorithms: Algorithms, rule: Rule, name: str) -> Algorithms:
-    """The algorithm with a robust sum.
+@dataclasses.dataclass(frozen=True)
+class RobustSum:
+    """A rule as a run has it: under the name that errors call it, with what it remembers in the server's state."""
+
+    name: str
+    rule: Rule
+
+    def __call__(self, uploads: Sequence[Message], public: Public, server: Server) -> tuple[Server, Tally]:
+        """What was counted, and the server with what the rule remembers."""
+        found = self.rule.total(uploads, public, trust_of(server))
+        tally, trust = return_checks.robust_sum(self.name, found, public)
+        return server._replace(states={**server.states, TRUST: trust}), tally
+
+
+def trust_of(server: Server) -> Floats:
+    """What a rule remembers of the clients; empty where there is none."""
+    return server.states.get(TRUST, NOTHING)
+
+
+def refuse_sum(algorithms: Algorithms) -> None:
+    """Refuse a robust sum of an algorithm that has no uploads, or a sum of its own.
 
     Raises:
-        ConfigError: it has no uploads, or a sum of its own.
+        ConfigError: it is so.
     """
-    total = partial(_checked, total=rule.total, name=name)
-    if isinstance(algorithms, Schedule):
-        return dataclasses.replace(algorithms, first=_protected(algorithms.first, total), then=_protected(algorithms.then, total))
-    return _protected(algorithms, total)
+    for algorithm in algorithms.parts:
+        if algorithm.central:
+            raise ConfigError(f"robust= needs clients that upload, and algorithm '{algorithm.name}' is centralised: leave it out")
+        if algorithm.aggregate is not None:
+            raise ConfigError(f"robust= replaces a mean, and algorithm '{algorithm.name}' has a sum of its own: leave it out")
 
 
-def _checked(uploads: Sequence[Message], public: Public, trust: Floats, *, total: RobustSum, name: str) -> tuple[Tally, Floats]:
-    return return_checks.robust_sum(name, total(uploads, public, trust), public)
-
-
-def _protected(algorithm: Algorithm, total: RobustSum) -> Algorithm:
-    if algorithm.central:
-        raise ConfigError(f"robust= needs clients that upload, and algorithm '{algorithm.name}' is centralised: leave it out")
-    if algorithm.aggregate is not None:
-        raise ConfigError(f"robust= replaces a mean, and algorithm '{algorithm.name}' has a sum of its own: leave it out")
-    return dataclasses.replace(algorithm, robust=total)
-
-
-def refuse_misfits(name: str, rule: Rule, algorithms: Algorithms, public: Public) -> None:
+def refuse_misfits(robust: RobustSum, algorithms: Algorithms, public: Public) -> None:
     """Refuse a rule that makes no sense for what the algorithm uploads, or for so few uploads.
 
     Raises:
         ConfigError: it does not.
     """
+    name, rule = robust.name, robust.rule
     if reason := rule.too_few(public.voters):
         raise ConfigError(f"robust={name} does not fit {public.voters} uploads a round: {reason}")
-    for algorithm in (algorithms.first, algorithms.then) if isinstance(algorithms, Schedule) else (algorithms,):
+    for algorithm in algorithms.parts:
         about = selection(algorithm, public, 0)
         if about is not None and about.place is not None:
             raise ConfigError(f"robust= reads uploads one by one, and of '{algorithm.name}' only the sum can be read: take murmur")

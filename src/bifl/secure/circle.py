@@ -6,6 +6,7 @@ import hashlib
 import struct
 from typing import NamedTuple
 
+from bifl.core.weighing import Weighing
 from bifl.secure import cards
 from bifl.secure.cards import ShareOf
 
@@ -19,11 +20,7 @@ class Circle(NamedTuple):
     least: int  # that must be left: k, with 2k > n + colluders
     together: int  # survivors that must speak of the same weights, so that each has somebody to hide among
     agreed: bytes = b""  # a digest of whatever else all must agree on: settings, and the model that they speak of
-    equal: bool = False  # whether every client counts once
-
-    def counts_for(self, images: int) -> int:
-        """What a client counts for in the sums that says that it has so many images."""
-        return 1 if self.equal else images
+    weighing: Weighing = Weighing.SAMPLES  # what a client counts for in the sums
 
     @property
     def terms(self) -> bytes:

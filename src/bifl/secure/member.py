@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, MutableMapping, Sequence
 from typing import Any
 
 from bifl.core.exact_sum import LARGEST_WEIGHT
-from bifl.core.exchange import Identity
+from bifl.core.sides import Identity
 from bifl.errors import Refused
 from bifl.secure import cards
 from bifl.secure.cards import Card
@@ -206,7 +206,7 @@ class Member:
                     f"the keys of client {card.number} are not signed by that client's node key, as its peers know it, or for "
                     "another run, round, model or other settings"
                 )
-        if self._circle.equal and any(card.weight != 1 for card in roster):
+        if any(card.weight != self._circle.weighing.counts(card.weight) for card in roster):
             raise Refused("a client on the server's list would count more than once, and all count once here")
         if sum(card.weight for card in roster) > LARGEST_WEIGHT or min(card.weight for card in roster) < 1:
             raise Refused(f"the clients weigh more than {LARGEST_WEIGHT} together, or one weighs nothing")

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from bifl.core.exchange import Abandoned, Letters
 from bifl.core.message import Message
-from bifl.core.state import Signed
+from bifl.core.sides import Abandoned, Letters, Signed
 from bifl.core.sums import Total
 from bifl.secure import cards, primitives
 from bifl.secure.cards import Card, ShareOf
@@ -120,7 +119,7 @@ def roster(said: Said, circle: Circle) -> tuple[Talk, Letters]:
     """Everyone's card to everyone."""
     enough(circle, list(said.uploads), "have sent keys")
     end = cards.body_size(len(circle.sums))
-    weights = {number: circle.counts_for(images) for number, images in said.weights.items()}
+    weights = {number: circle.weighing.counts(images) for number, images in said.weights.items()}
     talk = Talk(tuple(Card(one, weights[one], data[:end], data[end:]) for one, data in sorted(said.uploads.items())))
     return talk, dict.fromkeys(said.uploads, cards.roster(talk.roster))
 
@@ -130,7 +129,7 @@ def card_fault(number: int, weight: int, data: bytes, circle: Circle, signed: Si
     end = cards.body_size(len(circle.sums))
     if len(data) != cards.said_size(len(circle.sums)):
         return f"its keys are {len(data)} bytes long, not {cards.said_size(len(circle.sums))}"
-    card = Card(number, circle.counts_for(weight), data[:end], data[end:])
+    card = Card(number, circle.weighing.counts(weight), data[:end], data[end:])
     if signed is not None and not signed(number, card.text(circle.round, circle.terms), card.signature):
         return "its keys are not signed by its node key, or for another run or model"
     keys = [card.channel, *(card.mask_key(sum) for sum in range(len(circle.sums)))]

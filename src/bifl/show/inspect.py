@@ -11,7 +11,6 @@ from bifl import codec
 from bifl.core.message import Message
 from bifl.data.inputs import BYTES, TOKENS
 from bifl.errors import DataError
-from bifl.exchanges import exchanges_of
 from bifl.experiment import config_file
 from bifl.experiment.setup import build
 from bifl.export.model import MAGIC, Model, embedded
@@ -145,9 +144,8 @@ def _replayed(run: Path, header: codec.Header, trust: bool) -> codec.Context:
     experiment = config_file.read(run / CONFIG, trust)
     setup = build(experiment)
     public, mailbox = setup.public, Mailbox(run)
-    exchanges = exchanges_of(experiment, setup.algorithm, setup.network, setup.data)
     while True:
-        for exchange in exchanges:
+        for exchange in setup.run.exchanges:
             context = exchange.context(public)
             if context.round >= header.round and bytes.fromhex(context.layout.fingerprint) == header.model:
                 return context

@@ -1,0 +1,94 @@
+"""What crosses in an exchange, and the two sides of it: a client at work, and the server at work (`bifl.exchanges`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, MutableMapping
+from typing import Any, NamedTuple, Protocol
+
+from bifl.core.message import Floats, Message
+from bifl.core.state import Client, Server
+from bifl.errors import RunError
+
+Letters = Mapping[int, bytes]  # an answer for each client, by number
+Signed = Callable[[int, bytes, bytes], bool]  # (client, data, signature) → whether that client has signed the data
+NO_NOTES: Mapping[str, Any] = {}
+
+
+class Abandoned(RunError):
+    """An exchange cannot be completed, and nothing of it was counted.
+
+    Until the broadcast that completes the round the round may be held again; after it the round ends without the exchange, as what
+    clients were told is not told otherwise a second time.
+
+    Attributes:
+        at_fault: clients by whose fault it was, as far as that can be known: the run goes on without them.
+    """
+
+    def __init__(self, text: str, at_fault: Collection[int] = ()) -> None:
+        super().__init__(text)
+        self.at_fault = frozenset(at_fault)
+
+
+class Identity(Protocol):
+    """What a client signs with, and how it knows what other clients have signed."""
+
+    least: int  # clients that a sum must be of for this one to sign it, whatever the experiment says
+
+    def sign(self, number: int, data: bytes) -> bytes:
+        """The signature of a client that works here."""
+
+    def signed(self, number: int, data: bytes, signature: bytes) -> bool:
+        """Whether a client has signed this."""
+
+
+class ClientSide(Protocol):
+    """A client at work, as an exchange sees it: what it remembers, and what it can do with its own data."""
+
+    client: Client  # private state, as far as it is remembered
+    letter: bytes  # what the server answered this client alone in the last exchange; may be anything
+    notes: MutableMapping[str, bytes]  # what the client keeps for the next exchanges, durable before its answer leaves
+    identity: Identity | None  # None where there are no keys
+
+    def begin_afresh(self) -> None:
+        """Make `client` what it was before its first round."""
+
+    def train(self, client: Client) -> tuple[Client, float]:
+        """Local training: the client with new `aux` and `real`, and the mean loss."""
+
+    def measure(self) -> Floats:
+        """Moments of the inputs of every batch-norm in the global network, on some of the client's own data."""
+
+
+class ServerSide(NamedTuple):
+    """The server at work in a round, as an exchange sees it: what it keeps, and what it knows of this round."""
+
+    server: Server
+    present: int = 0  # how many clients could have been drawn for this round; 0 where nobody knows
+    signed: Signed | None = None  # knows whether a client has signed something; None where the server has no keys
+    notes: Mapping[str, Any] = NO_NOTES  # what an exchange leaves for the next ones of the same round, by a name
+
+    def noting(self, name: str, note: Any) -> ServerSide:
+        """The same with another note."""
+        return self._replace(notes={**self.notes, name: note})
+
+
+class ClientReply(NamedTuple):
+    """What a client says in an exchange, and what it is like afterwards."""
+
+    message: Message | None  # None where a client only listens and trains
+    client: Client
+    loss: float | None = None  # of its training, if it trained
+
+
+class Accumulator(Protocol):
+    """What the uploads of an exchange are added to, in any order; parts of it may be made in different processes."""
+
+    @property
+    def clients(self) -> int:
+        """How many uploads were added."""
+
+    def add(self, upload: Message) -> None:
+        """Add one upload."""
+
+    def merge(self, other: Any) -> None:
+        """Add all that another accumulator of the same exchange holds."""

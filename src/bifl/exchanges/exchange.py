@@ -1,0 +1,168 @@
+"""A round is a list of exchanges. In an exchange clients say something, the server adds it up and answers, everyone absorbs that.
+
+The ballot is one exchange (`ballot`), batch-norm's statistics are another (`batchnorm`). No model, update or statistic crosses
+between a client and the server in another way. Who carries a round out knows no exchange by name: it asks clients to `say`
+something, adds up what the uploads are read as (`open`), sends the `answer` to all, and all move on by `advance`. Exactly one
+exchange of a round trains: the ballot. Others may come before it, among those who were drawn to vote, or after it, among those
+whose ballots were counted. An answer is one message for all, or a letter for each (`Letters`): letters change nothing public, and
+those who get one take part in the next exchange. The first broadcast from the ballot on completes the round.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bifl.codec import Context
+from bifl.core.layout import Layout
+from bifl.core.message import Message, Selection, reals_only
+from bifl.core.sides import Accumulator, ClientReply, ClientSide, Letters, ServerSide
+from bifl.core.state import Public
+from bifl.core.sums import Tally, Total
+from bifl.errors import Refused
+
+
+class Exchange(ABC):
+    """One kind of exchange. A new one has a name, a layout of its numbers, and says what `say`, `answer` and `advance` do.
+
+    Attributes:
+        name: a word, by which both ends and the files of a run know it.
+        trains: whether clients train in it.
+        tells: whether its answer is a broadcast; otherwise it is letters.
+        quorum: how many must answer, whatever the rules of a deployment say.
+        ahead: 1 if its messages are of the round after the last complete one, 0 if they are of that.
+    """
+
+    name: Any  # str; any, so that frozen records may have it
+    trains: Any = False
+    tells: Any = True
+    quorum: Any = 0
+    ahead: Any = 0
+
+    @abstractmethod
+    def layout(self, public: Public) -> Layout:
+        """How the numbers of its messages are laid out."""
+
+    def context(self, public: Public) -> Context:
+        """What both ends know of the next messages before they are sent."""
+        return self.plain(public, public.round + self.ahead)
+
+    def uploads_in(self, context: Context) -> Context | None:
+        """The context that uploads are coded in; None where they are spelled out for any reader, and `open` checks all of it."""
+        return context
+
+    def plain(self, public: Public, round: int) -> Context:
+        """What a newcomer knows of the messages of a round: only how they are laid out."""
+        return Context(self.layout(public), round)
+
+    def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
+        """Clients that take part without uploading, given who uploads and who is there."""
+        return ()
+
+    @abstractmethod
+    def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
+        """A client's part."""
+
+    def form(self, public: Public) -> Message:
+        """An upload, as far as its form goes: alphabet, number of symbols and of scales."""
+        return reals_only(np.zeros(self.layout(public).reals, np.float32))
+
+    def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
+        """What an upload counts as: within bounds, and in the form that is added up.
+
+        Args:
+            upload: as it was sent.
+            public: the public state.
+            server: what the server knows of the round so far; None where another adds up for it.
+
+        Raises:
+            BiflError: it cannot be counted.
+        """
+        return upload
+
+    def total(self, public: Public) -> Accumulator:
+        """A sum of no uploads yet."""
+        return Total()
+
+    @abstractmethod
+    def answer(self, total: Any, public: Public, server: ServerSide) -> tuple[ServerSide, Message | Letters]:
+        """The server's part: what it is like afterwards, and its broadcast or letters.
+
+        Raises:
+            Abandoned: too few have answered.
+        """
+
+    def advance(self, public: Public, news: Message) -> Public:
+        """Everyone's part: the public state after the broadcast. It is changed nowhere else."""
+        return public
+
+    def repeat(self, public: Public) -> Message | None:
+        """The broadcast that tells a newcomer what this exchange added to the public state; None before the first."""
+        return None
+
+
+class Summable(Exchange):
+    """An exchange whose uploads a server can count that sees their sum alone (`secure_sum`)."""
+
+    def selects(self, public: Public, number: int) -> Selection | None:
+        """What a client's symbols are about; None for all there is, in order."""
+        return None
+
+    @abstractmethod
+    def bounded(self, upload: Message, public: Public) -> Message:
+        """A client's upload within bounds, as the client itself bounds it, and read as the server would read it."""
+
+    @abstractmethod
+    def plausible(self, tally: Tally, public: Public, largest: int) -> bool:
+        """Whether what was counted can be a mean of such uploads, given the largest weight of a client."""
+
+    @abstractmethod
+    def answer_sum(self, total: Total, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
+        """What the server makes of a sum alone."""
+
+    def place(self, public: Public) -> Callable[[int], Hashable]:
+        """Client → where it speaks; None where all speak of all."""
+
+        def where(number: int) -> Hashable:
+            about = self.selects(public, number)
+            return None if about is None else about.place
+
+        return where
+
+    def like(self, public: Public) -> Callable[[int], Message]:
+        """Client → an upload of the form of its own."""
+        form = self.form(public)
+
+        def of(number: int) -> Message:
+            about = self.selects(public, number)
+            length = len(form.symbols) if about is None else about.length
+            return form._replace(symbols=np.zeros(length, form.symbols.dtype))
+
+        return of
+
+
+def take_part(exchange: Exchange, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
+    """A client's part, with a message only where one is asked for.
+
+    A server that lies may ask for anything. What is not to be counted is under no masks: it does not leave, whatever `say` returns.
+
+    Raises:
+        Refused: clients do not train in this exchange, so one that uploads nothing has no part in it.
+    """
+    if not uploads and not exchange.trains:
+        raise Refused(f"the server asks for no upload in the exchange '{exchange.name}', in which clients do nothing else")
+    reply = exchange.say(side, public, uploads=uploads)
+    return reply if uploads else reply._replace(message=None)
+
+
+def ballot_of(exchanges: Sequence[Exchange]) -> Exchange:
+    """The exchange of a round that trains."""
+    return next(exchange for exchange in exchanges if exchange.trains)
+
+
+def completing(exchanges: Sequence[Exchange]) -> Exchange:
+    """The exchange whose broadcast completes the round: the ballot itself, or the first after it that tells."""
+    return next(exchange for exchange in exchanges[exchanges.index(ballot_of(exchanges)) :] if exchange.tells)
