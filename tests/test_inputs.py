@@ -155,6 +155,14 @@ def test_uci_har_from_text_and_npz(tmp_path: Path) -> None:
         dataset.make("uci_har", {"path": str(tmp_path / "none")})
 
 
+def test_names_of_persons_are_none_of_ucis_numbers(tmp_path: Path) -> None:
+    """Nobody would be among UCI's nine test persons."""
+    users = np.array(["1", "2", "2"])
+    np.savez(tmp_path / "har.npz", signals=np.zeros((3, 9, 128), np.float32), labels=np.arange(3), users=users)
+    with pytest.raises(DataError, match="must be the numbers that UCI gave the persons"):
+        dataset.make("uci_har", {"path": str(tmp_path / "har.npz")})
+
+
 def test_a_preset_for_windows(tmp_path: Path, here: Run) -> None:
     dice = np.random.default_rng(0)
     arrays: dict[str, Any] = {"inputs": dice.normal(size=(60, 9, 128)).astype(np.float32), "labels": np.arange(60) % 6}

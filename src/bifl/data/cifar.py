@@ -42,7 +42,7 @@ class Family(NamedTuple):
     """The batches.
 
     Attributes:
-        digests: batch → sha256 of its binary file. The last is the test set.
+        digests: batch → sha256 of its binary file, in their order. The last is the test set.
         images: in each.
     """
 
@@ -75,7 +75,8 @@ def load(family: Family = CIFAR10) -> tuple[Bytes, Bytes, Bytes, Bytes]:
         if not fetching.allowed():
             raise DataError(f"CIFAR-10 is not in '{data_folder()}'")
         batches = _fetch(family)
-    tables = [np.frombuffer(raw, np.uint8).reshape(-1, RECORD) for raw in batches.values()]
+    ordered = [batches[name] for name in family.digests]  # an archive has an order of its own
+    tables = [np.frombuffer(raw, np.uint8).reshape(-1, RECORD) for raw in ordered]
     images = [table[:, 1:].reshape(-1, CHANNELS, SIDE, SIDE) for table in tables]
     labels = [table[:, 0] for table in tables]
     return np.concatenate(images[:-1]), np.concatenate(labels[:-1]), np.ascontiguousarray(images[-1]), labels[-1].copy()
@@ -145,8 +146,8 @@ def _fetch(family: Family) -> Batches:
     folder = data_folder() / "cifar10" / BINARY
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, raw in batches.items():
-            write_atomic(folder / f"{name}.bin", raw)
+        for name in family.digests:
+            write_atomic(folder / f"{name}.bin", batches[name])
     except OSError as error:
         raise DataError(f"cannot keep CIFAR-10 in '{data_folder()}' ({error.strerror}): set BIFL_DATA to another folder") from error
     return batches

@@ -38,6 +38,8 @@ def load(path: Path) -> Dataset:
         raise DataError(
             f"the windows of '{place}' must be (n, {len(CHANNELS)}, {SAMPLES}) floats, not {inputs.shape} {inputs.dtype}"
         )
+    if users.dtype.kind not in "iu":  # "2" is not 2: nobody would be tested
+        raise DataError(f"users of '{place}' must be the numbers that UCI gave the persons, from 1 to 30, not {users.dtype}")
     checked = label_array(labels, len(inputs), CLASSES, f"labels of '{place}'")
     persons = user_array(users, len(inputs), f"users of '{place}'")
     return assemble(inputs, checked, persons, CLASSES, np.isin(users, TEST_PERSONS), f"'{place}'")

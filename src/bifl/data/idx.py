@@ -44,7 +44,7 @@ class Family(NamedTuple):
     Attributes:
         name: what people call it.
         folder: where its files are kept within the data folder.
-        digests: idx file → sha256.
+        digests: idx file → sha256, in the order above.
         mirrors: addresses that have `<idx file>.gz`.
         package: what to try where no mirror answers; None if that has nothing either.
         elsewhere: more places to look for the files, relative to the data folder or absolute.
@@ -68,7 +68,7 @@ def data_folder() -> Path:
 
 
 def load(family: Family) -> list[Bytes]:
-    """The four arrays, in the order of the digests.
+    """Training images and labels, test images and labels: in this order, whatever order they came in.
 
     Raises:
         DataError: a file is damaged, or none can be had.
@@ -78,7 +78,8 @@ def load(family: Family) -> list[Bytes]:
         if not fetching.allowed():
             raise DataError(f"{family.name} is not in '{data_folder()}'")
         found = dict(_fetch(family))
-    return [_array(raw) for raw in found.values() if raw is not None]
+    ordered = [found[name] for name in family.digests]  # an archive has an order of its own
+    return [_array(raw) for raw in ordered if raw is not None]
 
 
 def find(family: Family, name: str) -> bytes | None:
@@ -130,8 +131,8 @@ def _fetch(family: Family) -> Files:
     folder = data_folder() / family.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, raw in files.items():
-            write_atomic(folder / f"{name}.gz", gzip.compress(raw, compresslevel=6, mtime=0))
+        for name in family.digests:
+            write_atomic(folder / f"{name}.gz", gzip.compress(files[name], compresslevel=6, mtime=0))
     except OSError as error:
         raise DataError(
             f"cannot keep {family.name} in '{data_folder()}' ({error.strerror}): set BIFL_DATA to another folder"
