@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, Context, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bifl.data.fingerprint import loaded
 from bifl.deploy import protocol
 from bifl.deploy.certificates import client_number
 from bifl.deploy.client_app import app
@@ -19,7 +20,7 @@ from bifl.deploy.declared_sizes import DECLARED, Declared, over, times
 from bifl.deploy.events import REFUSED
 from bifl.deploy.server_app import open_folder, rules, run_rounds
 from bifl.errors import ConfigError, RunError
-from bifl.experiment.setup import sampled
+from bifl.experiment.setup import load, sampled
 from bifl.runs.folder import RunFolder
 from tests.federation import deploy, neighbours, quick, told
 from tests.grid import BALLOT, Handler, LocalGrid, Node, kind_of
@@ -175,7 +176,8 @@ def test_keys_that_are_added_later_count(tmp_path: Path, small: Path) -> None:
 
 
 def _more(folder: Path, rounds: int) -> Path:
-    RunFolder.resume(folder, {"rounds": str(rounds)})
+    run = RunFolder.resume(folder, {"rounds": str(rounds)})
+    run.settle(loaded(load(run.experiment)))
     return folder
 
 

@@ -208,7 +208,7 @@ def test_a_kept_cell_never_runs_python(tmp_path: Path) -> None:
     config = config_file.to_toml(Experiment()).replace('name = "biml"', f'name = "{file}:biml"')
     cell = tmp_path / "cell.jsonl.gz"
     cell.write_bytes(gzip.compress(json.dumps({"config": config}).encode() + b"\n"))
-    shown, _, _ = kept.read(cell)
+    shown = kept.read(cell).experiment
     assert shown.python_files() == [str(file)]
     assert not file.with_suffix(".ran").exists()
 

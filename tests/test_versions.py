@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from bifl import __version__
+from bifl.data.datasets import dataset
+from bifl.data.fingerprint import loaded
 from bifl.errors import RunError
 from bifl.experiment import config_file
 from bifl.experiment.settings import Experiment
@@ -54,7 +56,7 @@ def test_a_run_is_continued_by_the_version_that_began_it(tmp_path: Path) -> None
     assert config.read_text().startswith(f'version = "{__version__}"\n')
     assert config_file.read(config) == experiment
     assert not any("version" in word for word in experiment.words())  # it is no setting
-    RunFolder.resume(tmp_path / "run", {"rounds": "5"})
+    RunFolder.resume(tmp_path / "run", {"rounds": "5"}).settle(loaded(dataset.make("mnist5k", {})))
     assert config.read_text() == f'version = "{__version__}"\n' + config_file.to_toml(Experiment(rounds=5))
 
 
@@ -104,5 +106,5 @@ def test_finished_kept_runs_of_another_version_stay_and_unfinished_ones_start_an
     aside = tmp_path / "work" / f"{folder.name}.bifl-0.1.0"
     assert (aside / ROUNDS).read_text() == records(1)[0].to_json() + "\n"
     kept.save(store.kept, part, store.done(part))
-    assert store.version(part) == __version__
-    assert store.version(whole) == "0.1"
+    assert store.origin(part)[0] == __version__
+    assert store.origin(whole)[0] == "0.1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from bifl.data.fingerprint import loaded
 from bifl.engine.simulator import Simulation
 from bifl.errors import RunError
 from bifl.experiment.setup import build
@@ -15,13 +16,15 @@ def personalise(options: argparse.Namespace) -> int:
     """Write the network of one client, and say how it does beside the global one."""
     run = RunFolder.resume(options.run, trust=options.trust)
     with locked(run.path):
-        simulation = Simulation(build(run.experiment), run.checkpoint)
+        setup = build(run.experiment)
+        run.refuse_other_data(loaded(setup.data))  # the client's samples would be somebody else's
+        simulation = Simulation(setup, run.checkpoint)
         if simulation.last is None:
             raise RunError(f"'{run.path}' has no complete round yet")
         own = simulation.client_model(options.client)
     path = options.out or run.path / f"client-{options.client}.model"
     written = own.save(path)
-    out, setup, shared = console(), simulation.setup, simulation.model()
+    out, shared = console(), simulation.model()
     shard = setup.shards[options.client]
     held = setup.data._replace(test_images=setup.data.images[shard], test_labels=setup.data.labels[shard])
     for what, data in {f"what client {options.client} holds out": held, "the test set": setup.data}.items():

@@ -7,24 +7,25 @@ import shlex
 import sys
 from pathlib import Path
 
+from bifl.data.fingerprint import Loaded, loaded
 from bifl.engine import running
-from bifl.errors import ConfigError
+from bifl.errors import ConfigError, RunError
 from bifl.experiment.settings import Experiment, pairs, preset_of
 from bifl.experiment.setup import LastDataset, Setup, build
 from bifl.nn.sent import remark
 from bifl.registry import short
 from bifl.runs.budget import ended_early
 from bifl.runs.comparison import ALGORITHMS, Comparison, planned, summarise
-from bifl.runs.folder import RunFolder, claim, folder_name
+from bifl.runs.folder import CONFIG, RunFolder, claim, folder_name
 from bifl.runs.trackers import checked, followed
 from bifl.show.liars import attack_text, comparison_text, robust_text
 from bifl.show.plot import draw, draw_bits, title
-from bifl.show.terminal import Meter, comparison_table, console, price_table, run_table
+from bifl.show.terminal import Meter, comparison_table, console, data_line, price_table, run_table
 
 
 def run(options: argparse.Namespace) -> int:
     """Train one model, or continue."""
-    track = _track(options)
+    track, out = _track(options), console()
     if options.resume:
         run = RunFolder.resume(options.resume, pairs(options.settings), options.trust)
         setup = build(run.experiment)
@@ -36,7 +37,8 @@ def run(options: argparse.Namespace) -> int:
         remark(setup.run.network)
         run = RunFolder.start(options.out or claim(Path("runs"), folder_name(experiment, preset)), experiment)
     run.keep_messages = options.keep_messages
-    out = console()
+    run.settle(found := loaded(setup.data))
+    out.print(data_line(run.experiment, found), soft_wrap=True)
     with Meter(out, run.experiment.rounds).running() as meter:
         try:
             _go(run, setup, meter, short(run.experiment.algorithm.name), track)
@@ -73,6 +75,7 @@ def compare(options: argparse.Namespace) -> int:
         path = options.out or claim(Path("runs"), f"compare-{preset or base.dataset.name}")
         comparison = Comparison.start(path, rows)
     out = console()
+    out.print(data_line(comparison.runs[0].run.experiment, _settled(comparison, images)), soft_wrap=True)
     with Meter(out, sum(one.run.experiment.rounds for one in comparison.runs)).running() as meter:
         for one in comparison.runs:
             try:
@@ -92,6 +95,19 @@ def compare(options: argparse.Namespace) -> int:
         drawn({"": results}, comparison.path / picture, about)
         out.print(f"picture: {comparison.path / picture}", soft_wrap=True)
     return 0
+
+
+def _settled(comparison: Comparison, images: LastDataset) -> Loaded:
+    """The data of all runs of a comparison.
+
+    Raises:
+        RunError: some have others, or had others before.
+    """
+    found = [images.loaded(one.run.experiment) for one in comparison.runs]
+    if len(set(found)) > 1:
+        raise RunError(f"the runs in '{comparison.path}' have different data, by their {CONFIG}: they cannot be compared")
+    comparison.settle(found[0])
+    return found[0]
 
 
 def _go(run: RunFolder, setup: Setup, meter: Meter, label: str, track: str | None) -> None:

@@ -74,7 +74,7 @@ def shape_text(data: Dataset) -> str:
     if kind_of(data.images) == TOKENS:
         return f"{sides} tokens" + (f" up to {data.form.largest}" if len(data.images) else "")
     if data.images.dtype != np.uint8:
-        return f"{sides} {data.images.dtype}"
+        return f"{sides} {data.images.dtype.name}"
     if data.images.ndim != 4:
         return f"{sides} bytes"
     channels, height, width = data.images.shape[1:]

@@ -23,6 +23,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from bifl.core.exact_sum import LARGEST_WEIGHT
+from bifl.data.fingerprint import loaded
 from bifl.deploy.client_numbers import Numbers
 from bifl.deploy.declared_sizes import Declared
 from bifl.deploy.events import FAILED, FINISHED, Tell, say, writer
@@ -156,7 +157,9 @@ def run_rounds(
     signed = ClientKeys(keys, name).signed if keys is not None and run.experiment.secure_sum else None
     office = Office(grid, given, name, Register(Declared(run.path), Numbers(numbers), signed), tell)
     try:
-        yield from running.run(run, setup or serve(run.experiment), partial(Deployment, office))
+        setup = setup or serve(run.experiment)
+        run.settle(loaded(setup.data))
+        yield from running.run(run, setup, partial(Deployment, office))
     except BiflError as error:
         tell(str(error), FAILED)
         raise

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bifl.core.exact_sum import LARGEST_WEIGHT
+from bifl.data.fingerprint import loaded
+from bifl.data.inputs import Dataset
 from bifl.deploy import certificates
 from bifl.deploy.client_commands import LOCAL, address
 from bifl.deploy.client_numbers import NODES
@@ -24,12 +26,12 @@ from bifl.deploy.server_app import DEADLINE, rules
 from bifl.engine import running
 from bifl.errors import ConfigError, RunError
 from bifl.experiment.settings import Experiment, of_words, pairs
-from bifl.experiment.setup import serve
+from bifl.experiment.setup import load, serve
 from bifl.files import write_atomic, writing
 from bifl.processes import tied
 from bifl.registry import short
 from bifl.runs.folder import RunFolder, claim, folder_name
-from bifl.show.terminal import Meter, console, run_table
+from bifl.show.terminal import Meter, console, data_line, run_table
 
 # in the run's folder: Flower's own files; how the server was started; the clients of a federation on this machine
 FLOWER, SETTINGS, NEIGHBOURS = "flower", "server.json", "clients"
@@ -65,10 +67,20 @@ def server(options: argparse.Namespace) -> int:
 
 def _started(options: argparse.Namespace, experiment: Experiment, kind: str) -> RunFolder:
     """The folder of a new run; what cannot be run is refused before anything is written."""
-    running.check(serve(experiment))
+    setup = serve(experiment)
+    running.check(setup)
     rules(experiment, options.min_clients or 0, _deadline(options), options.max_images or 0)
     refuse_blanks()
-    return RunFolder.start(options.out or claim(Path("runs"), kind + folder_name(experiment)), experiment)
+    run = RunFolder.start(options.out or claim(Path("runs"), kind + folder_name(experiment)), experiment)
+    _settle(run, setup.data)
+    return run
+
+
+def _settle(run: RunFolder, data: Dataset) -> None:
+    """Write down what the run is on, and show it; other data than before are refused."""
+    found = loaded(data)
+    run.settle(found)
+    console().print(data_line(run.experiment, found), soft_wrap=True)
 
 
 def _settings(options: argparse.Namespace, run: RunFolder, keys: Path, host: str, port: int, most: int = 0) -> Settings:
@@ -157,6 +169,7 @@ def _resumed(options: argparse.Namespace, settings: Settings) -> RunFolder:
     """The run, which from now on is served so."""
     refuse_blanks()
     run = RunFolder.resume(options.resume, pairs(options.settings), options.trust)
+    _settle(run, load(run.experiment))
     _write(run, settings)
     return run
 

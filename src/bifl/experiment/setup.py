@@ -16,8 +16,10 @@ from bifl.attacks import attack
 from bifl.core.message import Floats
 from bifl.core.randomness import stream
 from bifl.core.state import Judge, Public
+from bifl.data import fingerprint
 from bifl.data.arrays import Dataset, groups_of, shape_text
 from bifl.data.datasets import dataset
+from bifl.data.fingerprint import Loaded
 from bifl.data.inputs import TOKENS
 from bifl.data.own_data import own_dataset
 from bifl.data.partitions import Index, dealer, split
@@ -235,13 +237,20 @@ class LastDataset:
     def __init__(self) -> None:
         self._choice: Choice | None = None
         self._data: Dataset | None = None
+        self._loaded: Loaded | None = None
 
     def of(self, experiment: Experiment) -> Dataset:
         """The experiment's images."""
         if self._data is None or self._choice != experiment.dataset:
-            self._data = None  # before the next is loaded: there may be no room for both
+            self._data = self._loaded = None  # before the next is loaded: there may be no room for both
             self._choice, self._data = experiment.dataset, load(experiment)
         return self._data
+
+    def loaded(self, experiment: Experiment) -> Loaded:
+        """What they are; told once."""
+        data = self.of(experiment)
+        self._loaded = self._loaded or fingerprint.loaded(data)
+        return self._loaded
 
 
 def device_of(experiment: Experiment) -> torch.device:

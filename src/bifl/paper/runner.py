@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bifl import __version__
+from bifl.data.fingerprint import Loaded
 from bifl.errors import BiflError, Busy, RunError
 from bifl.experiment import config_file
 from bifl.experiment.identity import identity
@@ -25,7 +26,7 @@ from bifl.experiment.setup import LastDataset
 from bifl.files import writing
 from bifl.processes import KEEPS_MEMORY, available_memory, cores, tied
 from bifl.runs import kept
-from bifl.runs.folder import CONFIG, RunFolder, busy, claim, read_records, version_of
+from bifl.runs.folder import CONFIG, RunFolder, busy, claim, read_data, read_records, version_of
 from bifl.runs.record import Record
 
 LOG = "log.txt"
@@ -47,10 +48,10 @@ class Store(NamedTuple):
         """What is wrong with what is kept of an experiment, if anything is."""
         return self._read(experiment)[1]
 
-    def version(self, experiment: Experiment) -> str:
-        """The version of bifl that made what is kept of an experiment."""
+    def origin(self, experiment: Experiment) -> tuple[str, Loaded | None]:
+        """The version of bifl that made what is kept of an experiment, and on what data."""
         found = kept.find(self.kept, experiment)
-        return found.version if found else __version__
+        return (found.version, found.data) if found else (__version__, None)
 
     def _read(self, experiment: Experiment) -> tuple[list[Record], str | None]:
         try:
@@ -177,7 +178,7 @@ def _finish(store: Store, one: Running) -> list[str]:
     path, code = store.folder(one.experiment), one.process.returncode
     if code == 0:
         try:
-            kept.save(store.kept, one.experiment, read_records(path))
+            kept.save(store.kept, one.experiment, read_records(path), read_data(path))
         except RunError as error:
             return [str(error)]
         return []

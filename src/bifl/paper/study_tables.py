@@ -13,7 +13,7 @@ from bifl.paper.runner import Store
 from bifl.paper.studies import STUDIES, Cell
 from bifl.paper.studies import cells as cells_of
 from bifl.report.collect import Result
-from bifl.report.remarks import made_by, ordering, seldom, switches
+from bifl.report.remarks import made_by, ordering, other_data, seldom, switches
 from bifl.report.summary import LAST, Series, Setting, Spread, about
 from bifl.runs import kept
 from bifl.show import markdown
@@ -122,7 +122,7 @@ class Shown(NamedTuple):
             for remark in (ordering(series), *switches(series))
             if remark
         ]
-        return [*unknown, *seldom(every), *by_column, *_stand_in(every), *([made_by(every)] if every else [])]
+        return [*other_data(every), *unknown, *seldom(every), *by_column, *_stand_in(every), *([made_by(every)] if every else [])]
 
     def table(self) -> WrappedTable:
         """For the terminal."""
@@ -165,7 +165,7 @@ def _collect(store: Store, study: list[Cell], seeds: Iterable[int]) -> list[Line
     for cell in study:
         wanted = sorted({*seeds, *store.seeds(cell.experiment)})
         experiments = [cell.experiment.changed({"seed": seed}) for seed in wanted]
-        results = [Result(kept.name(one), one, records, store.version(one)) for one in experiments if (records := store.known(one))]
+        results = [Result(kept.name(one), one, records, *store.origin(one)) for one in experiments if (records := store.known(one))]
         if results:
             lines.append(Line(cell, Series(cell.row, results)))
     return lines

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bifl import __version__
+from bifl.data.fingerprint import Loaded
 from bifl.errors import BiflError, RunError
 from bifl.experiment import config_file
 from bifl.experiment.settings import Experiment
 from bifl.runs import kept
-from bifl.runs.folder import CONFIG, read_records, version_of
+from bifl.runs.folder import CONFIG, read_data, read_records, version_of
 from bifl.runs.record import Record
 
 DEPTH = 3  # runs/, a comparison in it, a run in that: no deeper, so that a slip of the path does not search a whole disk
@@ -24,6 +25,7 @@ class Result(NamedTuple):
     experiment: Experiment
     records: list[Record]
     version: str = __version__  # of the bifl that ran it
+    data: Loaded | None = None  # that it ran on; earlier versions did not tell
 
 
 class Found(NamedTuple):
@@ -76,4 +78,4 @@ def _result(path: Path) -> Result:
     name = str(path.resolve())
     if path.is_file():
         return Result(name, *kept.read(path))
-    return Result(name, config_file.read_to_show(path / CONFIG), read_records(path), version_of(path))
+    return Result(name, config_file.read_to_show(path / CONFIG), read_records(path), version_of(path), read_data(path))

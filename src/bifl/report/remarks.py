@@ -6,7 +6,8 @@ import math
 from collections import Counter, defaultdict
 from statistics import mean
 
-from bifl.experiment.identity import but_for
+from bifl.data.fingerprint import Loaded, sentence
+from bifl.experiment.identity import but_for, identity
 from bifl.experiment.settings import Experiment
 from bifl.paper import values
 from bifl.report.summary import LAST, Series
@@ -19,7 +20,8 @@ def remarks(series: list[Series]) -> list[str]:
     """Sentences about the experiments of one setting."""
     order, several = ordering(series), len(versions(series)) > 1
     return [
-        *seldom(series), *([order] if order else []), *switches(series), *spent(series), *([made_by(series)] if several else []),
+        *other_data(series), *seldom(series), *([order] if order else []), *switches(series), *spent(series),
+        *([made_by(series)] if several else []),
     ]  # fmt: skip
 
 
@@ -34,6 +36,19 @@ def seldom(series: list[Series]) -> list[str]:
         f"{_whose(labels, series)}: evaluated {how}, whose mean this is; what was reached in between shows in the next evaluation."
         for how, labels in found.items()
     ]
+
+
+def other_data(series: list[Series]) -> list[str]:
+    """Which of these ran on other data than the rest, though their settings name the same; earlier versions did not tell."""
+    found: dict[str, dict[Loaded, list[str]]] = {}
+    for one in series:
+        for result in one.results:
+            if result.data is not None:
+                same = identity(result.experiment)
+                kinds = found.setdefault(repr((same.dataset, same.task)), {})
+                kinds.setdefault(result.data, []).append(f"{one.label} (seed {result.experiment.seed})")
+    said = [[f"{', '.join(runs)}: {sentence(data)}" for data, runs in kinds.items()] for kinds in found.values() if len(kinds) > 1]
+    return [f"These did not run on the same data, and their numbers cannot be compared: {'; '.join(parts)}." for parts in said]
 
 
 def _whose(labels: list[str], series: list[Series]) -> str:

@@ -199,13 +199,26 @@ def _own_file(experiment: Experiment) -> str:
 
 def _repetitions(results: Iterable[Result]) -> list[list[Result]]:
     """Runs that differ in the seed alone, together; of two with the same seed the longer."""
-    seeds: dict[str, dict[int, Result]] = {}
+    alike: dict[str, list[Result]] = {}
     for result in results:
-        same = seeds.setdefault(but_for(result.experiment, "seed") + _own_file(result.experiment), {})
-        other = same.get(result.experiment.seed)
+        alike.setdefault(but_for(result.experiment, "seed") + _own_file(result.experiment), []).append(result)
+    return [_longest(group) for same in alike.values() for group in _by_data(same)]
+
+
+def _by_data(same: list[Result]) -> list[list[Result]]:
+    """Runs on the same data, together; those of earlier versions, which do not tell, with the first."""
+    known = list(dict.fromkeys(result.data for result in same if result.data))
+    return [[result for result in same if (result.data or known[0]) == data] for data in known] or [same]
+
+
+def _longest(group: list[Result]) -> list[Result]:
+    """One run for each seed."""
+    seeds: dict[int, Result] = {}
+    for result in group:
+        other = seeds.get(result.experiment.seed)
         if other is None or len(other.records) < len(result.records):
-            same[result.experiment.seed] = result
-    return [[group[seed] for seed in sorted(group)] for group in seeds.values()]
+            seeds[result.experiment.seed] = result
+    return [seeds[seed] for seed in sorted(seeds)]
 
 
 def _setting(group: list[list[Result]]) -> Setting:

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
 
+from bifl.data.fingerprint import Loaded
 from bifl.errors import ConfigError, RunError
 from bifl.experiment.settings import Experiment
 from bifl.files import write_atomic, writing
@@ -80,6 +81,13 @@ class Comparison:
         """Open an old comparison; runs that are complete stay as they are. `trust` as for a single run."""
         rows = _planned(path)
         return cls(path, [LabelledRun(label, RunFolder.resume(path / name, changes, trust)) for label, name in rows])
+
+    def settle(self, loaded: Loaded) -> None:
+        """Let all runs begin, or go on, on these data: one that was on others is refused before anything is written."""
+        for one in self.runs:
+            one.run.refuse_other_data(loaded)
+        for one in self.runs:
+            one.run.settle(loaded)
 
     def results(self) -> dict[str, list[list[Record]]]:
         """For each label, the records of each seed."""

@@ -1,4 +1,4 @@
-"""A run on disk: config.toml, rounds.jsonl, clients.jsonl, checkpoint/ and, in the end, model. It survives a kill at any moment."""
+"""A run on disk: config.toml, data.json, rounds.jsonl, clients.jsonl, checkpoint/, model in the end. It survives a kill."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from types import MappingProxyType
 from typing import Any
 
 from bifl import __version__
+from bifl.data import fingerprint
+from bifl.data.fingerprint import Loaded
 from bifl.errors import Busy, ConfigError, RunError
 from bifl.experiment import config_file
 from bifl.experiment.settings import Experiment
@@ -23,6 +25,7 @@ from bifl.runs.mailbox import Mailbox
 from bifl.runs.record import Record
 
 CONFIG, ROUNDS, CLIENTS, CHECKPOINT, MODEL, LOCK = "config.toml", "rounds.jsonl", "clients.jsonl", "checkpoint", "model", ".lock"
+DATA = "data.json"
 UNVERSIONED = "0.1"  # the bifl that began the runs that do not say which
 EXTENDABLE = ("rounds", "workers")  # what may change when a run is continued: neither alters a round already run
 
@@ -67,6 +70,7 @@ class RunFolder:
         self.path = path
         self.experiment = experiment
         self.keep_messages = False
+        self._config: str | None = None  # what config.toml is to say, where that changes
 
     @classmethod
     def start(cls, path: Path, experiment: Experiment) -> RunFolder:
@@ -83,7 +87,7 @@ class RunFolder:
 
     @classmethod
     def resume(cls, path: Path, changes: Mapping[str, str] = MappingProxyType({}), trust: bool = False) -> RunFolder:
-        """An old run, to be continued after its last complete round.
+        """An old run, to be continued after its last complete round. Nothing is written before `settle`.
 
         Args:
             path: its folder.
@@ -100,16 +104,43 @@ class RunFolder:
                 raise ConfigError(f"'{key}' cannot change when a run is continued, only {' and '.join(EXTENDABLE)} can")
         experiment = config_file.read(path / CONFIG, trust)
         _refuse_other_versions(path / CONFIG)
-        experiment = experiment.changed(changes)
-        if changes:
-            with locked(path), writing(path):
-                done = len(read_records(path))
-                if experiment.rounds < done:
-                    raise ConfigError(f"rounds={experiment.rounds} is less than the {done} rounds that '{path}' has already")
-                write_atomic(path / CONFIG, _config(experiment))
-        if read_records(path):  # the checkpoint has everything: the model that it began with may be gone
+        experiment, done = experiment.changed(changes), len(read_records(path))
+        if changes and experiment.rounds < done:
+            raise ConfigError(f"rounds={experiment.rounds} is less than the {done} rounds that '{path}' has already")
+        config = _config(experiment) if changes else None
+        if done:  # the checkpoint has everything: the model that it began with may be gone
             experiment = experiment.changed({"start": digest_alone(experiment.start)})
-        return cls(path, experiment)
+        run = cls(path, experiment)
+        run._config = config
+        return run
+
+    def settle(self, loaded: Loaded) -> None:
+        """Write down what the run is on, and what changes now that it goes on. Other data than before are refused first.
+
+        Raises:
+            RunError: they are others.
+        """
+        self.refuse_other_data(loaded)
+        files = {} if self._config is None else {CONFIG: self._config}
+        if not (self.path / DATA).exists():  # a new run, or one of an earlier version
+            files[DATA] = fingerprint.to_json(loaded) + "\n"
+        if files:  # otherwise there is no need to wait for a process that is about to end
+            with locked(self.path), writing(self.path):
+                for name, text in files.items():
+                    write_atomic(self.path / name, text)
+
+    def refuse_other_data(self, loaded: Loaded) -> None:
+        """Refuse to go on with other data than the run began with, as far as that is known; nothing is written.
+
+        Raises:
+            RunError: they are others.
+        """
+        before = read_data(self.path)
+        if before is not None and before != loaded:
+            raise RunError(
+                f"'{self.path}' is a run on other data ({fingerprint.sentence(before)}) than there are now "
+                f"({fingerprint.sentence(loaded)}): continue it with those, or begin a new run"
+            )
 
     def records(self) -> list[Record]:
         """The complete rounds so far."""
@@ -182,6 +213,20 @@ def _refuse_other_versions(config: Path) -> None:
 def version_of(path: Path) -> str:
     """The version of bifl that began the run in a folder, whose config.toml can be read."""
     return str(tomllib.loads((path / CONFIG).read_text()).get("version", UNVERSIONED))[:40]
+
+
+def read_data(path: Path) -> Loaded | None:
+    """What a run's data were; None where an earlier version did not write it down."""
+    file = path / DATA
+    try:
+        with file.open("rb") as opened:
+            return fingerprint.from_json(opened.read(fingerprint.MOST_BYTES))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"'{file}' does not tell what data the run is on ({error}): restore it, or delete it if they are still the same"
+        ) from error
 
 
 def read_records(path: Path) -> list[Record]:

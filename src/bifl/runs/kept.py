@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bifl import __version__
+from bifl.data import fingerprint
+from bifl.data.fingerprint import Loaded
 from bifl.errors import ConfigError, RunError
 from bifl.experiment import config_file
 from bifl.experiment.identity import identity
@@ -44,6 +46,7 @@ class Kept(NamedTuple):
     experiment: Experiment
     records: list[Record]
     version: str  # of the bifl that ran it
+    data: Loaded | None  # that it ran on; earlier versions did not tell
 
 
 def name(experiment: Experiment) -> str:
@@ -94,13 +97,23 @@ def find(folder: Path, experiment: Experiment) -> Kept | None:
     return found if identity(found.experiment) == identity(experiment) else None
 
 
-def save(folder: Path, experiment: Experiment, records: list[Record]) -> Path:
-    """Keep a run, unless more of it is kept already."""
-    file = path(folder, experiment)
-    if len(load(folder, experiment.changed({"rounds": len(records)}))) == len(records):
+def save(folder: Path, experiment: Experiment, records: list[Record], data: Loaded | None = None) -> Path:
+    """Keep a run, unless more of it is kept already.
+
+    Raises:
+        RunError: what is kept of it was run on other data.
+    """
+    file, found = path(folder, experiment), find(folder, experiment)
+    if found and found.data and data and found.data != data:
+        raise RunError(
+            f"'{file}' was run on other data ({fingerprint.sentence(found.data)}) than this run "
+            f"({fingerprint.sentence(data)}), which is not kept: delete the one that is wrong"
+        )
+    if found and len(found.records) >= len(records):
         return file
-    config = config_file.to_toml(identity(experiment).changed({"rounds": len(records)}))
-    text = "\n".join([json.dumps({"config": config, "version": __version__}), *(record.to_json() for record in records)]) + "\n"
+    facts: dict[str, Any] = {"config": config_file.to_toml(identity(experiment).changed({"rounds": len(records)}))}
+    facts |= {"version": __version__} | ({"data": data._asdict()} if data else {})
+    text = "\n".join([json.dumps(facts), *(record.to_json() for record in records)]) + "\n"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(file, gzip.compress(text.encode(), mtime=0))  # without the time: the same records, the same file
@@ -115,6 +128,7 @@ def read(file: Path) -> Kept:
         version = facts.get("version", UNVERSIONED)
         if not isinstance(version, str) or len(version) > MOST_LETTERS:
             raise ValueError(f"version is {version!r:.40}")
-        return Kept(config_file.parse(facts["config"]), [Record.from_json(line) for line in lines], version)
+        data = fingerprint.from_facts(facts["data"]) if "data" in facts else None
+        return Kept(config_file.parse(facts["config"]), [Record.from_json(line) for line in lines], version, data)
     except _DAMAGE as error:
         raise RunError(f"'{file}' is not a kept run ({error}): restore it, or delete it and it will be run again") from error

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from bifl.data.fingerprint import Loaded, sentence
+from bifl.experiment.settings import Experiment
 from bifl.registry import short
 from bifl.runs.comparison import Summary, price
 from bifl.runs.record import TARGETS, Record, tested
@@ -21,7 +23,7 @@ from bifl.show.inspect import FileContents
 from bifl.show.output import console, counted, size
 from bifl.show.wrapped_table import NAME, SPREAD, Column, WrappedTable
 
-__all__ = ["Meter", "bar", "comparison_table", "console", "contents_tables", "price_table", "run_table", "size"]
+__all__ = ["Meter", "bar", "comparison_table", "console", "contents_tables", "data_line", "price_table", "run_table", "size"]
 
 
 def bar(out: Console, *columns: TextColumn) -> Progress:
@@ -88,6 +90,11 @@ class Meter:
     def note(self, text: str) -> None:
         """Something happened between two rounds."""
         self._out.print(text, soft_wrap=True)
+
+
+def data_line(experiment: Experiment, found: Loaded) -> str:
+    """What a run is on, at its beginning."""
+    return f"data: {short(experiment.dataset.name)}, {sentence(found)}"
 
 
 def _tested(record: Record | None, round: int) -> tuple[str, str]:

@@ -1,0 +1,130 @@
+"""What was loaded: how many samples, of what kind, and a digest of them. A run's folder tells, so that other data show.
+
+>>> import numpy as np
+>>> pixels, labels = np.zeros((3, 1, 28, 28), np.uint8), np.array([0, 1, 0])
+>>> found = loaded(Dataset(pixels, labels, pixels[:1], labels[:1], 2, 0.0, 1.0))
+>>> sentence(found)
+'3 to train, 1 to test, 2 classes, 28×28 grey, digest ecce7af5'
+>>> from_json(to_json(found)) == found
+True
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bifl.data.inputs import Array, Dataset, shape_text
+from bifl.files import parse_json
+
+BLOCK = 2**24  # bytes that are read at a time: the array may lie on the disk
+WHOLE = 2**32
+"""Bytes of an array that are read for its digest: of a larger one only every second block, or third, …, spread over all of it."""
+LETTERS = 8  # of a digest that people see
+MOST_BYTES = 2**16  # of a data.json
+_LONGEST = 80  # letters of `inputs`
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+class Loaded(NamedTuple):
+    """What was loaded. A server whose clients have the data has none, 0 samples."""
+
+    train: int  # samples
+    test: int
+    classes: int  # or outputs
+    labels: str  # which of the two: "classes" or "outputs"
+    inputs: str  # what one looks like: "28×28 grey"
+    train_sha256: str  # of inputs, labels and users
+    test_sha256: str
+
+    @property
+    def digest(self) -> str:
+        """Of everything, for people."""
+        return hashlib.sha256(f"{self.train_sha256} {self.test_sha256}".encode()).hexdigest()[:LETTERS]
+
+
+def loaded(data: Dataset) -> Loaded:
+    """What a dataset is, with labels as its task takes them. It is read from one end to the other: keep what this returns."""
+    users = [] if data.users is None else [data.users]
+    return Loaded(
+        len(data.labels), len(data.test_labels), int(data.classes), "classes" if data.labels.ndim == 1 else "outputs",
+        shape_text(data), _digest(data.images, data.labels, *users), _digest(data.test_images, data.test_labels),
+    )  # fmt: skip
+
+
+def _digest(*arrays: Array) -> str:
+    """Of the numbers, wherever the arrays lie and in whatever order of bytes or axes."""
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(f"{array.dtype.name} {array.shape} ".encode())
+        rows = max(1, BLOCK * len(array) // max(1, array.nbytes))
+        step = rows * -(-array.nbytes // WHOLE)
+        for start in range(0, len(array), step or 1):
+            block = array[start : start + rows]
+            found.update(np.ascontiguousarray(block, block.dtype.newbyteorder("<")).data)
+    return found.hexdigest()
+
+
+def sentence(found: Loaded) -> str:
+    """For people, in one line without its end."""
+    looks = f"{found.classes:,} {found.labels if found.classes != 1 else _ONE[found.labels]}, {found.inputs}"
+    if not found.train + found.test:
+        return f"none on this machine, {looks}"
+    return f"{found.train:,} to train, {found.test:,} to test, {looks}, digest {found.digest}"
+
+
+def to_json(found: Loaded) -> str:
+    """The contents of a data.json."""
+    return json.dumps(found._asdict(), ensure_ascii=False)
+
+
+def from_json(text: str | bytes) -> Loaded:
+    """What such a text says.
+
+    Raises:
+        ValueError: it says something else.
+    """
+    return from_facts(parse_json(text))
+
+
+def from_facts(facts: Any) -> Loaded:
+    """The same from what a parser of JSON makes of it.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(facts, dict):
+        raise ValueError("it is no object")
+    for name, right in _RIGHT.items():
+        if not right(facts.get(name)):
+            raise ValueError(f"{name} is {facts.get(name)!r:.40}")
+    return Loaded(**{name: facts[name] for name in _RIGHT})
+
+
+def _count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63  # True is none
+
+
+def _short(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _LONGEST and value.isprintable()
+
+
+def _sha256(value: object) -> bool:
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
+_ONE = {"classes": "class", "outputs": "output"}
+_RIGHT: dict[str, Callable[[object], bool]] = {
+    "train": _count,
+    "test": _count,
+    "classes": _count,
+    "labels": lambda value: isinstance(value, str) and value in _ONE,
+    "inputs": _short,
+    "train_sha256": _sha256,
+    "test_sha256": _sha256,
+}
