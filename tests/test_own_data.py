@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bifl.data.arrays import held_out, normaliser
+from bifl.data.arrays import normaliser
 from bifl.data.datasets import Dataset, dataset
+from bifl.deploy.data_check import check_data
 from bifl.deploy.local_data import local_images
 from bifl.deploy.protocol import Terms
-from bifl.errors import ConfigError, DataError
+from bifl.errors import BiflError, ConfigError, DataError
 from bifl.experiment.settings import Experiment
 from tests.commands import Run, refused
 
@@ -63,11 +64,12 @@ def test_test_images_by_split_by_name_or_by_share(tmp_path: Path) -> None:
     assert sorted(share.users.tolist()) == [0, 1, 2], "one of two from each user"
 
 
-def test_held_out_images_are_spread_over_the_groups() -> None:
-    groups = np.repeat(np.arange(4), [100, 50, 10, 3])
-    test = held_out(groups, 0.1)
-    assert [int(test[groups == g].sum()) for g in range(4)] == [10, 5, 1, 0]
-    assert len(np.unique(np.flatnonzero(test) % 10)) > 3, "not every tenth: files are sorted by class"
+@pytest.mark.parametrize("name", ["rec.csv", "REC.CSV", "rec.xlsx"])
+def test_a_table_is_told_how_it_becomes_an_npz_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("person,activity,x\n1,2,3\n")
+    for read in (lambda: dataset.make("npz", {"path": str(tmp_path / name)}), lambda: check_data(str(tmp_path / name))):
+        with pytest.raises(BiflError, match=r"is a table .* numpy\.savez\(.*docs/sensors\.md"):
+            read()
 
 
 def test_the_normaliser_is_exact_over_blocks() -> None:

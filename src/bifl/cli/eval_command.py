@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import NamedTuple
 
+from bifl.data.arrays import TABLES
 from bifl.data.datasets import dataset
 from bifl.data.inputs import Dataset
 from bifl.errors import ConfigError, DataError, RunError
@@ -83,7 +84,8 @@ def _of_run(path: Path, settings: dict[str, str], trust: bool) -> Tested:
 
 def _given(name: str, settings: dict[str, str]) -> Tested:
     """A dataset by name, or a file: where that has no test samples, all of it is tested on."""
-    if not (name.endswith(".npz") or Path(name).is_dir()):
+    path = Path(name)
+    if not (name.endswith(".npz") or path.is_dir() or (path.suffix.lower() in TABLES and path.is_file())):
         choice = Experiment(dataset={"name": name, **settings}).dataset
         data = dataset.make(choice.name, choice.parameters)
         return Tested(data, _tests(data, short(name)))

@@ -2,8 +2,8 @@
 
 >>> import numpy as np
 >>> labels = np.repeat([0, 1, 2], 30)
->>> np.bincount(labels[held_out(labels, 0.1)]).tolist()
-[3, 3, 3]
+>>> np.bincount(labels[held_out(labels, 0.2)]).tolist()
+[6, 6, 6]
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ from bifl.data.inputs import Array, Dataset, Images, Index, image_array, input_a
 from bifl.errors import ConfigError, DataError
 
 __all__ = [
-    "Array", "Dataset", "Images", "Index", "assemble", "from_arrays", "from_npz", "groups_of", "held_out", "image_array",
-    "input_array",
+    "Array", "Dataset", "Images", "Index", "assemble", "checked_share", "from_arrays", "from_npz", "groups_of", "held_out",
+    "image_array", "input_array",
     "is_arrays", "label_array", "normaliser", "read_npz", "shape_text", "target_array", "user_array",
 ]  # fmt: skip
 MOST_CLASSES = 100_000  # a network has outputs for all of them
 PLAUSIBLE_CLASSES = 1000  # that a file may have without as many images
 INPUTS = ("inputs", "images", "signals")  # what their array may be called
+TABLES = (".csv", ".tsv", ".txt", ".xls", ".xlsx", ".ods", ".parquet", ".feather")
+LEAST_TESTS, LARGE_SHARE = (
+    10,
+    0.2,
+)  # test samples of which fewer say nothing of a network; who wants such a share of so few means it
 
 
 def label_array(found: Array, images: int, classes: int, source: str) -> Index:
@@ -50,17 +55,42 @@ def user_array(found: Array, images: int, source: str) -> Index:
 
 
 def held_out(groups: Index, share: float) -> npt.NDArray[np.bool_]:
-    """(n,) whether an image is held out for testing: a random share of every group, the same in every run."""
-    if not 0 <= share < 1:
-        raise ConfigError(f"dataset.test_share must be at least 0 and below 1, not {share}")
-    if not share:
+    """(n,) whether an image is held out for testing: a random share of all, and of every group, the same in every run.
+
+    Of n images a group gives ⌊share · n⌋. What that leaves out is carried over from group to group: one more is taken wherever
+    the remainders so far have come to another whole image, so that many small groups give their share too.
+    """
+    if not checked_share(share, len(groups)):
         return np.zeros(len(groups), np.bool_)
     shuffled = np.random.default_rng(0).permutation(len(groups))  # files are often sorted by class: every tenth would be one class
     order = shuffled[np.argsort(groups[shuffled], kind="stable")]
     _, starts, counts = np.unique(groups[order], return_index=True, return_counts=True)
     place = np.empty(len(groups), np.int64)
     place[order] = np.arange(len(groups)) - np.repeat(starts, counts)
-    return np.asarray(np.floor((place + 1) * share + 1e-9) > np.floor(place * share + 1e-9))
+    test = np.asarray(np.floor((place + 1) * share + 1e-9) > np.floor(place * share + 1e-9))
+    carried = np.cumsum(np.maximum(0, counts * share - np.floor(counts * share + 1e-9)))
+    more = np.diff(np.floor(carried + 0.5 + 1e-9), prepend=0) > 0
+    test[order[starts[more]]] = (
+        True  # a group's first, which is never among those above: splits without remainders stay as they were
+    )
+    return test
+
+
+def checked_share(share: float, samples: int) -> float:
+    """A share of samples to hold out for testing: none, or enough of them.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not 0 <= share < 1:
+        raise ConfigError(f"dataset.test_share must be at least 0 and below 1, not {share}")
+    count = int(share * samples + 0.5)
+    if share and count < (1 if share >= LARGE_SHARE else LEAST_TESTS):
+        raise ConfigError(
+            f"dataset.test_share={share:g} of {samples:,} samples are {count}, too few to test with: take {LEAST_TESTS} or more, "
+            f"a share of {LARGE_SHARE} or more, or 0, with which every client holds some out"
+        )
+    return share
 
 
 def assemble(images: Array, labels: Array, users: Index | None, classes: int, test: npt.NDArray[np.bool_], source: str) -> Dataset:
@@ -71,6 +101,14 @@ def assemble(images: Array, labels: Array, users: Index | None, classes: int, te
     mean, std = normaliser(images[train])
     return Dataset(
         images[train], labels[train], images[test], labels[test], classes, mean, std, None if users is None else users[train]
+    )
+
+
+def table_text(path: Path) -> str:
+    """What a table lacks, and how it gets that."""
+    return (
+        f'is a table ({path.suffix}), not an .npz file: in Python, numpy.savez("mine.npz", inputs=…, labels=…) makes one of its '
+        "columns, as docs/sensors.md shows for CSV"
     )
 
 
@@ -90,6 +128,8 @@ def read_npz(path: Path) -> dict[str, Array]:
     except FileNotFoundError:
         raise DataError(f"'{path}' does not exist") from None
     except (OSError, npz.Damaged) as error:
+        if path.suffix.lower() in TABLES:
+            raise DataError(f"'{path}' {table_text(path)}") from error
         raise DataError(f"'{path}' cannot be read as .npz, it is damaged or something else ({error})") from error
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bifl.data.arrays import Dataset, Index, assemble, from_npz
+from bifl.data.arrays import Dataset, Index, assemble, checked_share, from_npz
 from bifl.errors import ConfigError, DataError
 
 CLASSES = 62  # 0–9, A–Z, a–z, in FEMNIST's order
@@ -34,8 +34,7 @@ def load(path: Path, images: int, test_share: float) -> Dataset:
         raise DataError(f"'{path}' must hold 28×28 images and the array 'users', who wrote each")
     if not 0 <= images <= len(data.labels):
         raise ConfigError(f"dataset.images must be from 0, for all, to the {len(data.labels):,} of '{path}', not {images:.9g}")
-    if not 0 <= test_share < 1:
-        raise ConfigError(f"dataset.test_share must be at least 0 and below 1, not {test_share}")
+    checked_share(test_share, images or len(data.labels))
     chosen = spread(data.users, images or len(data.labels))
     users = data.users[chosen]
     test = spread(users, round(test_share * len(users)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bifl.data.arrays import Dataset, from_npz, is_arrays
+from bifl.data.arrays import TABLES, Dataset, from_npz, is_arrays, table_text
 from bifl.data.datasets import dataset
 from bifl.errors import BiflError, ConfigError, DataError
 
@@ -35,6 +35,8 @@ def check_data(where: str) -> str:
         name = dataset.spelled(where)
         if name in _NOT_IMAGES:
             raise DataError(f"dataset '{name}': {_NOT_IMAGES[name]}")
+        if path.suffix.lower() in TABLES and path.is_file():
+            raise DataError(f"'{where}' {table_text(path)}")
         if ":" not in name and name not in dataset.names():
             kinds = "neither a file nor a folder here, nor a dataset"
             raise DataError(f"'{where}' is {kinds} (known: {', '.join(dataset.names())}); files must be called FILE.npz")
