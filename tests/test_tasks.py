@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from bifl.export.model import Model
 from bifl.nn.models import model
 from bifl.runs.folder import read_records
 from bifl.runs.trackers import numbers
-from bifl.tasks import task
+from bifl.tasks import task, unit
 from bifl.tasks.usual import class_numbers
 from tests.commands import bifl as command
 from tests.commands import refused
@@ -198,6 +199,33 @@ def test_two_classes_as_true_and_false_are_refused_with_the_remedy() -> None:
 def test_what_does_not_fit_is_one_sentence(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises((ConfigError, DataError), match=sentence):
         build(Experiment(**settings))
+
+
+def test_class_numbers_are_no_numbers_to_predict() -> None:
+    with pytest.raises(DataError, match=r"are class numbers from 0 to 9: use task=classification, or .* save them as floats"):
+        build(Experiment(task="regression"))
+    goal = task.make("regression", {})
+    assert goal.targets(np.array([[20], [80]]), 1).labels.tolist() == [[20], [80]], "a column of whole numbers is none of classes"
+    assert goal.targets(np.zeros(0, np.int64), 3).outputs == 3, "of a server without data"
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ([[1.0], [-1.0]], None),
+        ([[0.0], [1.0]], None),
+        ([[0.0], [9.0]], r"labels are 4.5 ± 4.5 .*save \(labels - 4.5\) / 4.5 instead"),
+        ([[0.5, 1000.0], [-0.5, 1002.0]], "in column 1 are 1001 ± 1 "),
+        ([[0.01], [0.02]], "are 0.015 ± 0.005"),
+        ([[7.0], [7.0]], "save labels - 7 instead"),
+        ([[0.0], [0.0]], None),
+        ([0, 9], None),
+    ],
+    ids=str,
+)
+def test_a_unit_far_from_what_a_network_begins_with_is_told(labels: list[Any], said: str | None) -> None:
+    found = unit.sentence(np.array(labels))
+    assert (found is None) if said is None else re.search(said, found or "")
 
 
 def test_metrics_are_those_of_all_samples() -> None:

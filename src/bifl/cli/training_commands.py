@@ -21,6 +21,7 @@ from bifl.runs.trackers import checked, followed
 from bifl.show.liars import attack_text, comparison_text, robust_text
 from bifl.show.plot import draw, draw_bits, title
 from bifl.show.terminal import Meter, comparison_table, console, data_line, price_table, run_table
+from bifl.tasks import unit
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,6 +36,7 @@ def run(options: argparse.Namespace) -> int:
         setup = build(experiment)  # refuses what cannot be run, before anything is written
         running.check(setup)
         remark(setup.run.network)
+        unit.remark(setup.data.labels)
         run = RunFolder.start(options.out or claim(Path("runs"), folder_name(experiment, preset)), experiment)
     run.keep_messages = options.keep_messages
     run.settle(found := loaded(setup.data))
@@ -69,6 +71,7 @@ def compare(options: argparse.Namespace) -> int:
         base = Experiment.of(preset).changed((first if "privacy" in settings else {}) | settings)
         usual = build(base.changed({"robust": "none"}), data=images.of(base))  # the rule is for the algorithms that are compared
         remark(usual.run.network)
+        unit.remark(usual.data.labels)
         rows = planned(base, algorithms, seeds)
         for row in rows:
             running.check(build(row.experiment, data=images.of(row.experiment)))

@@ -62,10 +62,25 @@ def _of_errors(sums: Sums, samples: int) -> dict[str, float]:
     return {"r2": r2, "mse": squares, "mae": sizes}
 
 
+def to_predict(labels: Array, outputs: int) -> Targets:
+    """Labels as numbers to predict.
+
+    Raises:
+        DataError: they are class numbers, or no numbers.
+    """
+    if labels.dtype.kind in "iu" and labels.ndim == 1 and len(labels):  # everywhere else these are classes
+        raise DataError(
+            f"task=regression needs floats as labels, and these are class numbers from {labels.min()} to {labels.max()}: use "
+            "task=classification, or if they are numbers to predict save them as floats that are about 1, such as "
+            "((labels - labels.mean()) / labels.std()).astype(np.float32)"
+        )
+    return numbers(labels, outputs)
+
+
 @task
 def regression() -> Task:
     """Numbers: mean squared error; R² (of all outputs together), mse, mae."""
-    return Task(nn.functional.mse_loss, _errors, _of_errors, numbers, within_reach, length=4)
+    return Task(nn.functional.mse_loss, _errors, _of_errors, to_predict, within_reach, length=4)
 
 
 def several(labels: Array, outputs: int) -> Targets:
