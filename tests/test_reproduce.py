@@ -158,6 +158,7 @@ def test_reproduce_runs_keeps_and_shows(tmp_path: Path, here: Run) -> None:
     made = {path.name for path in (tmp_path / "runs" / "quick").iterdir()}
     pages = {f"pictures-mnist5k-{n}-rounds{kind}" for n in (1, 2) for kind in (".md", ".png", "-bits.png")}
     assert made == {"cells", "work", "report.html"} | pages
+    assert {cell.data and cell.data.train for cell in map(kept.read, (tmp_path / "runs/quick/cells").iterdir())} == {4000}
 
 
 def test_a_cell_that_fails_costs_no_table(tmp_path: Path, here: Run) -> None:
