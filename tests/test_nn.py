@@ -15,6 +15,7 @@ from bifl.core import Client
 from bifl.core.forward import Forward, Latent, binary, real, ternary
 from bifl.errors import ConfigError
 from bifl.nn.binarize import binarize
+from bifl.nn.misfit import Misfit
 from bifl.nn.models import celeba_cnn, cnn4, femnist_cnn, mnist_cnn
 from bifl.nn.network import Network, PlainNetwork
 from bifl.nn.optimizers import Adam, Sgd
@@ -216,7 +217,7 @@ def test_the_papers_networks(factory: Callable[[int], nn.Module], classes: int, 
     assert network.misfit(image, classes) is None
     assert network.misfit((image[0], image[1] // 2, image[2]), classes) is not None
     assert network.misfit((image[0] + 1, *image[1:]), classes) is not None
-    assert network.misfit(image, classes + 1) == f"it gives {(1, classes)} for one image instead of {(1, classes + 1)}"
+    assert network.misfit(image, classes + 1) == Misfit(f"it gives {(1, classes)} for one image instead of {(1, classes + 1)}")
 
 
 def test_the_ternary_forward_and_its_gradients() -> None:

@@ -18,6 +18,7 @@ from bifl.deploy.local_data import local_images
 from bifl.deploy.protocol import Terms
 from bifl.errors import BiflError, ConfigError, DataError
 from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import build
 from tests.commands import Run, refused
 
 GOOD: dict[str, Any] = {
@@ -277,4 +278,25 @@ def test_no_hub_ends_in_one_sentence(hub: type[Hub], monkeypatch: pytest.MonkeyP
 def test_a_network_that_does_not_fit_is_refused_before_training(tmp_path: Path, here: Run) -> None:
     path = saved(tmp_path / "mine.npz", images=np.zeros((6, 3, 28, 28), np.uint8))
     sentence = refused(here("run", "dataset=npz", f"dataset.path={path}", "clients=2"))
-    assert "model 'mnist_cnn' does not take the inputs of dataset 'npz', 3 classes of 28×28 RGB" in sentence
+    assert (
+        "model 'mnist_cnn' does not take the inputs of dataset 'npz', 3 classes of 28×28 RGB: it takes 1 channel, the" in sentence
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "end"),
+    [
+        ("resnet10", (28, 28), "it takes 3 channels, the data have 1: model.channels=1"),
+        ("har_cnn", (3, 128), "it takes 9 channels, the data have 3: model.channels=3"),
+        ("mnist_cnn", (3, 28, 28), "it takes 1 channel, the data have 3"),
+        ("har_cnn", (28, 28, 3), "it takes 2 dimensions, the data have 3; model.channels=9 can be changed"),
+        ("mnist_cnn", (4, 128), "it takes 3 dimensions, the data have 2"),  # which PyTorch takes for one grey image
+        ("mlp", (64,), "it takes 784 numbers, the data have 64: model.inputs=64"),
+        ("mnist_cnn", (32, 32), "its layer linear3 takes 784 numbers and is given 1,024"),
+    ],
+)
+def test_a_network_says_what_it_takes_and_how_it_would_fit(model: str, shape: tuple[int, ...], end: str, tmp_path: Path) -> None:
+    kind = np.uint8 if 28 in shape or 32 in shape else np.float32
+    path = saved(tmp_path / "mine.npz", images=np.arange(6 * np.prod(shape)).reshape(6, *shape).astype(kind))
+    with pytest.raises(ConfigError, match=f": {end}$"):
+        build(Experiment(dataset={"name": "npz", "path": str(path)}, model=model, clients=2))

@@ -192,7 +192,7 @@ def test_two_classes_as_true_and_false_are_refused_with_the_remedy() -> None:
         ({"task": "clasification"}, "did you mean 'classification'"),
         (
             {"dataset": "tags", "task": "multilabel", "model": "mlp"},
-            r"does not take the inputs of dataset 'tags', 3 outputs of 4.*; model.inputs=784 and model.hidden=128 can be changed",
+            "does not take the inputs of dataset 'tags', 3 outputs of 4.*: it takes 784 numbers, the data have 4: model.inputs=4$",
         ),
     ],
 )

@@ -30,6 +30,7 @@ from bifl.experiment.composition import plain_algorithm
 from bifl.experiment.run import Run, make_network, make_run, task_of, voters_of
 from bifl.experiment.settings import Experiment
 from bifl.experiment.starting import warmed
+from bifl.nn.misfit import Misfit
 from bifl.nn.network import Network
 from bifl.nn.sent import real_layers
 from bifl.privacy import privacy, simulated_dice
@@ -124,8 +125,10 @@ def held_share(experiment: Experiment, data: Dataset) -> float:
     return experiment.holdout or (0.0 if len(data.test_labels) else HOLDOUT)
 
 
-def _can_be_set(chosen: Choice) -> str:
-    """The end of a sentence about a network: its parameters, if it has any."""
+def _remedy(chosen: Choice, misfit: Misfit) -> str:
+    """The end of a sentence about a network: the parameter that would make it fit, or all that it has."""
+    if misfit.parameter and chosen.parameters.get(misfit.parameter) == misfit.taken:
+        return f": model.{misfit.parameter}={misfit.given}"
     values = [f"model.{key}={value}" for key, value in chosen.parameters.items()]
     return f"; {' and '.join(values)} can be changed" if values else ""
 
@@ -134,10 +137,10 @@ def fitting_network(experiment: Experiment, data: Dataset, kind: type[Network] =
     """The experiment's network, or a refusal if it cannot take the inputs or has nothing to code."""
     network = make_network(experiment, data.classes, kind)
     form = data.form
-    if reason := network.misfit(form.shape, data.classes, form.largest if form.kind == TOKENS else None):
+    if misfit := network.misfit(form.shape, data.classes, form.largest if form.kind == TOKENS else None):
         raise ConfigError(
             f"model '{short(experiment.model.name)}' does not take the inputs of dataset '{short(experiment.dataset.name)}', "
-            f"{data.classes} {outputs_word(data)} of {shape_text(data)}: {reason}{_can_be_set(experiment.model)}"
+            f"{data.classes} {outputs_word(data)} of {shape_text(data)}: {misfit.reason}{_remedy(experiment.model, misfit)}"
         )
     if not network.layout.count:
         raise ConfigError(

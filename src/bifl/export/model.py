@@ -209,8 +209,8 @@ class Model:
         if outputs != self.classes or form.kind != self.inputs:
             theirs = f"{outputs} outputs for {form.kind}"
             raise DataError(f"the dataset needs {theirs}, {self.network.name} gives {self.classes} for {self.inputs}")
-        if reason := network.misfit(form.shape, self.classes, form.largest if form.kind == TOKENS else None):
-            raise DataError(f"{self.network.name} does not take the dataset's inputs: {reason}")
+        if misfit := network.misfit(form.shape, self.classes, form.largest if form.kind == TOKENS else None):
+            raise DataError(f"{self.network.name} does not take the dataset's inputs: {misfit.reason}")
         samples = Samples.of(data.test_images, labels, data._replace(classes=self.classes))._replace(mean=self.mean, std=self.std)
         return evaluate_all(self._network(), goal, samples)
 

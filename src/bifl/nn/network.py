@@ -22,6 +22,7 @@ from bifl.core.layout import Tensor as Spec
 from bifl.core.message import Floats
 from bifl.nn.binarize import layers_of
 from bifl.nn.compute import Cut, Engine, Flat, Loss, PlainEngine, Slot
+from bifl.nn.misfit import REFUSALS, Misfit, refusal
 from bifl.nn.parameters import Constants, Trainable
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -200,7 +201,7 @@ class Network:
         self.module.eval()
 
     @torch.no_grad()
-    def misfit(self, image: tuple[int, ...], classes: int, largest: int | None = None) -> str | None:
+    def misfit(self, image: tuple[int, ...], classes: int, largest: int | None = None) -> Misfit | None:
         """Why the module does not give that many scores for an input; None if it does.
 
         Args:
@@ -209,12 +210,13 @@ class Network:
             largest: token, where inputs are tokens.
         """
         self.show(*self.initial(), binary)
+        inputs = torch.zeros(1, *image) if largest is None else torch.full((1, *image), largest)
         try:
-            scores = self.module(torch.zeros(1, *image) if largest is None else torch.full((1, *image), largest))
-        except (RuntimeError, ValueError, IndexError) as error:
-            return str(error).partition("\n")[0]
+            scores = self.module(inputs)
+        except REFUSALS as error:
+            return refusal(self.module, inputs, error)
         shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-        return None if shape == (1, classes) else f"it gives {shape} for one image instead of {(1, classes)}"
+        return None if shape == (1, classes) else Misfit(f"it gives {shape} for one image instead of {(1, classes)}")
 
     def laid_out(self, layout: Layout) -> tuple[Floats, Floats]:
         """What the module computes with, ϑ included, as the two vectors of another layout of the same network."""
