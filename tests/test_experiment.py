@@ -11,6 +11,7 @@ from bifl.errors import ConfigError
 from bifl.experiment import config_file
 from bifl.experiment.presets import PRESETS
 from bifl.experiment.settings import Choice, Experiment
+from bifl.runs.comparison import planned
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -109,6 +110,24 @@ def test_an_algorithm_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "clash.py").write_text(OWN.format(name="biml"))
     with pytest.raises(ConfigError, match="algorithm 'biml' exists already"):
         Experiment.of(None, [f"algorithm={tmp_path}/clash.py:biml"])
+
+
+def test_a_file_alone_is_the_only_thing_in_it(tmp_path: Path) -> None:
+    file = tmp_path / "single.py"
+    file.write_text(OWN.format(name="single"))
+    experiment = Experiment.of(None, [f"algorithm={file}", "algorithm.step=0.5"])
+    assert experiment == Experiment.of(None, [f"algorithm={file}:single", "algorithm.step=0.5"])
+    with pytest.raises(ConfigError, match=r"single\.py' defines no model"):
+        Experiment(model=str(file))
+    two = tmp_path / "two.py"
+    two.write_text(OWN.format(name="one") + OWN.format(name="other").partition("    size: int")[2])
+    with pytest.raises(ConfigError, match=r"two\.py' defines more than one algorithm: say which, two\.py:one or two\.py:other"):
+        Experiment(algorithm=str(two))
+    with pytest.raises(ConfigError, match=r"none\.py' does not exist"):
+        Experiment(dataset=str(tmp_path / "none.py"))
+    assert [row[:2] for row in planned(Experiment(), f"biml,{file}+step=2", "3")] == [
+        ("biml-s3", "biml"), ("single+step=2-s3", "single+step=2"),
+    ]  # fmt: skip
 
 
 def test_an_algorithm_from_a_file_that_fails_is_named(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_a_server_s_python_file_is_not_run(tmp_path: Path, kind: str) -> None:
     proof = tmp_path / "ran"
     file = tmp_path / "mine.py"
     file.write_text(f"open({str(proof)!r}, 'w')\n")
-    for name in (f"{file}:mine", ":mine", f"{file.name}:mine", f"../{file.name}:x:mine"):
+    for name in (f"{file}:mine", ":mine", f"{file.name}:mine", str(file), file.name, f"../{file.name}:x:mine"):
         with pytest.raises(Refusal) as refused:
             permitted(words(**{kind: name}), (), own_data=False)
         assert str(tmp_path) not in refused.value.public

@@ -203,6 +203,24 @@ def test_a_report_never_runs_python(finished: Path, tmp_path: Path) -> None:
     assert "97.17" not in page, "not the paper's algorithm, though it has its name"
 
 
+def test_a_file_that_names_a_python_file_alone_runs_nothing_either(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the command line `model=alone.py` is the only network in it."""
+    file = user_file(tmp_path, "alone")
+    config = tmp_path / "config.toml"
+    config.write_text((finished / "config.toml").read_text().replace('name = "mnist_cnn"', f'name = "{file}"'))
+    with pytest.raises(Untrusted, match="would run the Python code in"):
+        config_file.read(config)
+    assert config_file.read_to_show(config).python_files() == [str(file)]
+    monkeypatch.chdir(tmp_path / "..")
+    for facts in ({"model": {"name": str(file)}}, {"task": {"name": str(file)}}):
+        (tmp_path / "model").write_bytes(with_header((finished / "model").read_bytes(), **facts))
+        with pytest.raises(Untrusted, match="would run the code in"):
+            Model.read(tmp_path / "model")
+    assert not (tmp_path / "alone.ran").exists()
+
+
 def test_a_kept_cell_never_runs_python(tmp_path: Path) -> None:
     file = user_file(tmp_path, "kept")
     config = config_file.to_toml(Experiment()).replace('name = "biml"', f'name = "{file}:biml"')
@@ -215,6 +233,7 @@ def test_a_kept_cell_never_runs_python(tmp_path: Path) -> None:
 
 def test_looking_a_name_up_runs_no_file(tmp_path: Path) -> None:
     file = user_file(tmp_path, "lookup")
-    with pytest.raises(ConfigError, match="was not loaded"):
-        model.factory(f"{file}:lookup")
+    for name in (f"{file}:lookup", str(file)):
+        with pytest.raises(ConfigError, match="was not loaded"):
+            model.factory(name)
     assert not (tmp_path / "lookup.ran").exists()

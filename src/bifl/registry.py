@@ -1,7 +1,7 @@
 """Names for things a config can choose: a factory's keyword arguments *are* its config schema.
 
-A name like `path/to/file.py:mine` is one from a user's own file. Looking a name up never runs that file: `Registry.load` does,
-and is called only with names that the user typed or vouched for.
+A name like `path/to/file.py:mine` is one from a user's own file; `path/to/file.py` alone is the only one in it. Looking a name up
+never runs that file: `Registry.load` does, and is called only with names that the user typed or vouched for.
 
 >>> shapes: Registry[str] = Registry("shape")
 >>> @shapes
@@ -48,10 +48,15 @@ def short(name: str) -> str:
     return name.rpartition(":")[2]
 
 
+def of_file(name: str) -> str:
+    """The Python file that a name is of, as `path/to/file.py:mine` or `path/to/file.py`; empty for every other name."""
+    return name if name.endswith(".py") and ":" not in name else name.rpartition(":")[0]
+
+
 def without_folder(name: str) -> str:
     """What a choice is called elsewhere, where folders mean nothing: `path/to/file.py:mine` is `file.py:mine`."""
-    file, colon, own = name.rpartition(":")
-    return f"{os.path.basename(file)}{colon}{own}"
+    file = of_file(name)
+    return os.path.basename(file) + name[len(file) :]
 
 
 def _module_name(file: Path) -> str:
@@ -130,27 +135,31 @@ class Registry(Generic[T]):
 
     def spelled(self, name: str) -> str:
         """A name as it is kept: fashion-mnist is fashion_mnist, and a user's file is found from any folder and by every worker."""
-        if ":" in name:
-            file, _, own = name.rpartition(":")
-            return f"{os.path.realpath(file)}:{own}"
+        if file := of_file(name):
+            return os.path.realpath(file) + name[len(file) :]
         underscored = name.replace("-", "_")
         return underscored if underscored in self._factories else name
 
     def factory(self, name: str) -> Callable[..., T]:
         """The factory called `name`; one of a user's own file must have been loaded."""
         name = self.spelled(name)
-        if ":" not in name:
+        file = of_file(name)
+        if not file:
             if name not in self._factories:
                 known = [known for known in self._factories if not known.startswith(GIVEN)]
                 raise ConfigError(f"unknown {self.kind} '{name}'{nearest(name, known)}")
             return self._factories[name]
-        file, module = name.rpartition(":")[0], _module_name(Path(name.rpartition(":")[0]))
-        if module not in sys.modules:
+        if _module_name(Path(file)) not in sys.modules:
             raise ConfigError(f"{self.kind} '{name}' is in a Python file that was not loaded")
-        own = {known: factory for known, factory in self._factories.items() if factory.__module__ == module}
+        own = self._own(file)
         if short(name) not in own:
             raise ConfigError(f"Python file '{file}' defines no {self.kind} '{short(name)}'{nearest(short(name), own)}")
         return own[short(name)]
+
+    def _own(self, file: str) -> dict[str, Callable[..., T]]:
+        """What a user's file that was run has registered."""
+        module = _module_name(Path(file))
+        return {known: factory for known, factory in self._factories.items() if factory.__module__ == module}
 
     def parameters(self, name: str) -> dict[str, Any]:
         """What a config may set: the factory's keyword arguments, with their defaults."""
@@ -176,11 +185,12 @@ class Registry(Generic[T]):
         """Build the thing called `name` from the config's parameters, and from what is `given` besides."""
         return self.factory(name)(*given, **parameters)
 
-    def load(self, name: str) -> None:
-        """Run the Python file that a name like `path/to/file.py:mine` stands for; other names need nothing."""
-        if ":" not in name:
-            return
-        path = self.spelled(name).rpartition(":")[0]
+    def load(self, name: str) -> str:
+        """Run the Python file that a name is of, if it is of one; the name as it is kept, which says what in the file is meant."""
+        name = self.spelled(name)
+        path = of_file(name)
+        if not path:
+            return name
         file = Path(path)
         if not os.path.isfile(file):  # unlike Path's, it raises nothing
             raise ConfigError(f"{self.kind} file '{path}' does not exist")
@@ -188,3 +198,14 @@ class Registry(Generic[T]):
             run_file(file, file.read_bytes())
         except OSError as error:
             raise ConfigError(f"{self.kind} file '{path}' cannot be read: {error.strerror}") from error
+        return name if name != path else f"{path}:{self._only(path)}"
+
+    def _only(self, file: str) -> str:
+        """The name of the one thing of this kind in a user's file."""
+        own = list(self._own(file))
+        if not own:
+            raise ConfigError(f"Python file '{file}' defines no {self.kind}")
+        if len(own) > 1:
+            ways = " or ".join(f"{os.path.basename(file)}:{name}" for name in own)
+            raise ConfigError(f"Python file '{file}' defines more than one {self.kind}: say which, {ways}")
+        return own[0]

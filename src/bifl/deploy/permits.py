@@ -15,6 +15,7 @@ from bifl.experiment.composition import plain_algorithm
 from bifl.experiment.settings import REGISTRIES, Experiment, pairs
 from bifl.experiment.setup import refuse_undeployable
 from bifl.experiment.starting import digest_alone
+from bifl.registry import of_file, short
 from bifl.runs.folder import EXTENDABLE
 
 # What a server may ask of a client's time and memory.
@@ -50,13 +51,13 @@ def permitted(text: str, allowed: Sequence[Path], own_data: bool) -> Experiment:
         Refusal: the words are none, or name what this client does not have, or does not want to run.
     """
     settings = _settings(text)
-    if own_data and ":" in settings.get("dataset", ""):
+    if own_data and of_file(settings.get("dataset", "")):
         settings = {key: value for key, value in settings.items() if key.partition(".")[0] != "dataset"}
     if own_data:
         settings.pop(_PATH, None)
-    files = {kind: settings[kind] for kind in REGISTRIES if ":" in settings.get(kind, "")}
-    for kind, (file, _, name) in {kind: value.rpartition(":") for kind, value in files.items()}.items():
-        settings[kind] = f"{_allowed(file, kind, allowed)}:{name}"
+    files = {kind: settings[kind] for kind in REGISTRIES if of_file(settings.get(kind, ""))}
+    for kind, name in files.items():
+        settings[kind] = f"{_allowed(of_file(name), kind, allowed)}:{short(name)}"
     if settings.get(_PATH):
         settings[_PATH] = str(_allowed(settings[_PATH], _PATH, allowed))
     try:

@@ -40,8 +40,7 @@ def chosen(kind: str, registry: Registry[Any], given: object) -> Choice:
     if isinstance(given, Unloaded):
         parameters = {key: _plain(f"{kind}.{key}", own) for key, own in given.parameters.items()}
         return Unloaded(_plain(kind, given.name), parameters)
-    name = registry.spelled(_plain(kind, given.name))
-    registry.load(name)
+    name = registry.load(_plain(kind, given.name))
     known = registry.parameters(name)
     for key in given.parameters:
         if key not in known:

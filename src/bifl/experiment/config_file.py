@@ -17,6 +17,7 @@ from typing import Any
 from bifl.errors import ConfigError, Untrusted
 from bifl.experiment.choices import Choice, Unloaded, from_mapping
 from bifl.experiment.settings import REGISTRIES, Experiment
+from bifl.registry import of_file
 
 
 def to_toml(experiment: Experiment) -> str:
@@ -63,7 +64,7 @@ def parse(toml: str) -> Experiment:
     for kind in REGISTRIES:
         given = settings.get(kind)
         choice = Choice(given) if isinstance(given, str) else from_mapping(given) if isinstance(given, Mapping) else None
-        if choice is not None and ":" in choice.name:
+        if choice is not None and of_file(choice.name):
             settings[kind] = Unloaded(choice.name, choice.parameters)
     return Experiment(**settings)
 

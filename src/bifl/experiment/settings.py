@@ -27,7 +27,7 @@ from bifl.nn.models import model
 from bifl.nn.optimizers import optimizer
 from bifl.privacy import privacy, secret_dice
 from bifl.processes import cores
-from bifl.registry import Registry, nearest
+from bifl.registry import Registry, nearest, of_file
 from bifl.robust import robust
 from bifl.tasks import task
 from bifl.training.augmenting import augment
@@ -218,8 +218,8 @@ class Experiment:
 
     def python_files(self) -> list[str]:
         """The users' Python files that its choices come from."""
-        names = [getattr(self, kind).name for kind in REGISTRIES]
-        return list(dict.fromkeys(name.rpartition(":")[0] for name in names if ":" in name))
+        files = [of_file(getattr(self, kind).name) for kind in REGISTRIES]
+        return list(dict.fromkeys(file for file in files if file))
 
 
 def of_words(words: Iterable[str]) -> Experiment:

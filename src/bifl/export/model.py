@@ -33,7 +33,7 @@ from bifl.files import write_atomic, writing
 from bifl.nn import scores as score_norms
 from bifl.nn.models import model
 from bifl.nn.network import Network
-from bifl.registry import GIVEN, Registry, short, without_folder
+from bifl.registry import GIVEN, Registry, of_file, short, without_folder
 from bifl.tasks import task
 from bifl.training.evaluation import evaluate_all
 from bifl.training.samples import Samples
@@ -140,9 +140,9 @@ class Model:
         elif choice.name.startswith(GIVEN) and choice.name not in model.names():
             name = choice.name.removeprefix(GIVEN)
             raise DataError(f"the network of '{path}' was given as an object, {name}: give it again, bifl.load(path, model=…)")
-        if ":" in choice.name:
+        if of_file(choice.name):
             choice = _vouched(choice, model, Path(path), trust)
-        if ":" in goal.name:
+        if of_file(goal.name):
             goal = _vouched(goal, task, Path(path), trust)
         with reading(path):
             return cls._of_facts(choice, chosen("task", task, goal), facts, message, constants)
@@ -229,7 +229,7 @@ def _blueprint(choice: Choice, classes: int, forward: Forward, scores: str, head
         return network.layout, network.constants.size()
     except Exception as error:
         numbers = [number for number in choice.parameters.values() if isinstance(number, (int, float))]
-        built_in = ":" not in choice.name and not choice.name.startswith(GIVEN)
+        built_in = not of_file(choice.name) and not choice.name.startswith(GIVEN)
         if built_in or max(numbers, default=0) > header.symbols + header.reals:
             raise DataError(f"{choice.name} cannot be built ({type(error).__name__}: {error})") from error
     network = _make(choice, classes, forward, scores)  # a user's network that computes while it is built
@@ -256,7 +256,7 @@ def _scale(found: Any) -> Scale:
 def _vouched(choice: Choice, registry: Registry[Any], path: Path, trust: bool) -> Choice:
     """A network or task from a Python file, which is looked for beside the model and in the current folder, and run if trusted."""
     name, places = without_folder(choice.name), list(dict.fromkeys([path.resolve().parent, Path.cwd()]))
-    file = name.rpartition(":")[0]
+    file = of_file(name)
     found = next((place / file for place in places if (place / file).is_file()), None)
     kind = "network" if registry is model else registry.kind
     if not trust:
@@ -267,8 +267,7 @@ def _vouched(choice: Choice, registry: Registry[Any], path: Path, trust: bool) -
     if found is None:
         looked = " and in ".join(f"'{place}'" for place in places)
         raise DataError(f"'{path}' needs the Python file '{file}', which was looked for in {looked}: put it there")
-    registry.load(f"{found}:{short(name)}")
-    return Choice(registry.spelled(f"{found}:{short(name)}"), choice.parameters)
+    return Choice(registry.load(f"{found}:{short(name)}"), choice.parameters)
 
 
 def load(path: str | Path, trust: bool = False, model: Net | None = None) -> nn.Module:

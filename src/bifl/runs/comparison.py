@@ -13,7 +13,7 @@ from bifl.data.fingerprint import Loaded
 from bifl.errors import ConfigError, RunError
 from bifl.experiment.settings import Experiment
 from bifl.files import write_atomic, writing
-from bifl.registry import short
+from bifl.registry import of_file, short
 from bifl.runs.folder import RunFolder
 from bifl.runs.record import Record, tested
 
@@ -46,11 +46,7 @@ def planned(base: Experiment, algorithms: str, seeds: str) -> list[PlannedRun]:
     """
     labels = _listed("algorithms", algorithms)
     numbers = [base.changed({"seed": seed}).seed for seed in _listed("seeds", seeds)]
-    rows = [
-        PlannedRun(_name(label, seed), label, base.changed(_settings(label) | {"seed": seed}))
-        for label in labels
-        for seed in numbers
-    ]
+    rows = [_row(label, base.changed(_settings(label) | {"seed": seed})) for label in labels for seed in numbers]
     if len({row.name for row in rows}) < len(rows):
         raise ConfigError(f"algorithms={algorithms} has two of the same name: rename one")
     return rows
@@ -185,5 +181,8 @@ def _settings(label: str) -> dict[str, str]:
     return settings
 
 
-def _name(label: str, seed: int) -> str:
-    return f"{short(label).replace('/', '-')}-s{seed}"
+def _row(label: str, experiment: Experiment) -> PlannedRun:
+    """A run by its label; one that names a file alone is called what is in it."""
+    name, plus, parameters = label.partition("+")
+    label = f"{short(experiment.algorithm.name)}{plus}{parameters}" if of_file(name) == name else label
+    return PlannedRun(f"{short(label).replace('/', '-')}-s{experiment.seed}", label, experiment)

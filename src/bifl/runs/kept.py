@@ -26,7 +26,7 @@ from bifl.experiment import config_file
 from bifl.experiment.identity import identity
 from bifl.experiment.settings import REGISTRIES, Experiment
 from bifl.files import gunzip, parse_json, write_atomic, writing
-from bifl.registry import short
+from bifl.registry import of_file, short
 from bifl.runs.folder import UNVERSIONED
 from bifl.runs.record import Record
 
@@ -73,7 +73,7 @@ def _digest(experiment: Experiment) -> str:
 
 def _known_as(key: str, value: Any) -> Any:
     """An optimiser with its usual parameters is its name alone, as it was before it had any."""
-    usual = key in _BY_NAME and ":" not in value.name and value.parameters == REGISTRIES[key].parameters(value.name)
+    usual = key in _BY_NAME and not of_file(value.name) and value.parameters == REGISTRIES[key].parameters(value.name)
     return value.name if usual else value
 
 
