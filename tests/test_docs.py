@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import bifl as bifl_package
 from bifl.engine.simulator import simulate
 from bifl.experiment.settings import Experiment
 from tests.commands import Run, bifl
@@ -40,7 +42,7 @@ def test_the_readme_runs(tmp_path: Path) -> None:
 
 
 def test_the_page_on_sensors_runs(tmp_path: Path, here: Run) -> None:
-    (block,) = python_blocks("docs/sensors.md")
+    block, use = python_blocks("docs/sensors.md")
     done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (words,) = re.findall(r"^bifl run (dataset=.*)$", (ROOT / "docs/sensors.md").read_text(), re.MULTILINE)
@@ -48,6 +50,21 @@ def test_the_page_on_sensors_runs(tmp_path: Path, here: Run) -> None:
     assert done.returncode == 0, done.stderr
     done = here("eval", "runs/npz-by_user-biml-s0", cwd=tmp_path)
     assert "accuracy" in done.stdout
+    done = subprocess.run([sys.executable, "-c", use], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_page_on_sensors_reads_a_network_of_one_s_own(tmp_path: Path, here: Run) -> None:
+    """As the page says: it is refused without trust."""
+    (said,) = re.findall(r"`(bifl\.Model\.read\(.*?\))`", (ROOT / "docs/sensors.md").read_text())
+    (tmp_path / "own.py").write_text(
+        "from bifl.nn.models import har_cnn, model\n@model\ndef own(classes: int): return har_cnn(classes, 3)"
+    )
+    inputs = np.random.default_rng(0).normal(size=(12, 3, 16)).astype(np.float32)
+    np.savez(tmp_path / "windows.npz", inputs=inputs, labels=np.arange(12) % 3)
+    words = ["dataset=npz", "dataset.path=windows.npz", "model=own.py", "clients=2", "rounds=1", "workers=1"]
+    assert here("run", *words, "--out", "run", cwd=tmp_path).returncode == 0
+    assert eval(said, {"bifl": bifl_package, "path": "run/model"}).predict(inputs).shape == (12, 3)
 
 
 def test_the_page_on_training_runs(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from bifl.core.forward import binary, ternary
 from bifl.data.datasets import dataset
+from bifl.errors import DataError
 from bifl.export.model import Model
 from bifl.nn.models import model
 from tests.commands import Run, bifl, refused
@@ -89,6 +90,18 @@ def test_onnx_gives_what_pytorch_gives(here: Run, trained: Path, monkeypatch: py
         wanted = of_pytorch(trained, name, batch)
         found = session.run(None, {"input": batch})[0]
         np.testing.assert_allclose(found, wanted, atol=1e-4)
+        np.testing.assert_allclose(Model.read(f"{name}/model", trust=True).predict(batch), found, atol=1e-4)
+
+
+def test_predict_takes_raw_inputs_as_the_dataset_has_them(trained: Path) -> None:
+    images, read = digits()[:1100], Model.read(trained / "paper" / "model")  # more than are computed at a time
+    wanted = of_pytorch(trained, "paper", images)
+    np.testing.assert_allclose(read.predict(images), wanted, atol=1e-5)
+    np.testing.assert_allclose(read.predict(images[:3, 0]), wanted[:3], atol=1e-5)  # as in most files, without channels
+    assert read.predict(images[:0]).shape == (0, 10)
+    for wrong in (images / 255, images[:, :, :9], images[0, 0, :, :]):
+        with pytest.raises(DataError, match=r"mnist_cnn takes bytes of shape \(n, 1, 28, 28\), not "):
+            read.predict(wrong)
 
 
 @needs("cc", "make")

@@ -10,11 +10,13 @@ reading such a model runs that file, if the caller trusts it, from the folder of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -25,12 +27,13 @@ from bifl.core import BINARY, FLOAT32, TERNARY, Message, Public
 from bifl.core.forward import FORWARDS, Forward, real
 from bifl.core.layout import Layout
 from bifl.core.message import Floats
-from bifl.data.inputs import BYTES, FLOATS, TOKENS, Dataset, Scale
+from bifl.data.inputs import BYTES, FLOATS, TOKENS, Dataset, Scale, input_array, kind_of
 from bifl.errors import DataError, Untrusted
 from bifl.experiment.choices import Choice, chosen, from_mapping
 from bifl.experiment.objects import Net, model_name
 from bifl.files import write_atomic, writing
 from bifl.nn import scores as score_norms
+from bifl.nn.misfit import REFUSALS, refusal
 from bifl.nn.models import model
 from bifl.nn.network import Network
 from bifl.registry import GIVEN, Registry, of_file, short, without_folder
@@ -41,7 +44,7 @@ from bifl.training.samples import Samples
 __all__ = ["MAGIC", "MOST_VALUES", "Model", "embedded", "load"]
 MOST_VALUES = 2**24  # of one input
 MOST_CHANNELS = 2**24
-
+_TOGETHER = 1000  # inputs that `predict` computes at a time
 
 _USUAL = Choice("classification")
 
@@ -181,6 +184,33 @@ class Model:
     def module(self) -> nn.Module:
         """The network in evaluation mode. It takes floats: (pixels/255 − mean)/std, or (floats − mean)/std; or tokens."""
         return self._network().ordinary()
+
+    @torch.no_grad()
+    def predict(self, inputs: npt.ArrayLike) -> Floats:
+        """(n, outputs) scores of raw inputs, as ONNX and C give them: bytes, floats or tokens as the dataset has them.
+
+        Raises:
+            DataError: the network takes others.
+        """
+        raw = np.asarray(inputs)
+        raw = input_array(raw.astype(np.float32) if raw.dtype == np.float64 else raw, "inputs")
+        name, one = without_folder(self.network.name), self.shape or raw.shape[1:]
+        if (kind_of(raw), raw.shape[1:]) != (self.inputs, one):
+            raise DataError(f"{name} takes {self.inputs} of shape (n, {str(one)[1:]}, not {raw.dtype} of shape {raw.shape}")
+        samples = Samples(torch.from_numpy(np.require(raw, requirements=("C", "W"))), torch.zeros(len(raw)), self.mean, self.std)
+        found = [np.zeros((0, self.classes), np.float32)]
+        for start in range(0, len(raw), _TOGETHER):
+            batch, _ = samples.batch(slice(start, start + _TOGETHER))
+            try:
+                found.append(self._module(batch).numpy())
+            except REFUSALS as error:
+                raise DataError(f"{name} does not take these inputs: {refusal(self._module, batch, error).reason}") from error
+        return np.concatenate(found)
+
+    @cached_property
+    def _module(self) -> nn.Module:
+        """For `predict`; nobody else may change it."""
+        return self.module()
 
     def _network(self) -> Network:
         network = _make(self.network, self.classes, self.forward, self.scores)
