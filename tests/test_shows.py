@@ -74,6 +74,17 @@ def test_summary_adds_up(here: Run) -> None:
     assert "6,608,026" in here("summary", "femnist_cnn", "classes=62").stdout
 
 
+def test_summary_shows_the_network_that_a_run_would_have(here: Run, tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", inputs=np.zeros((6, 2, 50), np.float32), labels=np.arange(6) % 3)
+    words = ["dataset=npz", f"dataset.path={tmp_path / 'mine.npz'}", "model.channels=2"]
+    shown = here("summary", "har_cnn", "algorithm=fedavg", *words).stdout
+    assert "har_cnn, 3 classes, real forward" in shown
+    assert "as C on a device" in shown  # its input's shape is the dataset's
+    assert "har_cnn, 7 classes, binary forward" in here("summary", "har_cnn", "classes=7", *words).stdout
+    assert "mnist_cnn, 10 classes, binary forward" in here("summary", "mnist_cnn", "mnist5k-iid").stdout
+    assert "har_cnn, 1 outputs" in here("summary", "har_cnn", "task=regression", *words).stdout
+
+
 def test_every_preset_is_a_valid_experiment() -> None:
     for name, preset in PRESETS.items():
         experiment = Experiment.of(name)

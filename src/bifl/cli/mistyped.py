@@ -36,7 +36,7 @@ def _keys(command: str) -> Sequence[str]:
     return {
         "run": [*experiment, "track"], "compare": [*experiment, "track", "algorithms", "seeds"],
         "data": experiment, "server": experiment, "up": experiment,
-        "reproduce": ["dataset", "seeds", "rounds"], "summary": ["classes", "input", "algorithm"], "eval": ["path", "test_share"],
+        "reproduce": ["dataset", "seeds", "rounds"], "summary": [*experiment, "classes", "input"], "eval": ["path", "test_share"],
     }.get(command, [])  # fmt: skip
 
 

@@ -99,8 +99,8 @@ def _add_looking(verbs: Verbs[argparse.ArgumentParser]) -> None:
     summary.add_argument(
         "settings",
         nargs="*",
-        metavar="KEY=VALUE",
-        help="classes (10), algorithm (biml): fttq's weights are ternary; input=1x28x28, for a device",
+        metavar="PRESET | KEY=VALUE",
+        help="as of bifl run: algorithm=fttq, whose weights are ternary; dataset=, or else classes=10 and input=1x28x28",
     )
 
 

@@ -22,6 +22,8 @@ from bifl.show.inspect import read_file
 from bifl.show.plot import title
 from bifl.show.terminal import console, contents_tables, size
 
+CLASSES = 10  # of a network whose dataset nobody named
+
 
 def inspect(options: argparse.Namespace) -> int:
     """What a message or a model file contains."""
@@ -50,19 +52,24 @@ def data(options: argparse.Namespace) -> int:
 
 
 def summary(options: argparse.Namespace) -> int:
-    """A network layer by layer."""
-    settings = pairs(options.settings)
-    classes = settings.pop("classes", "10")
-    if not classes.isdecimal() or not int(classes):
-        raise ConfigError(f"classes must be a whole number, 1 or more, not '{classes}'")
-    shape = device_costs.input_shape(settings.pop("input", None))
-    experiment = Experiment().changed(settings | {"model": options.model})
+    """A network layer by layer, as a run with these settings has it."""
+    preset, overrides = preset_of(options.settings)
+    settings = pairs(overrides)
+    typed, shape = settings.pop("classes", None), device_costs.input_shape(settings.pop("input", None))
+    if typed is not None and not (typed.isdecimal() and int(typed)):
+        raise ConfigError(f"classes must be a whole number, 1 or more, not '{typed}'")
+    experiment = Experiment.of(preset).changed(settings | {"model": options.model})
+    classes = int(typed or CLASSES)
+    if (preset or "dataset" in settings) and (typed is None or shape is None):
+        found = load(experiment)
+        classes, shape = classes if typed else found.classes, shape or found.form.shape
     forward = plain_algorithm(experiment).at(1).forward
-    network = make_network(experiment, int(classes))
+    network = make_network(experiment, classes)
     rows = layers.summarise(network, forward)
     code = device_costs.untrained(network, forward, shape)
     out = console()
-    out.print(layers.table(f"{options.model}, {classes} classes, {forward.name} forward", rows))
+    what = "classes" if experiment.task.name == "classification" else "outputs"
+    out.print(layers.table(f"{options.model}, {classes} {what}, {forward.name} forward", rows))
     out.print(layers.verdict(rows), soft_wrap=True)
     out.print(code if isinstance(code, str) else device_costs.table(code), soft_wrap=isinstance(code, str))
     return 0
