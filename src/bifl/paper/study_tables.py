@@ -152,10 +152,11 @@ class Shown(NamedTuple):
             folder.mkdir(parents=True, exist_ok=True)
             write_atomic(page, self.page())
         curves = {column: {one.label: one.runs for one in series} for column, series in self.columns().items()}
-        draw(curves, picture, self.title)
+        algorithms = {line.series.label: line.series.experiment.algorithm.name for line in self.lines}
+        draw(curves, picture, self.title, algorithms)
         if STUDIES[self.study].of_paper:
             return [page, picture]
-        draw_bits(curves, bits := folder / f"{self.name}-bits.png", self.title)
+        draw_bits(curves, bits := folder / f"{self.name}-bits.png", self.title, algorithms)
         return [page, picture, bits]
 
 

@@ -17,10 +17,11 @@ import numpy.typing as npt
 from bifl.core import likelihood
 from bifl.report.summary import Series
 from bifl.runs.record import SURENESS_BINS, Record, evaluated, tested
+from bifl.show.colours import PALETTE
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]
-COLOURS = 7
+COLOURS = len(PALETTE)  # the style's --series-1 … are the same
 DASHES = {"solid": "solid", "dash": "dashed", "dot": "dotted", "dashdot": "double"}  # plotly's names, and what CSS can do
 FEW = 12  # rounds or clients: so few that every one is written on the axis
 SNAPSHOTS = 4  # rounds of which the votes are shown

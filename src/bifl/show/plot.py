@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,27 +14,29 @@ from bifl.experiment.settings import Experiment
 from bifl.files import write_atomic, writing
 from bifl.registry import short
 from bifl.runs.record import Record, evaluated, tested
+from bifl.show import colours
+from bifl.show.colours import PALETTE
 from bifl.show.output import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")  # Okabe–Ito: safe for colour-blind eyes
 Values = npt.NDArray[Any]
 _SHOWN = 20  # points below the best: what came before would squeeze the rest
 STYLES = ("-", "--", "-.", ":")
 Curves = dict[str, list[list[Record]]]  # by label, of one or more seeds
 
 
-def draw(splits: dict[str, Curves], path: Path, title: str) -> None:
+def draw(splits: dict[str, Curves], path: Path, title: str, algorithms: Mapping[str, str] | None = None) -> None:
     """Write a PNG, a row of three charts per split; several seeds become a line of means in a band of one deviation."""
     from matplotlib.ticker import MaxNLocator
 
     labels, figure, lines = _laid_out(splits, 3)
+    places = _places(labels, algorithms)
     for line, curves in zip(lines, splits.values(), strict=True):
         for label, seeds in curves.items():
-            _curves(line, seeds, _look(labels.index(label)) | {"label": short(label)})
+            _curves(line, seeds, _look(places[label]) | {"label": short(label)})
         _label(line[0], "round")
         line[0].xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         for axes, way in zip(line[1:], ("uploaded", "downloaded"), strict=True):
@@ -42,15 +45,16 @@ def draw(splits: dict[str, Curves], path: Path, title: str) -> None:
     _save(figure, path, title)
 
 
-def draw_bits(splits: dict[str, Curves], path: Path, title: str) -> None:
+def draw_bits(splits: dict[str, Curves], path: Path, title: str, algorithms: Mapping[str, str] | None = None) -> None:
     """Write a PNG, two charts per split: accuracy against the bits per parameter that a client sent, and sent and received."""
     labels, figure, lines = _laid_out(splits, 2)
+    places = _places(labels, algorithms)
     for line, curves in zip(lines, splits.values(), strict=True):
         for label, seeds in curves.items():
             up, down = (_summed(seeds, field) for field in ("up_bpp", "down_bpp"))
             for axes, bits in zip(line, (up, up + down), strict=True):
                 if bits[0]:  # centralised training sends nothing
-                    _curve(axes, bits, _scores(seeds), _look(labels.index(label)) | {"label": label})
+                    _curve(axes, bits, _scores(seeds), _look(places[label]) | {"label": short(label)})
         for axes, way in zip(line, ("uploaded", "uploaded and downloaded"), strict=True):
             _label(axes, f"{way} by a client, bits per parameter (log scale)")
         low, high = line[0].get_ylim()
@@ -92,6 +96,11 @@ def _legend(figure: Figure, inside: bool) -> None:
 def _scores(seeds: list[list[Record]]) -> Values:
     """(seeds, rounds that were evaluated) in %."""
     return 100 * np.array([[records[place].score for place in evaluated(*seeds)] for records in seeds])
+
+
+def _places(labels: list[str], algorithms: Mapping[str, str] | None) -> dict[str, int]:
+    """Where lines are among the colours. Labels that `algorithms` lacks begin with the algorithm: `up_down+beta=1`."""
+    return colours.places({label: label.partition("+")[0] for label in labels} | dict(algorithms or {}))
 
 
 def _look(number: int) -> dict[str, Any]:
