@@ -9,9 +9,11 @@ import re
 import shutil
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bifl.core.algorithm import register
 from bifl.core.forward import binary
 from bifl.experiment.settings import Experiment, pairs
 from bifl.paper import values
@@ -21,7 +23,8 @@ from bifl.report.page import render
 from bifl.report.remarks import ordering
 from bifl.report.summary import settings
 from bifl.runs.record import Record
-from bifl.show.plot import PALETTE
+from bifl.show import plot
+from bifl.show.colours import ALGORITHMS, PALETTE, places
 from tests.commands import Run, refused
 from tests.exports import saved
 
@@ -145,6 +148,64 @@ def test_colours_are_the_pictures_and_stay_with_a_label() -> None:
     assert len({look for look, _ in keys[: len(names)]}) == len(names)
     looks = {name: {look for look, label in keys if label == name} for name in ("up_down", "biml")}
     assert all(len(look) == 1 for look in looks.values())
+
+
+def test_an_algorithm_has_one_colour_in_all_pictures() -> None:
+    """Whatever stands beside it, in the report and in the pictures of `bifl compare` and `bifl reproduce`."""
+    assert set(ALGORITHMS) <= set(register.names())  # a new one takes a free place until it has its own
+    assert len(set(ALGORITHMS)) == len(ALGORITHMS)
+    usual = ["fedavg", "murmur", "full", "biml", "up_down"]
+    assert len({charts.key(place) for place in places(dict(zip(usual, usual, strict=True))).values()}) == len(usual)
+    for beside in (["up_down"], ["fedavg", "murmur"], ["biml_fit", "qsgd"]):
+        lines = {name: name for name in [*beside, "biml"]}
+        assert places(lines)["biml"] == places({"biml": "biml"})["biml"]
+    assert places({"BiFL-BiML": "biml"}) == {"BiFL-BiML": places({"biml": "biml"})["biml"]}
+    variants = places({"biml alpha=3": "biml", "biml": "biml", "mine": "mine.py:biml"}, {"mine": 4})
+    assert variants["biml"] == places({"biml": "biml"})["biml"]
+    assert len(set(variants.values())) == 3
+    assert variants["mine"] == 4  # as in the picture before
+
+
+@pytest.mark.parametrize("drawn", [plot.draw, plot.draw_bits])
+def test_a_pictures_colours_are_the_reports(drawn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = list[Any]()
+    monkeypatch.setattr(plot, "_save", lambda figure, path, title: figures.append(figure))
+    runs = [result().records]
+    drawn({"": {"up_down+beta=1": runs, "/home/me/own.py:mine": runs, "FA": runs}}, tmp_path / "x.png", "", {"FA": "fedavg"})
+    lines = {line.get_label(): line.get_color() for line in figures[0].axes[0].lines}
+    assert {label: lines[label] for label in ("up_down+beta=1", "FA")} == {"up_down+beta=1": PALETTE[4], "FA": PALETTE[0]}
+    assert "mine" in lines
+
+
+def test_few_rounds_have_no_mean_of_the_last_ten_and_no_order() -> None:
+    short = [result(f"algorithm={name}", level=level, rounds=3) for name, level in (("fedavg", 0.9), ("biml", 0.8))]
+    (setting,) = settings(short)
+    assert ordering(setting.series) is None
+    page = render([setting])
+    assert "last 10 rounds" not in page
+    assert "last round, %" in page
+    assert not re.search(r'<td class="main">\s*(78|70)', page)
+    (mixed,) = settings([*short, result("algorithm=full")])
+    assert re.search(r"biml</th>\s*<td class=\"none\">–", render([mixed]))
+    assert ordering(mixed.series) is None  # one that has rounds enough is no order
+
+
+def test_the_papers_order_is_not_looked_for_among_liars() -> None:
+    attacked = [result(f"algorithm={name}", "attack=flip", "attack.share=0.3") for name in ("fedavg", "biml")]
+    assert ordering(settings(attacked)[0].series) is None
+
+
+def test_the_title_says_what_is_true_of_every_algorithm() -> None:
+    assert "one-bit uploads" not in render(settings([result("algorithm=murmur"), result("algorithm=fedavg")]))
+
+
+def test_a_model_to_start_with_is_shown_without_its_folder(tmp_path: Path) -> None:
+    saved(tmp_path / "first", "mnist_cnn", binary)
+    (setting,) = settings([result(f"start={tmp_path / 'first'}"), result()])
+    assert [one.label.partition("@")[0] for one in setting.series] == ["biml", "biml start=first"]
+    assert str(tmp_path) not in render([setting])
+    (alone,) = settings([result(f"start={tmp_path / 'first'}")])
+    assert str(tmp_path) not in render([alone])
 
 
 def test_figures_are_what_plotly_takes() -> None:

@@ -6,7 +6,6 @@ import base64
 import gzip
 import re
 from importlib.resources import files
-from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +23,9 @@ from bifl.report import charts
 from bifl.report.collect import Result
 from bifl.report.model_costs import model_costs
 from bifl.report.remarks import remarks
-from bifl.report.summary import LAST, TARGETS, Series, Setting
+from bifl.report.summary import LAST, TARGETS, Series, Setting, without_path
 from bifl.runs import kept
-from bifl.show import split_stats
+from bifl.show import colours, split_stats
 from bifl.show.output import counted
 
 ML_PU = ("biml", "biml_fit", "hybrid")  # the algorithms with a maximum-likelihood update
@@ -112,16 +111,12 @@ def _voters(groups: list[Setting]) -> int:
 
 
 def _places(groups: list[Setting]) -> list[dict[str, int]]:
-    """Labels' places in the palette: the first free ones in every setting, and the same in all, as far as that goes."""
+    """Labels' places among the colours, the same in all settings, as far as that goes."""
     known: dict[str, int] = {}
     found = []
     for group in groups:
-        places: dict[str, int] = {}
-        for label in sorted((one.label for one in group.series), key=lambda label: label not in known):
-            free = next(place for place in count() if place not in places.values())
-            places[label] = known[label] if label in known and known[label] not in places.values() else free
-        known = places | known
-        found.append(places)
+        found.append(colours.places({one.label: one.experiment.algorithm.name for one in group.series}, known))
+        known = found[-1] | known
     return found
 
 
@@ -146,6 +141,8 @@ def _section(
         "measure": charts.measure(series),
         "printed": any(one.printed for one in series),
         "several": any(len(one.runs) > 1 for one in series),
+        "settled": any(one.settled for one in series),
+        "short": not all(one.settled for one in series),
         "seldom": any(one.averaged is not None for one in series),
         "sends": any(one.sends for one in series),
         "shown": voted[0] if voted else 0,
@@ -188,8 +185,9 @@ def _portable(experiment: Experiment) -> str:
     choices: dict[str, Choice] = {name: getattr(experiment, name) for name in REGISTRIES}
     for name, choice in choices.items():
         files = {key: Path(str(value)).name for key, value in choice.parameters.items() if key == "path" and value}
-        choices[name] = Unloaded(without_folder(choice.name), {**choice.parameters, **files})
-    return config_file.to_toml(experiment.changed(choices))
+        plain = {key: without_path(value) for key, value in choice.parameters.items()}
+        choices[name] = Unloaded(without_folder(choice.name), plain | files)
+    return config_file.to_toml(experiment.changed(choices).changed({"start": without_path(experiment.start)}))
 
 
 def _breakable(name: str) -> str:

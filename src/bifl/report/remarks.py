@@ -30,10 +30,11 @@ def seldom(series: list[Series]) -> list[str]:
     found: dict[str, list[str]] = {}
     for one in series:
         if one.averaged is not None:
-            how = f"every {one.experiment.evaluate_every} rounds: {one.averaged} of the last {min(LAST, one.rounds)}"
+            mean_of = f": {one.averaged} of the last {LAST}, whose mean this is" if one.settled else ""
+            how = f"every {one.experiment.evaluate_every} rounds{mean_of}"
             found.setdefault(how, []).append(one.label)
     return [
-        f"{_whose(labels, series)}: evaluated {how}, whose mean this is; what was reached in between shows in the next evaluation."
+        f"{_whose(labels, series)}: evaluated {how}; what was reached in between shows in the next evaluation."
         for how, labels in found.items()
     ]
 
@@ -71,8 +72,11 @@ def made_by(series: list[Series]) -> str:
 
 
 def ordering(series: list[Series]) -> str | None:
-    """Whether the paper's order of algorithms holds among these, in a sentence; None where there are not two to compare."""
-    rows = _comparable(series)
+    """Whether the paper's order of algorithms holds among these, in a sentence.
+
+    None where there are not two to compare: the paper has no liars, and its order is that after many rounds.
+    """
+    rows = _comparable([one for one in series if one.settled and one.experiment.attack.name == "none"])
     tiers = [present for tier in values.ORDER if (present := [name for name in tier if name in rows])]
     if len(tiers) < 2:
         return None

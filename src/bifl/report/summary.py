@@ -18,7 +18,7 @@ from bifl.report.collect import Result
 from bifl.runs.record import TARGETS, Record, tested
 from bifl.show.output import counted
 
-__all__ = ["LAST", "TARGETS", "Reach", "Series", "Setting", "Spread", "about", "described", "settings"]
+__all__ = ["LAST", "TARGETS", "Reach", "Series", "Setting", "Spread", "about", "described", "settings", "without_path"]
 
 LAST = 10  # rounds that the final accuracy is a mean of: single rounds swing
 _HEADING = ("dataset", "partition", "model")
@@ -87,6 +87,15 @@ class Series(NamedTuple):
         if all(record.evaluated for records in self.runs for record in records):
             return None
         return min(sum(record.evaluated for record in records[-LAST:]) for records in self.runs)
+
+    @property
+    def settled(self) -> bool:
+        """Whether there are rounds enough for a mean of the last ones to say where it ends."""
+        return self.rounds >= LAST
+
+    def last(self) -> Spread:
+        """Accuracy in % of the last round that was evaluated."""
+        return self._spread(lambda records: tested(records)[-1].score)
 
     def best(self) -> Spread:
         """Accuracy in % of the best round, which flatters whatever swings."""
@@ -180,7 +189,7 @@ def _files(experiment: Experiment) -> str:
 
 def described(choice: Choice) -> str:
     """A choice with its parameters; where files lie is nobody's concern."""
-    parameters = [f"{key}={value}" for key, value in choice.parameters.items() if key != "path"]
+    parameters = [f"{key}={without_path(value)}" for key, value in choice.parameters.items() if key != "path"]
     return ", ".join([short(choice.name), *parameters])
 
 
@@ -282,7 +291,12 @@ def _text(experiment: Experiment, name: str) -> str:
 
 
 def _number(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else str(without_path(value))
+
+
+def without_path(value: Any) -> Any:
+    """A setting's value; of a file, such as the model to start with, the name without the folders of the machine it lies on."""
+    return PurePath(value).name if isinstance(value, str) and PurePath(value).is_absolute() else value
 
 
 def _reached(records: list[Record], target: float) -> Reach | None:
