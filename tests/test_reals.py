@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from bifl.codec import SHORT, Context, WireError, decode, encode, read_header
-from bifl.codec.reals import from_grid, on_grid, read_rice, rice, to_grid
+from bifl.codec.reals import from_grid, join, on_grid, read_rice, rice, to_grid
 from bifl.core import BINARY, Message, Public
 from bifl.core.layout import Layout, Tensor
 
@@ -108,6 +108,14 @@ def test_known_numbers_beyond_the_grid_do_not_prevent_short_ones() -> None:
     data = encode(message, context)
     assert read_header(data).precision == SHORT.upload
     assert decode(data, context).real.tolist() == real.tolist()
+
+
+def test_numbers_of_the_grid_beyond_float32_are_infinite() -> None:
+    """Without a warning; whoever reads the message refuses them."""
+    normed = int(LAYOUT.normed.sum())
+    numbers = np.concatenate([np.ones(normed), np.full(LAYOUT.reals - LAYOUT.trained, 2.0**61)])
+    read = join(np.zeros(LAYOUT.trained - normed, np.float32), numbers, LAYOUT)
+    assert np.isinf(read[-3:]).all()
 
 
 @pytest.mark.parametrize("bits", [6, 10])

@@ -56,10 +56,10 @@ def split(real: Floats, layout: Layout) -> tuple[Floats, Numbers]:
     """A real vector as what stays float32, and what goes on the grid: γ, β, mean/deviation and variance in 2^−30."""
     trained = real[: layout.trained]
     first, second = np.split(real[layout.trained :].astype(np.float64), 2)
-    variance = np.maximum(second - first**2, 2.0**-_SQUARES)
-    return trained[~layout.normed], np.concatenate(
-        [trained[layout.normed], first / np.sqrt(variance), np.ldexp(variance, _SQUARES)]
-    )
+    with np.errstate(invalid="ignore"):  # after a training that diverged there are infinities: `fits` tells the caller
+        variance = np.maximum(second - first**2, 2.0**-_SQUARES)
+        ratio = first / np.sqrt(variance)
+    return trained[~layout.normed], np.concatenate([trained[layout.normed], ratio, np.ldexp(variance, _SQUARES)])
 
 
 def join(exact: Floats, numbers: Numbers, layout: Layout) -> Floats:
@@ -71,7 +71,8 @@ def join(exact: Floats, numbers: Numbers, layout: Layout) -> Floats:
     trained[layout.normed] = normed
     variance = np.maximum(np.ldexp(scaled, -_SQUARES), 0)
     first = ratio * np.sqrt(variance)
-    real[layout.trained :] = np.concatenate([first, variance + first**2])
+    with np.errstate(over="ignore"):  # numbers that only a liar sends: infinity, which whoever reads it refuses
+        real[layout.trained :] = np.concatenate([first, variance + first**2])
     return real
 
 
