@@ -194,9 +194,11 @@ def test_what_was_not_evaluated_among_the_last_rounds_is_a_dash(tmp_path: Path) 
 
 def test_points_of_pictures_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[list[float], list[float]]] = []
+    curve = plot._curve
 
     def noted(axes: Any, x: Any, accuracy: Any, look: Any) -> None:
         drawn.append((np.round(x, 6).tolist(), accuracy.mean(0).tolist()))
+        curve(axes, x, accuracy, look)
 
     monkeypatch.setattr(plot, "_curve", noted)
     runs = {"": {"biml": [records(None, 0.5, None, 0.6, 0.7), records(None, 0.5, None, 0.6, None)]}}
