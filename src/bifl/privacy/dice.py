@@ -1,9 +1,9 @@
 """Where private noise comes from. In a deployment: from secrets that nobody else has. In a simulation: from the seed.
 
-`secret_dice`, which `bifl.experiment.run.make_run` takes unless it is told otherwise, draws ChaCha20's key stream under a key of the operating
-system's. `simulated_dice` draws a named stream of the experiment's seed, so that a simulation can be repeated: **whoever knows the
-seed can take that noise away again, and nothing that it made is private.** Only the simulator and its readable twin ask for it
-(`bifl.experiment.setup.build`); nodes and servers of a deployment have no setting that does.
+`secret_dice`, which `bifl.experiment.run.make_run` takes unless it is told otherwise, draws ChaCha20's key stream under a key of
+the operating system's. `simulated_dice` draws a named stream of the experiment's seed, so that a simulation can be repeated:
+**whoever knows the seed can take that noise away again, and nothing that it made is private.** Only the simulator and its readable
+twin ask for it (`bifl.experiment.setup.build`); nodes and servers of a deployment have no setting that does.
 """
 
 from __future__ import annotations
