@@ -192,9 +192,12 @@ def test_kept_runs_that_are_not_there(tmp_path: Path) -> None:
     _refuse_nothing_kept(tmp_path, [1])
 
 
-def test_reproduce_says_where_it_looked(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reproduce_says_where_it_looked_and_where_kept_runs_are(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert f"'{tmp_path / 'results' / 'cells'}'" in refused(here("reproduce", "table1", "--kept"))
+    said = refused(here("reproduce", "table1", "--kept"))
+    assert f"'{tmp_path / 'results' / 'cells'}' has no kept runs" in said
+    assert "in results/cells of a clone of bifl; call it there, or say --out CLONE/results" in said
+    assert not list(tmp_path.iterdir())
 
 
 def titles(*experiments: Experiment) -> list[str]:

@@ -167,8 +167,8 @@ def _refuse_nothing_kept(folder: Path, known: Sequence[object]) -> None:
     found = sum(1 for _ in folder.glob(f"*{kept.SUFFIX}"))
     there = f"{counted(found, 'kept run')}, none of these studies" if found else "no kept runs"
     raise RunError(
-        f"'{folder.resolve()}' has {there}: call it in a clone of bifl, whose results/cells has those of the paper's "
-        "studies, or name the folder that holds cells with --out DIR"
+        f"'{folder.resolve()}' has {there}: those of the paper's studies are in results/cells of a clone of bifl; "
+        "call it there, or say --out CLONE/results"
     )
 
 
