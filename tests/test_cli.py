@@ -85,7 +85,10 @@ def test_messages_are_kept_and_explained(tmp_path: Path, here: Run) -> None:
     (tmp_path / "short").write_bytes((run / "model").read_bytes()[:-1])
     assert "checksum does not fit" in refused(here("inspect", tmp_path / "short"))
     (tmp_path / "other").write_bytes(b"hello" * 50)
-    assert "starts with b'hell' instead of b'BIFL'" in refused(here("inspect", tmp_path / "other"))
+    said = refused(here("inspect", tmp_path / "other"))
+    assert f"'{tmp_path / 'other'}' is neither a model nor a message that can be read: at byte 0: starts with b'hell'" in said
+    (earlier := run / "messages" / "round-00002" / "broadcast").write_bytes(b"hello" * 50)
+    assert f"'{earlier}' is neither" in refused(here("inspect", run / "messages" / "round-00003" / "upload-00001"))
 
 
 def test_a_damaged_model_is_refused(finished: Path, tmp_path: Path, here: Run) -> None:

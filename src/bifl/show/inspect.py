@@ -49,6 +49,13 @@ def read_file(path: Path, trust: bool = False) -> FileContents:
         raise DataError(f"cannot read '{path}': {error.strerror}") from error
     if data.startswith(MAGIC):
         return _model(path, data, trust)
+    try:
+        return _message(path, data, trust)
+    except codec.WireError as error:
+        raise _unreadable(path, error) from error
+
+
+def _message(path: Path, data: bytes, trust: bool) -> FileContents:
     header = codec.read_header(data)
     run = _run_of(path)
     known = None if run is None else _context(run, header, trust)
@@ -57,6 +64,10 @@ def read_file(path: Path, trust: bool = False) -> FileContents:
         message = codec.decode(data, known)
         return FileContents(facts, header.sections(), _layers(data, message, known), known.layout.parameters if known else 0)
     return FileContents(facts, header.sections(), [], known.layout.parameters if known else 0)
+
+
+def _unreadable(path: Path, error: codec.WireError) -> DataError:
+    return DataError(f"'{path}' is neither a model nor a message that can be read: at byte {error.offset}: {error.reason}")
 
 
 def _model(path: Path, data: bytes, trust: bool) -> FileContents:
@@ -150,5 +161,11 @@ def _replayed(run: Path, header: codec.Header, trust: bool) -> codec.Context:
             if context.round >= header.round and bytes.fromhex(context.layout.fingerprint) == header.model:
                 return context
             if exchange.tells:
-                news = mailbox.broadcast(context.round, exchange.name).read_bytes()
-                public = exchange.advance(public, codec.decode(news, context))
+                public = exchange.advance(public, _broadcast(mailbox.broadcast(context.round, exchange.name), context))
+
+
+def _broadcast(path: Path, context: codec.Context) -> Message:
+    try:
+        return codec.decode(path.read_bytes(), context)
+    except codec.WireError as error:
+        raise _unreadable(path, error) from error
