@@ -56,6 +56,18 @@ def test_eval_gives_the_accuracy_of_the_last_round(finished: Path, here: Run) ->
         (["run", "mnist-iid", "mnist5k-iid"], "only one preset"),
         (["compare", "algorithms=up_down+beta"], "up_down+beta=1"),
         (["eval", "nothing", "mnist5k"], "cannot read model 'nothing'"),
+        (["run", "algorithm=biml", "algorithm.grup=3"], "unknown key 'algorithm.grup' of algorithm 'biml' (known: alpha)"),
+        (["run", "algorithm=murmur", "algorithm.grup=3"], "'algorithm.grup' of algorithm 'murmur': did you mean 'group'?\n"),
+        (["run", "roundz=3"], "unknown key 'roundz': did you mean 'rounds'?\n"),
+        (["run", "xyz=3"], "unknown key 'xyz' (known: algorithm, dataset, "),
+        (["run", "switch=3"], "unknown key 'switch': did you mean 'algorithm.switch'?\n"),
+        (["frobnicate"], "bifl: unknown command 'frobnicate' (known: run, compare, "),
+        (["exprot", "x"], "bifl: unknown command 'exprot': did you mean 'export'?\n"),
+        (["federation", "down"], "bifl: unknown command 'down' (known: up)"),
+        ([], "bifl: the following arguments are required: COMMAND; see bifl --help\n"),
+        (["inspect"], "bifl: the following arguments are required: FILE; see bifl inspect --help\n"),
+        (["run", "--out"], "bifl: --out: expected one argument; see bifl run --help\n"),
+        (["keys", "--clients", "x"], "bifl: --clients: 'x' is not a whole number, 1 or more; see bifl keys --help\n"),
     ],
 )
 def test_bad_input_ends_in_one_sentence(words: list[str], sentence: str, tmp_path: Path, here: Run) -> None:

@@ -41,7 +41,7 @@ def test_another_algorithm_does_not_inherit_parameters() -> None:
     [
         ("algoritm=biml", "unknown key 'algoritm': did you mean 'algorithm'?"),
         ("algorithm=bilm", "unknown algorithm 'bilm': did you mean 'biml'?"),
-        ("algorithm.alhpa=1", "unknown key 'algorithm.alhpa': did you mean 'alpha'?"),
+        ("algorithm.alhpa=1", "unknown key 'algorithm.alhpa' of algorithm 'biml': did you mean 'alpha'?"),
         ("rounds.x=1", "unknown key 'rounds.x'"),
         ("partition.x=1", "partition 'iid' has no parameters"),
         ("rounds=ten", "rounds must be a whole number, not 'ten'"),

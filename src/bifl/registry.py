@@ -14,7 +14,7 @@ never runs that file: `Registry.load` does, and is called only with names that t
 '3×3'
 >>> shapes.make("sqare", {})
 Traceback (most recent call last):
-bifl.errors.ConfigError: unknown shape 'sqare': did you mean 'square'? (known: square)
+bifl.errors.ConfigError: unknown shape 'sqare': did you mean 'square'?
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ GIVEN = "given_"  # names of objects that have none of their own begin with it: 
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of an "unknown …" sentence: the nearest known word if there is one, then all of them."""
+    """The end of an "unknown …" sentence: the nearest known word; all of them if none is near."""
     names = list(known)
     close = difflib.get_close_matches(word, names, n=1)
-    return (f": did you mean '{close[0]}'?" if close else "") + f" (known: {', '.join(names)})"
+    return f": did you mean '{close[0]}'?" if close else f" (known: {', '.join(names)})"
 
 
 def short(name: str) -> str:

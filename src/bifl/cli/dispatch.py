@@ -42,7 +42,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     """What was typed.
 
     Raises:
-        ConfigError: some of it is no option of the command; argparse itself exits for everything else that is wrong.
+        ConfigError: it is no command, or nothing that this command takes.
     """
     options, more = parser().parse_known_args(arguments)
     unknown = [word for word in more if word.startswith("-")]

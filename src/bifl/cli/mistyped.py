@@ -3,7 +3,7 @@
 >>> mistyped(["run", "--rounds", "3"], ["--rounds"])
 "there is no option '--rounds': settings have no dashes, write rounds=3"
 >>> mistyped(["run", "--oot", "x"], ["--oot"])
-"there is no option '--oot': did you mean '--out'? (known: --help, --trust, --out, --resume, --keep-messages)"
+"there is no option '--oot': did you mean '--out'?"
 """
 
 from __future__ import annotations

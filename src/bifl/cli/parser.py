@@ -8,15 +8,36 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import NoReturn
 
 from bifl import __version__
 from bifl.cli import help_texts
 from bifl.cli.help_format import AsTyped
+from bifl.errors import ConfigError
+
+
+class Strict(argparse.ArgumentParser):
+    """Refuses in one sentence, as every command does; argparse would print how the command is used, and end the process."""
+
+    def error(self, message: str) -> NoReturn:
+        """What argparse found wrong.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: str) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            from bifl.registry import nearest  # only those who need it wait for it
+
+            raise ConfigError(f"unknown command '{value}'{nearest(value, action.choices)}")
+        super()._check_value(action, value)
 
 
 def parser() -> argparse.ArgumentParser:
     """All commands; `command` of what it parses is the module and the name of the function that does the work."""
-    whole = argparse.ArgumentParser(
+    whole = Strict(
         "bifl",
         formatter_class=AsTyped,
         epilog=help_texts.EXAMPLES,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bifl.errors import ConfigError
-from bifl.registry import Registry, nearest
+from bifl.registry import Registry, nearest, short
 
 LARGEST = 2**63
 
@@ -45,7 +45,7 @@ def chosen(kind: str, registry: Registry[Any], given: object) -> Choice:
     for key in given.parameters:
         if key not in known:
             unset = f": set {kind}= too" if given.name == "none" else f": {kind} '{given.name}' has no parameters"
-            allowed = nearest(key, known) if known else unset
+            allowed = f" of {kind} '{short(name)}'{nearest(key, known)}" if known else unset
             raise ConfigError(f"unknown key '{kind}.{key}'{allowed}")
     return Choice(
         name, {key: typed(f"{kind}.{key}", given.parameters.get(key, default), default) for key, default in known.items()}

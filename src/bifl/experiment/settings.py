@@ -177,8 +177,8 @@ class Experiment:
             head, _, parameter = key.partition(".")
             known = [item.name for item in fields(self)]
             if head not in known or (parameter and head not in REGISTRIES):
-                owners = [f"{kind}.{key}" for kind in REGISTRIES if key in getattr(self, kind).parameters]
-                raise ConfigError(f"unknown key '{key}'" + (f": did you mean '{owners[0]}'?" if owners else nearest(key, known)))
+                owner = self._owner(key)
+                raise ConfigError(f"unknown key '{key}'" + (f": did you mean '{owner}.{key}'?" if owner else nearest(key, known)))
             if head not in REGISTRIES or isinstance(value, Unloaded):
                 plain[key] = value
             elif isinstance(value, Choice):
@@ -192,6 +192,14 @@ class Experiment:
             name = str(changes.pop("name", old.name))
             plain[head] = replace(old, parameters={**old.parameters, **changes}) if name == old.name else Choice(name, changes)
         return replace(self, **plain)
+
+    def _owner(self, parameter: str) -> str | None:
+        """The key whose choice has such a parameter, or could have it if it were another; None where there is none."""
+        chosen = [kind for kind in REGISTRIES if parameter in getattr(self, kind).parameters]
+        others = (
+            kind for kind, registry in REGISTRIES.items() for name in registry.names() if parameter in registry.parameters(name)
+        )
+        return chosen[0] if chosen else next(others, None)
 
     def tells_results(self) -> bool:
         """Whether each client tells how it fares: its training loss, and results on what it holds out.
