@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from bifl.cli import main
+from bifl.experiment.catalogue import catalogue
+from bifl.experiment.details import details
+from bifl.experiment.presets import PRESETS
 from bifl.experiment.settings import Choice, Experiment
-from tests.commands import BIFL, SMALL, Run, bifl, refused, rounds
+from tests.commands import BIFL, SMALL, Run, refused, rounds
 
 FIELDS = ["round", "accuracy", "loss", "train_loss", "clients", "up_bytes", "down_bytes", "broadcast_bytes"]  # what others rely on
 FIELDS += ["up_bpp", "down_bpp", "flips", "seconds", "up_ideal_bpp", "down_ideal_bpp"]
@@ -61,6 +64,8 @@ def test_eval_gives_the_accuracy_of_the_last_round(finished: Path, here: Run) ->
         (["run", "roundz=3"], "unknown key 'roundz': did you mean 'rounds'?\n"),
         (["run", "xyz=3"], "unknown key 'xyz' (known: algorithm, dataset, "),
         (["run", "switch=3"], "unknown key 'switch': did you mean 'algorithm.switch'?\n"),
+        (["list", "murmr"], "bifl: nothing is called 'murmr': did you mean 'murmur'?\n"),
+        (["list", "qqq"], "bifl: nothing is called 'qqq'; bifl list shows all names\n"),
         (["frobnicate"], "bifl: unknown command 'frobnicate' (known: run, compare, "),
         (["exprot", "x"], "bifl: unknown command 'exprot': did you mean 'export'?\n"),
         (["federation", "down"], "bifl: unknown command 'down' (known: up)"),
@@ -136,10 +141,55 @@ def test_names_are_made_up_and_never_taken_twice(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["mnist5k-iid-biml-s0", "mnist5k-iid-biml-s0-2"]
 
 
-def test_list_shows_everything() -> None:
-    shown = bifl("list").stdout
-    for word in ("biml_fit", "alpha=1.25", "mnist5k", "by_class", "classes_per_client=3", "mnist_cnn", "mnist-unbalanced"):
-        assert word in shown
+def test_list_shows_every_name_on_a_screen(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = here("list").stdout
+    assert shown.count("\n") <= 30
+    words = shown.replace(",", " ").split()
+    for key, entries in catalogue().items():
+        assert key in words
+        assert {entry.name for entry in entries} <= {*words}
+    assert {*PRESETS} <= {*words}
+
+
+@pytest.mark.parametrize("word", ["algorithm", "algorithms", "algorithm="])
+def test_list_of_a_kind_has_a_line_for_each(word: str, here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = here("list", word).stdout.splitlines()
+    assert "default: " in lines[0]
+    assert [line.split()[0] for line in lines[1:]] == [entry.name for entry in catalogue()["algorithm"]]
+
+
+def test_list_of_a_name_tells_all_about_it(here: Run) -> None:
+    shown = here("list", "eden").stdout
+    for text in (
+        "algorithm=eden\n",
+        "FedAvg by signs of a share p of the rotated update",
+        "Take it to compare with",
+        "algorithm.p=0.0             a share of the coordinates, from 0 (chosen by the number of voters) to 1\n",
+        "algorithm.forward=real      real or binary\n",
+        "EDEN (Vargaftik et al., 2022)",
+    ):
+        assert text in shown
+    assert "(default)" not in shown
+
+
+def test_list_of_a_name_that_several_have(here: Run) -> None:
+    shown = here("list", "none").stdout
+    assert [line for line in shown.splitlines() if "=none" in line] == [
+        f"{kind}=none (default)" for kind in ("augment", "robust", "attack", "privacy")
+    ]
+
+
+def test_list_of_a_preset_tells_what_it_sets(here: Run) -> None:
+    shown = here("list", "femnist-iid").stdout
+    assert "dataset=femnist dataset.share=0.1 model=femnist_cnn clients=89" in shown
+    assert "lr=0.0003,0.0001,5e-05" in shown
+
+
+def test_every_algorithm_says_when_to_take_it() -> None:
+    for entry in catalogue()["algorithm"]:
+        assert any(text.startswith("Take it ") for text in details("algorithm", entry).docstring), entry.name
 
 
 def test_help_tells_every_key_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def test_names_that_need_no_torch_do_not_wait_for_it() -> None:
     assert not loaded(program, "torch", "numpy", "rich", "flwr")
 
 
-@pytest.mark.parametrize("words", [["list"], ["--help"], ["run", "--rounds", "3"], ["frobnicate"]])
+@pytest.mark.parametrize("words", [["list"], ["list", "murmur"], ["--help"], ["run", "--rounds", "3"], ["frobnicate"]])
 def test_what_only_shows_waits_for_nothing_large(words: list[str]) -> None:
     """`bifl list` and `--help` take a third of a second: torch alone takes two."""
     program = f"from bifl.cli import main\ntry: main({words})\nexcept SystemExit: pass\nprint()"

@@ -22,7 +22,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_data_shows_every_client_and_draws(here: Run, tmp_path: Path) -> None:
+def test_data_shows_every_client_and_draws_if_asked(here: Run, tmp_path: Path) -> None:
     done = here("data", "partition=by_class", "clients=10")
     assert done.returncode == 0, done.stderr
     assert "4,000 training and 1,000 test images, 28×28 grey, 10 classes; 3,990 dealt to 10 clients" in done.stdout
@@ -31,7 +31,10 @@ def test_data_shows_every_client_and_draws(here: Run, tmp_path: Path) -> None:
     for client, row in enumerate(counts):
         words = [str(client), str(row.sum()), *(str(n) if n else "·" for n in row)]
         assert " ".join(words) in " ".join(done.stdout.split())
-    assert (tmp_path / "data-mnist5k-by_class.png").read_bytes().startswith(b"\x89PNG")
+    assert done.stdout.endswith("for a picture of it: --out FILE.png\n")
+    assert not list(tmp_path.iterdir())
+    assert here("data", "--out", "split.png").stdout.endswith("picture: split.png\n")
+    assert (tmp_path / "split.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_many_clients_are_summarised(here: Run, tmp_path: Path) -> None:

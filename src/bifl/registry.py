@@ -39,8 +39,13 @@ GIVEN = "given_"  # names of objects that have none of their own begin with it: 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of an "unknown …" sentence: the nearest known word; all of them if none is near."""
     names = list(known)
-    close = difflib.get_close_matches(word, names, n=1)
-    return f": did you mean '{close[0]}'?" if close else f" (known: {', '.join(names)})"
+    near = closest(word, names)
+    return f": did you mean '{near}'?" if near else f" (known: {', '.join(names)})"
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that somebody meant, perhaps; None if none is near."""
+    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)
 
 
 def short(name: str) -> str:

@@ -37,7 +37,10 @@ def upload(client: Client, public: Public, width: float) -> Message:
 
 @register
 def dither(width: float = 2.0, down: str = "float") -> Algorithm:
-    """z-SignFedAvg: signs of the update after uniform noise, as wide as `width` times its mean magnitude."""
+    """z-SignFedAvg: signs of the update after uniform noise, as wide as `width` times its mean magnitude.
+
+    Take it to compare with: docs/results.md has the methods of the field side by side.
+    """
     if not 0 < width < float("inf"):
         raise ConfigError(f"algorithm.width must be greater than 0, not {width}")
     return compressed(Algorithm(partial(upload, width=width), means, replace, reads=scaled_change, forward=real, keeps=()), down)

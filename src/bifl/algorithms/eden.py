@@ -85,7 +85,10 @@ def forward_of(name: str) -> Forward:
 
 @register
 def eden(p: float = 0.0, forward: str = "real", down: str = "float") -> Algorithm:
-    """FedAvg by signs of a share p of the rotated update; p=0 chooses it by the number of voters."""
+    """FedAvg by signs of a share p of the rotated update; p=0 chooses it by the number of voters.
+
+    Take it to compare with: docs/results.md has the methods of the field side by side.
+    """
     p = share(p)
     algorithm = Algorithm(
         partial(upload, p=p), means, replace,

@@ -31,5 +31,8 @@ def upload(client: Client, public: Public) -> Sent:
 
 @register
 def ef_sign(down: str = "float") -> Algorithm:
-    """FedAvg by signs of the update, each client remembering what its signs could not say."""
+    """FedAvg by signs of the update, each client remembering what its signs could not say.
+
+    Take it to compare with: docs/results.md has the methods of the field side by side.
+    """
     return compressed(Algorithm(upload, means, replace, reads=scaled_change, forward=real, keeps=("memory",)), down)

@@ -76,5 +76,8 @@ binarised = Forward("binarised update", weights, scaled=False, clip=False, alpha
 
 @register
 def fedbat(down: str = "float") -> Algorithm:
-    """FedBAT: updates that are binarised while clients train, with a trained scale a layer."""
+    """FedBAT: updates that are binarised while clients train, with a trained scale a layer.
+
+    Take it to compare with: docs/results.md has the methods of the field side by side.
+    """
     return compressed(Algorithm(upload, broadcast, replace, reads=scaled_change, forward=binarised, keeps=()), down)

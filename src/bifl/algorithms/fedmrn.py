@@ -75,7 +75,10 @@ def reads(upload: Message, public: Public, width: float) -> Message:
 
 @register
 def fedmrn(width: float = 0.01, down: str = "float") -> Algorithm:
-    """FedMRN: updates that are masked random noise; a mask of one bit a weight up."""
+    """FedMRN: updates that are masked random noise; a mask of one bit a weight up.
+
+    Take it to compare with: docs/results.md has the methods of the field side by side.
+    """
     if not 0 < width < float("inf"):
         raise ConfigError(f"algorithm.width must be greater than 0, not {width}")
     forward = Forward("masked noise", partial(weights, width=width), scaled=False, clip=False, alphabet=real.alphabet)

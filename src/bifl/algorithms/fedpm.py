@@ -52,5 +52,8 @@ masked = Forward("masked", weights, scaled=False, clip=False, alphabet=BINARY)
 
 @register
 def fedpm() -> Algorithm:
-    """FedPM: masks of random weights; a drawn mask up, vote counts down. It wants a large learning rate: lr=0.1."""
+    """FedPM: masks of random weights; a drawn mask up, vote counts down. It wants a large learning rate: lr=0.1.
+
+    Take it to compare with, also under secure_sum=true: docs/results.md has the methods of the field side by side.
+    """
     return Algorithm(upload, votes, update, forward=masked, keeps=())

@@ -41,5 +41,8 @@ soft_signs = Forward("soft signs", weights, scaled=True, clip=False, alphabet=BI
 
 @register
 def fedvote() -> Algorithm:
-    """FedVote: a binary network trained by soft signs; one random vote a weight up, vote counts down."""
+    """FedVote: a binary network trained by soft signs; one random vote a weight up, vote counts down.
+
+    Take it to compare with, also under secure_sum=true: docs/results.md has the methods of the field side by side.
+    """
     return Algorithm(upload, votes, update, forward=soft_signs, keeps=())

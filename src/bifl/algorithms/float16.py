@@ -23,5 +23,8 @@ def broadcast(tally: Tally, public: Public, server: Server) -> Message:
 
 @register
 def float16() -> Algorithm:
-    """FedAvg with 16-bit floats up and down."""
+    """FedAvg with 16-bit floats up and down.
+
+    Take it as a yardstick of half the bits, also under secure_sum=true.
+    """
     return Algorithm(upload, broadcast, replace, forward=real, keeps=())

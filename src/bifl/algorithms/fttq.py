@@ -59,7 +59,10 @@ def update(client: Client, public: Public, news: Message) -> Client:
 
 @register
 def fttq(tolerance: float = 0.03, validation: float = 0.02) -> Algorithm:
-    """T-FedAvg: ternary weights both ways; floats down where that loses more than `tolerance` on held-out training images."""
+    """T-FedAvg: ternary weights both ways; floats down where that loses more than `tolerance` on held-out training images.
+
+    Take it for a ternary network, and as the method that the paper compares with.
+    """
     if not 0 <= tolerance <= 1:
         raise ConfigError(f"algorithm.tolerance must be an accuracy from 0 to 1, not {tolerance} (the paper uses 0.03)")
     if not 0 <= validation < 1:

@@ -113,7 +113,10 @@ def with_deviation(algorithm: Algorithm) -> Algorithm:
 
 @register
 def murmur_dealt(together: int = 10, levels: int = 3, width: float = 2.5, forward: str = "real", down: str = "sign") -> Algorithm:
-    """murmur for secure sums: coordinates dealt to groups of clients, one scale and rotation for all."""
+    """murmur for secure sums: coordinates dealt to groups of clients, one scale and rotation for all.
+
+    Take it with secure_sum=true: murmur's own uploads cannot be added up unread.
+    """
     if not 2 <= together <= 10**6:
         raise ConfigError(f"algorithm.together must be from 2 clients to 1,000,000, not {together}")
     if levels not in ALPHABETS:

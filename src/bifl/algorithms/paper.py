@@ -1,4 +1,4 @@
-"""The paper's algorithms (§2): its table, one function a row."""
+"""The paper's algorithms (Yang, Zhang and Yang, 2021, §2): its table, one function a row."""
 
 from __future__ import annotations
 
@@ -28,62 +28,93 @@ from bifl.errors import ConfigError
 
 @register
 def baseline() -> Algorithm:
-    """Centralised training of the real network: one client holds all data, nothing is sent."""
+    """Centralised training of the real network: one client holds all data, nothing is sent.
+
+    Take it to see what the real network could learn if all data were in one place.
+    """
     return Algorithm(upload=floats, broadcast=means, update=replace, forward=real, keeps=(), central=True)
 
 
 @register
 def bnn() -> Algorithm:
-    """Centralised training of the binary network."""
+    """Centralised training of the binary network.
+
+    Take it to see what the binary network could learn if all data were in one place.
+    """
     return Algorithm(upload=floats, broadcast=means, update=replace, keeps=(), central=True)
 
 
 @register
 def fedavg() -> Algorithm:
-    """FedAvg: real weights up, their mean down."""
+    """FedAvg: real weights up, their mean down.
+
+    Take it as the yardstick that everybody knows, and with privacy=.
+    """
     return Algorithm(upload=floats, broadcast=means, update=replace, forward=real, keeps=(), uploads=WEIGHTS)
 
 
 @register
 def full() -> Algorithm:
-    """BiFL-Full: a binary network whose auxiliary weights are averaged at 32 bit."""
+    """BiFL-Full: a binary network whose auxiliary weights are averaged at 32 bit.
+
+    Take it as the upper bound of the algorithms that send signs of a binary network.
+    """
     return Algorithm(upload=floats, broadcast=means, update=replace, keeps=(), uploads=WEIGHTS)
 
 
 @register
 def up_only(beta: float = 0.3) -> Algorithm:
-    """BiFL-Bi-UpOnly: 1-bit ballots up, vote counts down, blended into aux."""
+    """BiFL-Bi-UpOnly: 1-bit ballots up, vote counts down, blended into aux.
+
+    Take it to see what the maximum-likelihood update of biml gains.
+    """
     return Algorithm(upload=signs, broadcast=votes, update=partial(blend, beta=share(beta)), keeps=("aux",), broadcasts=VOTES)
 
 
 @register
 def up_only_literal(beta: float = 0.3) -> Algorithm:
-    """BiFL-Bi-UpOnly as the text prints it: the sign of the vote is blended."""
+    """BiFL-Bi-UpOnly as the text prints it: the sign of the vote is blended.
+
+    Take it to see what the text gives, taken at its word.
+    """
     return Algorithm(upload=signs, broadcast=votes, update=partial(blend_signs, beta=share(beta)), keeps=("aux",), broadcasts=VOTES)
 
 
 @register
 def up_down(beta: float = 0.3) -> Algorithm:
-    """BiFL-Bi-UpDown: 1-bit ballots up, the majority (1 bit) down, blended into aux."""
+    """BiFL-Bi-UpDown: 1-bit ballots up, the majority (1 bit) down, blended into aux.
+
+    Take it for a binary network with the fewest bits both ways, if accuracy may suffer.
+    """
     return Algorithm(upload=signs, broadcast=majority, update=partial(blend, beta=share(beta)), keeps=("aux",))
 
 
 @register
 def biml(alpha: float = 1.25) -> Algorithm:
-    """BiFL-BiML: 1-bit ballots up, vote counts down, maximum-likelihood update."""
+    """BiFL-BiML: 1-bit ballots up, vote counts down, maximum-likelihood update.
+
+    Take it for the paper's results, and for a binary network under secure_sum=true. murmur with forward=binary trains better
+    binary networks with fewer bits.
+    """
     return Algorithm(upload=signs, broadcast=votes, update=partial(ml_pu, alpha=gain(alpha)), keeps=("aux",), broadcasts=VOTES)
 
 
 @register
 def biml_fit(alpha: float = 1.25) -> Algorithm:
-    """BiFL-BiML with the paper's three-constant fit instead of the exact maximum."""
+    """BiFL-BiML with the paper's three-constant fit instead of the exact maximum.
+
+    Take it to see what the fit makes of it.
+    """
     update = partial(ml_pu, alpha=gain(alpha), ratio=likelihood.fitted_ratio)
     return Algorithm(upload=signs, broadcast=votes, update=update, keeps=("aux",), broadcasts=VOTES)
 
 
 @register
 def biml_levels(alpha: float = 1.25, levels: int = 17) -> Algorithm:
-    """BiFL-BiML whose vote counts are rounded to `levels` levels: fewer bits down, whatever the clients' sizes."""
+    """BiFL-BiML whose vote counts are rounded to `levels` levels: fewer bits down, whatever the clients' sizes.
+
+    Take it instead of biml where the broadcast is too long.
+    """
     if not 3 <= levels <= 2**20:
         raise ConfigError(f"algorithm.levels must be from 3 to {2**20}, not {levels}")
     say = partial(rounded_votes, levels=levels)
@@ -92,7 +123,10 @@ def biml_levels(alpha: float = 1.25, levels: int = 17) -> Algorithm:
 
 @register
 def hybrid(switch: int = 40, alpha: float = 1.25) -> Schedule:
-    """BiFL-BiML up to round `switch`, then FedAvg, each client starting from its own aux."""
+    """BiFL-BiML up to round `switch`, then FedAvg, each client starting from its own aux.
+
+    Take it for the paper's figure: a network that is binary at first and real in the end.
+    """
     if switch < 1:
         raise ConfigError(f"algorithm.switch must be a round, 1 or later, not {switch}")
     return Schedule(biml(alpha), fedavg(), switch)

@@ -35,7 +35,10 @@ def upload(client: Client, public: Public, levels: int) -> Message:
 
 @register
 def qsgd(levels: int = 5, down: str = "float") -> Algorithm:
-    """FedAvg by updates rounded at random to `levels` levels; an odd number has a level for no change."""
+    """FedAvg by updates rounded at random to `levels` levels; an odd number has a level for no change.
+
+    Take it to compare with: docs/results.md has the methods of the field side by side.
+    """
     if not 2 <= levels <= 256:
         raise ConfigError(f"algorithm.levels must be from 2 to 256, not {levels}")
     return compressed(Algorithm(partial(upload, levels=levels), means, replace, reads=scaled_change, forward=real, keeps=()), down)

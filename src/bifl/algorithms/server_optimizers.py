@@ -54,13 +54,19 @@ def momentum(rate: float, beta: float) -> Rule:
 
 @register
 def fedavgm(rate: float = 1.0, beta: float = 0.9, forward: str = "real", down: str = "float") -> Algorithm:
-    """FedAvg with momentum at the server: v ← β·v + Δ, a step of η·v."""
+    """FedAvg with momentum at the server: v ← β·v + Δ, a step of η·v.
+
+    Take it to compare with: murmur_momentum has momentum too, at a tenth of a bit.
+    """
     return _made(momentum(rate, beta), 1, forward, down)
 
 
 @register
 def fedadam(rate: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3, down: str = "float") -> Algorithm:
-    """FedAvg with Adam at the server: m ← β₁·m + (1−β₁)·Δ, v ← β₂·v + (1−β₂)·Δ², a step of η·m/(√v + τ)."""
+    """FedAvg with Adam at the server: m ← β₁·m + (1−β₁)·Δ, v ← β₂·v + (1−β₂)·Δ², a step of η·m/(√v + τ).
+
+    Take it for an adaptive step at the server; `rate` must be tuned.
+    """
     _refuse({"rate": rate, "tau": tau}, {"beta1": beta1, "beta2": beta2})
 
     def rule(rows: Floats, change: Floats) -> tuple[Floats, Floats]:

@@ -34,7 +34,10 @@ def absorb(public: Public, news: Message, step: float) -> Public:
 
 @register
 def sign_majority(step: float = 0.002) -> Algorithm:
-    """signSGD with majority vote: everybody takes a step of fixed length in the direction most clients went."""
+    """signSGD with majority vote: everybody takes a step of fixed length in the direction most clients went.
+
+    Take it to compare with, also under secure_sum=true: docs/results.md has the methods of the field side by side.
+    """
     if not 0 < step < float("inf"):
         raise ConfigError(f"algorithm.step must be greater than 0, not {step}")
     return Algorithm(direction, majority, replace, absorb=partial(absorb, step=step), forward=real, keeps=())

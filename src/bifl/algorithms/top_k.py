@@ -45,7 +45,10 @@ def reads(upload: Message, public: Public) -> Message:
 
 @register
 def top_k(share: float = 0.01, down: str = "float") -> Algorithm:
-    """FedAvg by the largest `share` of the changes, each client remembering the others."""
+    """FedAvg by the largest `share` of the changes, each client remembering the others.
+
+    Take it as the yardstick of sparse updates.
+    """
     if not 0 < share <= 1:
         raise ConfigError(f"algorithm.share must be greater than 0 and at most 1, not {share}")
     return compressed(Algorithm(partial(upload, share=share), means, replace, reads=reads, forward=real, keeps=("memory",)), down)

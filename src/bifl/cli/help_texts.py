@@ -14,10 +14,10 @@ examples:
   bifl inspect runs/look/messages/round-00002/upload-00001    … and see what its bytes are
   bifl reproduce table1                        the paper's Table I on full MNIST, beside its values
   bifl report runs -o report.html              a page with charts of all runs, beside the paper's values
-  bifl data mnist-nc3                          who holds what: table and picture
+  bifl data mnist-nc3                          who holds what; --out FILE.png draws it
   bifl summary mnist_cnn                       a network layer by layer: what is binary, what it weighs
   bifl run har dataset.path=windows.npz        windows of sensors: docs/sensors.md
-  bifl list                                    algorithms, datasets, models, robust sums, privacy, presets, …
+  bifl list                                    all names; bifl list algorithms: a line each; bifl list murmur: all about it
   bifl federation up --clients 3 rounds=5      server and clients as processes of their own, over TLS
   bifl server --listen 0.0.0.0:8000 …          on real machines: docs/deploy.md
 

@@ -1,4 +1,4 @@
-"""`bifl list`: everything a key can be set to. It is written without rich, which takes longer to import than all of this."""
+"""`bifl list`: what keys can be set to. It is written without rich, which takes longer to import than all of this."""
 
 from __future__ import annotations
 
@@ -7,36 +7,120 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from bifl.experiment.catalogue import Entry, catalogue
+from bifl.errors import ConfigError
+from bifl.experiment.catalogue import Entry, catalogue, usual
+from bifl.experiment.details import details
 from bifl.experiment.presets import PRESETS
+from bifl.registry import closest
 from bifl.show import PLAIN_WIDTH
 
-_NAME = 20  # letters of the first column
-_BOLD, _DIM, _PLAIN = "\033[1m", "\033[2m", "\033[0m"
+_PRESETS = "presets"
+_NAME = 24  # letters of the first column
+_INDENT = "  "
 
 
 def show_choices(options: argparse.Namespace) -> int:
-    """Everything a key can be set to: name, what it is, parameters with their defaults."""
-    tables = {f"{key}=": entries for key, entries in catalogue().items()}
-    tables["presets, as in bifl run mnist-iid"] = [Entry(name, {}, preset.about) for name, preset in PRESETS.items()]
+    """All names by their kinds; or the things of one kind, a line each; or all about one of them."""
     width = shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns
-    styles = (_BOLD, _DIM, _PLAIN) if sys.stdout.isatty() and "NO_COLOR" not in os.environ else ("", "", "")
     try:
-        for title, entries in tables.items():
-            print(f"{styles[0]}{title}{styles[2]}", *lines(entries, width, styles), "", sep="\n", flush=True)
+        for line in overview(width) if options.what is None else told(options.what, width):
+            print(line)
+        sys.stdout.flush()
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
-def lines(entries: Iterable[Entry], width: int, styles: tuple[str, str, str] = ("", "", "")) -> Iterator[str]:
-    """A few lines per choice; parameters stand below what it is, so that they have room on any screen."""
-    indent = " " * (_NAME + 2)
-    for name, parameters, about in entries:
-        settings = " ".join(f"{key}={value}" for key, value in parameters.items())
-        first = f"  {name:<{_NAME}}"
-        yield from textwrap.wrap(about, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False) or [first]
-        below = textwrap.wrap(settings, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
-        yield from (f"{styles[1]}{line}{styles[2]}" for line in below)
+def overview(width: int) -> Iterator[str]:
+    """Every name there is, on about a screen."""
+    yield from _wrapped("keys (default), and what they can be set to; more of it: bifl list algorithms, bifl list murmur", width)
+    yield ""
+    first = usual()
+    for key, entries in catalogue().items():
+        yield from _row(f"{key} ({first[key]})", ", ".join(entry.name for entry in entries), width)
+    yield from _row(_PRESETS, ", ".join(PRESETS), width)
+
+
+def told(word: str, width: int) -> Iterator[str]:
+    """What is known by a word: a kind of things, or things of that name, of one kind or several.
+
+    Raises:
+        ConfigError: nothing is called so.
+    """
+    found = [*_kinds(word, width), *_things(word, width)]
+    if not found:
+        names = [*catalogue(), _PRESETS, *(entry.name for entries in catalogue().values() for entry in entries), *PRESETS]
+        near = closest(word, names)
+        raise ConfigError(f"nothing is called '{word}'" + (f": did you mean '{near}'?" if near else "; bifl list shows all names"))
+    for number, block in enumerate(found):
+        yield from ["", *block] if number else block
+
+
+def _kinds(word: str, width: int) -> Iterator[Iterable[str]]:
+    """A section for the kind that a word means, in singular or plural, with or without an equals sign."""
+    kind = word.removesuffix("=")
+    for key, entries in catalogue().items():
+        if kind in (key, f"{key}s"):
+            rows = {entry.name: entry.about for entry in entries}
+            yield _section(f"{key}=, one of these (default: {usual()[key]}); bifl list NAME tells all about one", rows, width)
+    if kind in (_PRESETS, "preset"):
+        rows = {name: preset.about for name, preset in PRESETS.items()}
+        yield _section("presets, as in bifl run mnist-iid; bifl list NAME tells what one sets", rows, width)
+
+
+def _section(title: str, rows: Mapping[str, str], width: int) -> Iterator[str]:
+    yield from _wrapped(title, width)
+    for name, about in rows.items():
+        yield from _row(f"{_INDENT}{name}", about, width)
+
+
+def _things(word: str, width: int) -> Iterator[Iterable[str]]:
+    """All about the things that are called so."""
+    names = {word, word.replace("-", "_")}
+    for key, entries in catalogue().items():
+        yield from (_thing(key, entry, width) for entry in entries if entry.name in names)
+    if word in PRESETS:
+        yield _preset(word, width)
+
+
+def _thing(key: str, entry: Entry, width: int) -> Iterator[str]:
+    known = details(key, entry)
+    yield f"{key}={entry.name}" + (" (default)" if usual()[key] == entry.name else "")
+    yield from _paragraphs(known.docstring, width)
+    if entry.parameters:
+        yield ""
+        for name, default in entry.parameters.items():
+            yield from _row(f"{_INDENT}{key}.{name}={default}", known.ranges.get(name, ""), width, column=30)
+    if known.family:
+        yield ""
+        yield from _wrapped(f"{_INDENT}From {entry.file.parent.name}/{entry.file.name}:", width)
+        yield from _paragraphs(known.family, width)
+
+
+def _preset(name: str, width: int) -> Iterator[str]:
+    yield f"bifl run {name}"
+    yield from _paragraphs([PRESETS[name].about], width)
+    yield ""
+    yield from _wrapped(" ".join(f"{key}={_text(value)}" for key, value in PRESETS[name].settings.items()), width, _INDENT)
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _paragraphs(texts: Iterable[str], width: int) -> Iterator[str]:
+    for text in texts:
+        yield from _wrapped(text, width, _INDENT)
+
+
+def _row(name: str, text: str, width: int, column: int = _NAME) -> list[str]:
+    """A name, and beside it what is said of it."""
+    first = f"{name:<{column - 2}}  "
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * column, break_on_hyphens=False) or [name]
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)

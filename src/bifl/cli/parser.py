@@ -37,7 +37,7 @@ class Strict(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """All commands; `command` of what it parses is the module and the name of the function that does the work."""
-    whole = Strict(
+    whole: argparse.ArgumentParser = Strict(
         "bifl",
         formatter_class=AsTyped,
         epilog=help_texts.EXAMPLES,
@@ -52,8 +52,9 @@ def parser() -> argparse.ArgumentParser:
     _add_deployment(verbs)
     _add_reproduce(verbs)
     _add_report(verbs)
-    listing = verbs.add_parser("list", help="show what there is to choose from", description="Everything a key can be set to.")
+    listing = verbs.add_parser("list", help="show what there is to choose from", description="What keys can be set to.")
     listing.set_defaults(command="bifl.cli.list_command:show_choices")
+    listing.add_argument("what", nargs="?", metavar="KIND | NAME", help="algorithms: a line each; murmur: all about it")
     return whole
 
 
@@ -106,11 +107,11 @@ def _add_looking(verbs: Verbs[argparse.ArgumentParser]) -> None:
 
     split = verbs.add_parser(
         "data", help="show who holds which images", formatter_class=AsTyped, epilog=help_texts.RUN_KEYS,
-        description="How many images of each class every client gets: a table, and a picture.",
+        description="How many images of each class every client gets: a table, and with --out a picture.",
     )  # fmt: skip
     split.set_defaults(command="bifl.cli.show_commands:data")
     split.add_argument("settings", nargs="*", metavar="PRESET | KEY=VALUE", help="a preset first, if any, then keys")
-    split.add_argument("--out", type=Path, metavar="FILE", help="the picture (default: data-<name>.png)")
+    split.add_argument("--out", type=Path, metavar="FILE", help="draw it too: a PNG of clients and classes")
 
     summary = verbs.add_parser(
         "summary", help="show a network layer by layer", description="What is binary in a network, what stays real, what it weighs."

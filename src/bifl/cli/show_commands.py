@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from bifl.errors import ConfigError, printable
 from bifl.experiment.composition import plain_algorithm
@@ -16,7 +15,6 @@ from bifl.export.model import MAGIC, Model
 from bifl.report import page
 from bifl.report.collect import read
 from bifl.report.summary import settings as by_setting
-from bifl.runs.folder import setting_name
 from bifl.show import device_costs, layers, split_stats
 from bifl.show.inspect import read_file
 from bifl.show.plot import title
@@ -38,16 +36,18 @@ def inspect(options: argparse.Namespace) -> int:
 
 
 def data(options: argparse.Namespace) -> int:
-    """Who holds what: table and picture."""
+    """Who holds what: a table, and a picture if it is asked for."""
     preset, overrides = preset_of(options.settings)
     experiment = Experiment.of(preset, overrides)
     split = split_stats.count(experiment, load(experiment))
     out = console()
     out.print(split_stats.facts(split), soft_wrap=True)
     out.print(split_stats.table(split))
-    path = options.out or Path(f"data-{preset or setting_name(experiment)}.png")
-    split_stats.draw(split, path, title(experiment))
-    out.print(f"picture: {path}", soft_wrap=True)
+    if options.out is None:
+        out.print("for a picture of it: --out FILE.png", soft_wrap=True)
+        return 0
+    split_stats.draw(split, options.out, title(experiment))
+    out.print(f"picture: {options.out}", soft_wrap=True)
     return 0
 
 
