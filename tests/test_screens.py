@@ -20,12 +20,14 @@ from bifl.experiment.settings import REGISTRIES, Experiment
 from bifl.experiment.setup import load
 from bifl.paper.reproduce import _refuse_nothing_kept
 from bifl.report import page
+from bifl.report.charts import _labels
 from bifl.report.collect import Result
 from bifl.report.summary import settings
 from bifl.runs.comparison import Summary
 from bifl.runs.record import Record
 from bifl.show import split_stats
-from bifl.show.plot import draw
+from bifl.show.output import console, say
+from bifl.show.plot import draw, draw_bits
 from bifl.show.terminal import Meter, comparison_table, run_table
 from bifl.show.wrapped_table import NAME, SPREAD, Column, WrappedTable
 from tests.commands import Run, refused
@@ -77,6 +79,50 @@ def test_a_split_on_any_screen(width: int) -> None:
     words = shown(split_stats.table(split), width).split()
     for number in ("3,990", *(f"{total:,}" for total in split.counts.sum(0))):
         assert number in words
+
+
+@pytest.mark.parametrize("width", WIDTHS[1:])
+def test_words_stay_whole(width: int, here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = here("summary", "mnist_cnn", "algorithm=biml").stdout
+    assert max(map(len, text.splitlines())) <= width
+    assert {"BatchNorm2d", "BatchNorm1d", "Conv2d"} <= {*text.split()}
+    assert "26.3 times smaller than the 330 kB of float32 (ϑ and running statistics included)" in " ".join(text.split())
+
+
+def test_sentences_wrap_on_screens_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    sentence = f"picture: {'folder/' * 10}compare.png, and a few words more"
+    for columns, lines in (("40", 3), ("", 1)):
+        monkeypatch.setenv("COLUMNS", columns)
+        say(console(), sentence)
+        shown = capsys.readouterr().out
+        assert shown.count("\n") == lines
+        assert shown.split() == sentence.split()
+
+
+def test_names_fold_behind_their_joints() -> None:
+    rows = [["murmur_momentum+group=32", *(f"{n}2,345.678" for n in range(4))]]
+    text = shown(WrappedTable([Column("algorithm", NAME), *(Column(f"{n}") for n in range(4))], rows), 60)
+    assert [line.split()[0] for line in text.splitlines() if line.strip()][2:5] == ["murmur_", "momentum+", "group=32"]
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 30])
+@pytest.mark.parametrize("ratio", [1, 40, 2000])
+def test_a_logarithmic_axis_has_labels(rounds: int, ratio: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr("bifl.show.plot._save", lambda figure, path, title: figures.append(figure))
+    runs = {"few": [[record(n)._replace(up_bytes=33_000, up_bpp=0.8) for n in range(1, rounds + 1)]]}
+    runs["many"] = [[record(n)._replace(up_bytes=33_000 * ratio, up_bpp=0.8 * ratio) for n in range(1, rounds + 1)]]
+    draw({"": runs}, tmp_path / "x.png", "title")
+    draw_bits({"": runs}, tmp_path / "y.png", "title")
+    for axes in (figures[0].axes[1], figures[1].axes[0]):
+        low, high = axes.get_xlim()
+        seen = [tick for tick in axes.xaxis.get_majorticklocs() if low <= tick <= high]
+        assert 3 <= len(seen) <= 9
+
+
+def test_a_logarithmic_axis_of_the_report_has_labels() -> None:
+    assert [_labels([low, 3.0, None, high]) for low, high in ((2.0, 4.0), (1.0, 90.0), (0.01, 1e4))] == ["D1", "D2", 1]
 
 
 def test_one_round_is_one_round(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from bifl.export.model import Model
 from bifl.registry import short, without_folder
 from bifl.runs.comparison import PLAN
 from bifl.runs.folder import CLIENTS, CONFIG, MODEL
-from bifl.show.output import console, counted, size
+from bifl.show.output import console, counted, say, size
 
 
 class Tested(NamedTuple):
@@ -42,10 +42,10 @@ def evaluate(options: argparse.Namespace) -> int:
     weights, reals = len(model.message.symbols), len(model.message.real)
     network = f"{without_folder(model.network.name)}, {model.forward.name} weights"
     out = console()
-    out.print(f"{path}: {network}, trained for {counted(model.message.round, 'round')}", soft_wrap=True)
-    out.print(f"{', '.join(said)} on {tested.name}", soft_wrap=True)
+    say(out, f"{path}: {network}, trained for {counted(model.message.round, 'round')}")
+    say(out, f"{', '.join(said)} on {tested.name}")
     told = f"{weights:,} {model.message.alphabet.name} weights and {reals:,} real numbers"
-    out.print(f"size {size(path.stat().st_size)}: {told}", soft_wrap=True)
+    say(out, f"size {size(path.stat().st_size)}: {told}")
     return 0
 
 

@@ -14,7 +14,7 @@ from bifl.export.c_model import Code
 from bifl.export.model import MOST_VALUES, Model
 from bifl.files import write_atomic, writing
 from bifl.registry import without_folder
-from bifl.show.terminal import console, size
+from bifl.show.output import console, say, size
 
 
 def export(options: argparse.Namespace) -> int:
@@ -31,10 +31,10 @@ def export(options: argparse.Namespace) -> int:
     out = console()
     if code is not None:
         device.write(device.files(model, module, code, shape), options.c)
-        out.print(_costs(options.c, code), soft_wrap=True)
+        say(out, _costs(options.c, code))
     if onnx is not None:
         _write(options.onnx, onnx)
-        out.print(f"{options.onnx}: {size(len(onnx))}, input {_spelled(shape)}, {model.classes} outputs", soft_wrap=True)
+        say(out, f"{options.onnx}: {size(len(onnx))}, input {_spelled(shape)}, {model.classes} outputs")
     return 0
 
 

@@ -9,7 +9,7 @@ from bifl.engine.simulator import Simulation
 from bifl.errors import RunError
 from bifl.experiment.setup import build
 from bifl.runs.folder import RunFolder, locked
-from bifl.show.terminal import console, size
+from bifl.show.output import console, say, size
 
 
 def personalise(options: argparse.Namespace) -> int:
@@ -32,6 +32,6 @@ def personalise(options: argparse.Namespace) -> int:
             mine, theirs = own.metrics(data)[0], shared.metrics(data)[0]
             name = next(iter(mine))  # the one that tables show, in %
             said = f"{name} {mine[name]:.2%}, of the global network {theirs[name]:.2%}"
-            out.print(f"{said}, on {what}, {len(data.test_labels):,} samples", soft_wrap=True)
-    out.print(f"{path}: {size(written)}", soft_wrap=True)
+            say(out, f"{said}, on {what}, {len(data.test_labels):,} samples")
+    say(out, f"{path}: {size(written)}")
     return 0

@@ -5,20 +5,24 @@ from __future__ import annotations
 import argparse
 import sys
 
+from rich.console import Console
+
 from bifl.errors import ConfigError, printable
 from bifl.experiment.composition import plain_algorithm
 from bifl.experiment.run import make_network
 from bifl.experiment.settings import Experiment, pairs, preset_of
 from bifl.experiment.setup import load
 from bifl.export import device
+from bifl.export.c_model import Code
 from bifl.export.model import MAGIC, Model
 from bifl.report import page
 from bifl.report.collect import read
 from bifl.report.summary import settings as by_setting
 from bifl.show import device_costs, layers, split_stats
 from bifl.show.inspect import read_file
+from bifl.show.output import console, say, size
 from bifl.show.plot import title
-from bifl.show.terminal import console, contents_tables, size
+from bifl.show.terminal import contents_tables
 
 CLASSES = 10  # of a network whose dataset nobody named
 
@@ -30,8 +34,7 @@ def inspect(options: argparse.Namespace) -> int:
         out.print(table)
     if options.file.read_bytes().startswith(MAGIC):
         model = Model.read(options.file, options.trust)
-        code = device.cost(model, options.file)
-        out.print(code if isinstance(code, str) else device_costs.table(code), soft_wrap=isinstance(code, str))
+        _show_costs(out, device.cost(model, options.file))
     return 0
 
 
@@ -41,13 +44,13 @@ def data(options: argparse.Namespace) -> int:
     experiment = Experiment.of(preset, overrides)
     split = split_stats.count(experiment, load(experiment))
     out = console()
-    out.print(split_stats.facts(split), soft_wrap=True)
+    say(out, split_stats.facts(split))
     out.print(split_stats.table(split))
     if options.out is None:
-        out.print("for a picture of it: --out FILE.png", soft_wrap=True)
+        say(out, "for a picture of it: --out FILE.png")
         return 0
     split_stats.draw(split, options.out, title(experiment))
-    out.print(f"picture: {options.out}", soft_wrap=True)
+    say(out, f"picture: {options.out}")
     return 0
 
 
@@ -70,9 +73,17 @@ def summary(options: argparse.Namespace) -> int:
     out = console()
     what = "classes" if experiment.task.name == "classification" else "outputs"
     out.print(layers.table(f"{options.model}, {classes} {what}, {forward.name} forward", rows))
-    out.print(layers.verdict(rows), soft_wrap=True)
-    out.print(code if isinstance(code, str) else device_costs.table(code), soft_wrap=isinstance(code, str))
+    say(out, layers.verdict(rows))
+    _show_costs(out, code)
     return 0
+
+
+def _show_costs(out: Console, code: Code | str) -> None:
+    """What a network costs on a device, or why that is not known."""
+    if isinstance(code, str):
+        say(out, code)
+    else:
+        out.print(device_costs.table(code))
 
 
 def report(options: argparse.Namespace) -> int:
@@ -81,5 +92,5 @@ def report(options: argparse.Namespace) -> int:
     for problem in found.unreadable:
         print(f"bifl: left out: {printable(problem)}", file=sys.stderr)
     page.write(by_setting(found.results), options.out)
-    console().print(f"report: {options.out} ({size(options.out.stat().st_size)})", soft_wrap=True)
+    say(console(), f"report: {options.out} ({size(options.out.stat().st_size)})")
     return 0

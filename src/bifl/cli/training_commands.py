@@ -19,6 +19,7 @@ from bifl.runs.comparison import ALGORITHMS, Comparison, planned, summarise
 from bifl.runs.folder import CONFIG, RunFolder, claim, folder_name
 from bifl.runs.trackers import checked, followed
 from bifl.show.liars import attack_text, comparison_text, robust_text
+from bifl.show.output import say
 from bifl.show.plot import draw, draw_bits, title
 from bifl.show.terminal import Meter, comparison_table, console, data_line, price_table, run_table
 from bifl.tasks import unit
@@ -49,9 +50,9 @@ def run(options: argparse.Namespace) -> int:
     lies = {"attack": attack_text(run.experiment), "robust": robust_text(run.experiment, run.path)}
     out.print(run_table(run.records(), run.path / "model", lies))
     if run.experiment.privacy.name != "none":
-        out.print("ε is what a deployment would spend: noise of a simulation is made of the seed and hides nothing", soft_wrap=True)
+        say(out, "ε is what a deployment would spend: noise of a simulation is made of the seed and hides nothing")
     if ended := ended_early(run.experiment, run.records()):
-        out.print(ended, soft_wrap=True)
+        say(out, ended)
     return 0
 
 
@@ -87,7 +88,7 @@ def compare(options: argparse.Namespace) -> int:
             except KeyboardInterrupt:
                 return _stopped(one.run, f"bifl compare --resume {shlex.quote(str(comparison.path))}", track)
     if lies := comparison_text(comparison.runs[0].run.experiment):
-        out.print(lies, soft_wrap=True)
+        say(out, lies)
     results = comparison.results()
     rounds = max(len(records) for seeds in results.values() for records in seeds)
     out.print(comparison_table([summarise(*item) for item in results.items()], rounds, max(map(len, results.values()))))
@@ -96,7 +97,7 @@ def compare(options: argparse.Namespace) -> int:
     about = title(comparison.runs[0].run.experiment)
     for picture, drawn in {"compare.png": draw, "bits.png": draw_bits}.items():
         drawn({"": results}, comparison.path / picture, about)
-        out.print(f"picture: {comparison.path / picture}", soft_wrap=True)
+        say(out, f"picture: {comparison.path / picture}")
     return 0
 
 

@@ -31,6 +31,7 @@ from bifl.files import write_atomic, writing
 from bifl.processes import tied
 from bifl.registry import short
 from bifl.runs.folder import RunFolder, claim, folder_name
+from bifl.show.output import say
 from bifl.show.terminal import Meter, console, data_line, run_table
 
 # in the run's folder: Flower's own files; how the server was started; the clients of a federation on this machine
@@ -80,7 +81,7 @@ def _settle(run: RunFolder, data: Dataset) -> None:
     """Write down what the run is on, and show it; other data than before are refused."""
     found = loaded(data)
     run.settle(found)
-    console().print(data_line(run.experiment, found), soft_wrap=True)
+    say(console(), data_line(run.experiment, found))
 
 
 def _settings(options: argparse.Namespace, run: RunFolder, keys: Path, host: str, port: int, most: int = 0) -> Settings:
@@ -114,7 +115,7 @@ def _serve(run: RunFolder, settings: Settings, again: str) -> int:
         meter.begin(short(run.experiment.algorithm.name), run.records())
         try:
             with Link(run.path / FLOWER, keys, settings.host, settings.port) as link:
-                out.print(f"listening on {settings.host}:{settings.port}; run folder {run.path}", soft_wrap=True)
+                say(out, f"listening on {settings.host}:{settings.port}; run folder {run.path}")
                 link.register(certificates.public_keys(keys))
                 watch = Watch(run, meter)
                 watch.until_done(link, link.run(_config(run, settings)), keys)

@@ -27,7 +27,7 @@ from bifl.runs import kept
 from bifl.runs.folder import busy
 from bifl.runs.record import tested
 from bifl.show import terminal
-from bifl.show.output import counted
+from bifl.show.output import counted, say
 from bifl.training.local import train
 from bifl.training.samples import Samples
 
@@ -95,21 +95,21 @@ def reproduce(asked: Request, out: Console) -> None:
     failures = damaged + (_run(asked, experiments, out, images) if experiments and not asked.kept else [])
     if experiments and asked.kept:
         _refuse_nothing_kept(asked.store.kept, damaged or _known(experiments, asked.store))
-        out.print(_counted(experiments, asked.store), soft_wrap=True)
+        say(out, _counted(experiments, asked.store))
     looked = [Shown.of(asked.store, part.study, part.dataset, asked.rounds, asked.seeds) for part in parts]
     found = [shown for shown in looked if shown.lines]
     for shown in found:
         out.print(shown.table())
         for remark in shown.remarks():
-            out.print(remark, soft_wrap=True)
+            say(out, remark)
         for path in shown.write(asked.out) if not damaged else []:  # rows would be missing from what may be better
-            out.print(f"written: {path}", soft_wrap=True)
+            say(out, f"written: {path}")
     if found and not damaged:
         path = asked.out / "report.html"
         page.write([setting for shown in found for setting in shown.settings()], path)
-        out.print(f"report: {path}", soft_wrap=True)
+        say(out, f"report: {path}")
     if experiments and not asked.quick and not OTHERS & {*asked.datasets}:
-        out.print("The paper's other datasets: dataset=femnist,celeba; where to get them: docs/data.md", soft_wrap=True)
+        say(out, "The paper's other datasets: dataset=femnist,celeba; where to get them: docs/data.md")
     if THEORY in asked.studies:
         _theory(asked, out)
     if failures:
@@ -125,7 +125,7 @@ def _run(asked: Request, experiments: list[Experiment], out: Console, images: La
     """Run what is not known yet; why some of it failed."""
     missing = asked.store.missing(experiments)
     jobs = runner.at_once(missing, images) if missing else 0
-    out.print(_announced(asked.store, experiments, missing, jobs, images), soft_wrap=True)
+    say(out, _announced(asked.store, experiments, missing, jobs, images))
     if not missing:
         return []
     with _meter(out, asked.store, missing) as show:
@@ -152,7 +152,7 @@ def _parts(asked: Request, out: Console, images: LastDataset) -> list[Part]:
             absent.append(dataset)
             if len(absent) == len(asked.datasets) and THEORY not in asked.studies:
                 raise
-            out.print(f"{dataset} is left out: {error}", soft_wrap=True)
+            say(out, f"{dataset} is left out: {error}")
     return [part for part in parts if part.dataset not in absent]
 
 
@@ -254,9 +254,9 @@ def _meter(out: Console, store: Store, missing: list[Experiment]) -> Iterator[Ca
             records = store.known(before[name])
             if len(records) >= before[name].rounds:
                 last = tested(records)[-1]
-                out.print(f"{name}: {last.score:.2%} after round {last.round}", soft_wrap=True)
+                say(out, f"{name}: {last.score:.2%} after round {last.round}")
             elif not busy(store.folder(before[name])):  # otherwise another command runs it
-                out.print(f"{name}: failed", soft_wrap=True)
+                say(out, f"{name}: failed")
         before.clear()
         before.update(now)
         description = f"{len(now)} of {len(missing)} runs under way" if now else "waiting for another command"
@@ -273,12 +273,12 @@ def theory_seed(asked: Request) -> int:
 
 def _theory(asked: Request, out: Console) -> None:
     if asked.kept:
-        out.print("theory is not kept but computed, in less than a minute: bifl reproduce theory", soft_wrap=True)
+        say(out, "theory is not kept but computed, in less than a minute: bifl reproduce theory")
         return
     cases = _QUICK_CASES if asked.quick else _CASES
     seed = theory_seed(asked)
     about = f"{cases:,} random quadratics × {theory.STARTS} starting points, seed {seed}"
-    out.print(f"theory: {about}, and three pictures: less than a minute", soft_wrap=True)
+    say(out, f"theory: {about}, and three pictures: less than a minute")
     asked.out.mkdir(parents=True, exist_ok=True)
     findings = theory.check(cases, seed)
     out.print(theory.table(findings))
@@ -287,4 +287,4 @@ def _theory(asked: Request, out: Console) -> None:
     pictures = theory.draw(asked.out, seed=seed)
     command = " ".join(["bifl reproduce theory", *(["--quick"] if asked.quick else []), *([f"seeds={seed}"] if seed else [])])
     for path in [*pictures, theory.write(findings, f"`{command}`: {about}.", pictures, asked.out)]:
-        out.print(f"written: {path}", soft_wrap=True)
+        say(out, f"written: {path}")

@@ -60,9 +60,16 @@ def accuracy_by_megabytes(series: list[Series], places: dict[str, int], way: str
 
     traces = [trace for one in sent for trace in _curves(one, places[one.label], megabytes)]
     figure = _figure(traces, f"{way} by all clients together, MB", f"test {measure(series)}, %")
-    figure["layout"]["xaxis"] |= {"type": "log", "dtick": 1}
+    figure["layout"]["xaxis"] |= {"type": "log", "dtick": _labels([value for trace in traces for value in trace["x"]])}
     figure["layout"]["yaxis"]["range"] = _accuracies(series)
     return figure
+
+
+def _labels(values: Sequence[float | None]) -> int | str:
+    """What a logarithmic axis labels: powers of ten, 2 and 5 of them too, or every digit, the shorter it is the more."""
+    sent = [value for value in values if value]
+    decades = math.log10(max(sent) / min(sent)) if sent else 0.0
+    return 1 if decades > 3 else "D2" if decades > 0.7 else "D1"
 
 
 def flips(records: list[Record]) -> Figure:

@@ -101,7 +101,7 @@ def _scales(model: Model) -> str:
 
 def _facts(header: codec.Header, known: codec.Context | None) -> dict[str, str]:
     alphabet = header.spelled_alphabet()
-    votes = f" 0 … {header.total}, in units of {header.unit}" if header.total else ""
+    votes = f" 0 … {header.total}, in units of {header.unit}" if header.unit else ""
     precision = f"{header.precision} binary digits" if header.precision else "float32"
     if header.context == bytes(8):
         digest = "none needed"

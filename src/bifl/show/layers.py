@@ -61,7 +61,7 @@ def summarise(network: Network, forward: Forward) -> list[Layer]:
 def table(title: str, layers: list[Layer]) -> WrappedTable:
     """What a person sees."""
     columns = [
-        Column("layer", NAME, "all"), Column("kind", NAME), Column("shape", TEXT), Column("weights", TEXT),
+        Column("layer", NAME, "all"), Column("kind", TEXT), Column("shape", TEXT), Column("weights", TEXT),
         Column("parameters", footer=f"{sum(layer.parameters for layer in layers):,}"), Column("bits"),
         Column("memory", footer=size(sum(layer.bytes for layer in layers))),
     ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 
 from rich.console import Console
 
@@ -12,8 +13,17 @@ from bifl.show import PLAIN_WIDTH
 
 def console() -> Console:
     """Standard output; wide enough for the tables where it is a file or a pipe, unless COLUMNS says otherwise."""
-    asked = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
-    return _Output(highlight=False, markup=False, emoji=False, width=None if asked else PLAIN_WIDTH)
+    return _Output(highlight=False, markup=False, emoji=False, width=None if _has_width() else PLAIN_WIDTH)
+
+
+def say(out: Console, sentence: str) -> None:
+    """Print a sentence: on a screen wrapped between its words, which stay whole; in files and pipes in one line."""
+    lines = textwrap.wrap(sentence, out.width, break_long_words=False, break_on_hyphens=False) if _has_width() else [sentence]
+    out.print("\n".join(lines), soft_wrap=True)
+
+
+def _has_width() -> bool:
+    return sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
 
 
 class _Output(Console):

@@ -81,8 +81,22 @@ def _label(axes: Axes, text: str) -> None:
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     if "log" in text:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")  # 0.1, 1, 10 rather than powers
+        _log_scale(axes)
+
+
+def _log_scale(axes: Axes) -> None:
+    """A logarithmic axis with a few labels, however short it is."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    decades = np.log10(high / low)
+    if decades < 1:
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=(1, 2, 5, 10), min_n_ticks=3))
+    else:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 3 else (1.0,)))
+    axes.xaxis.set_major_formatter("{x:g}")  # 0.1, 1, 10 rather than powers
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _legend(figure: Figure, inside: bool) -> None:

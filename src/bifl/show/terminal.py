@@ -20,7 +20,7 @@ from bifl.registry import short
 from bifl.runs.comparison import Summary, price
 from bifl.runs.record import TARGETS, Record, tested
 from bifl.show.inspect import FileContents
-from bifl.show.output import console, counted, size
+from bifl.show.output import console, counted, say, size
 from bifl.show.wrapped_table import NAME, SPREAD, Column, WrappedTable
 
 __all__ = ["Meter", "bar", "comparison_table", "console", "contents_tables", "data_line", "price_table", "run_table", "size"]
@@ -85,11 +85,11 @@ class Meter:
         self._bar.update(self._task, completed=self._done, numbers=shown)
         if not self._out.is_terminal and (record.round == rounds or record.round % max(1, rounds // 10) == 0):
             line = f"{self._label}  round {record.round}/{rounds}  {numbers}  {record.seconds:.1f} s"
-            self._out.print(line, soft_wrap=True)
+            self._out.print(line, soft_wrap=True)  # a line is a round, for those who read them with a program
 
     def note(self, text: str) -> None:
         """Something happened between two rounds."""
-        self._out.print(text, soft_wrap=True)
+        say(self._out, text)
 
 
 def data_line(experiment: Experiment, found: Loaded) -> str:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -21,8 +22,9 @@ from rich.table import Table
 from rich.text import Text
 
 NAME, TEXT, NUMBER, SPREAD = "name", "text", "number", "spread"
-"""A name folds anywhere, a text between words, a number not at all, a spread such as 97.75 ±0.08 before its deviation."""
-_LEAST_NAME = 10  # letters of a name in a line, where there is no room for more
+"""A name folds behind its joints, a text between words, a number not at all, a spread such as 97.75 ±0.08 before its deviation."""
+_LONGEST_PIECE = 18  # letters of a name without a joint that stay together
+_PIECE = re.compile(r"[^\s._+=:/-]*[\s._+=:/-]*")  # of a name: letters, and the joints behind them
 
 
 class Column(NamedTuple):
@@ -67,8 +69,10 @@ class WrappedTable:
         kind = self.columns[place].kind
         if kind == NUMBER:
             return self._natural(place)
-        word = max(cell_len(word) for cell in self._cells(place) for word in (cell.split() or [""]))
-        return min(word, _LEAST_NAME) if kind == NAME else word
+        if kind == NAME:
+            pieces = [piece.rstrip() for cell in self._cells(place) for piece in _PIECE.findall(cell)]
+            return min(max(map(cell_len, pieces)), _LONGEST_PIECE)
+        return max(cell_len(word) for cell in self._cells(place) for word in (cell.split() or [""]))
 
     def _groups(self, width: int) -> list[list[int]]:
         """Columns that stand side by side."""
@@ -95,8 +99,26 @@ class WrappedTable:
             side: JustifyMethod = "left" if kind in (NAME, TEXT) else "right"
             table.add_column(Text(heading), Text(footer), justify=side, width=width, overflow="fold")
         for row in self.rows:
-            table.add_row(*(Text(row[place]) for place in widths))
+            table.add_row(*(Text(self._folded(row[place], place, width)) for place, width in widths.items()))
         return table
+
+    def _folded(self, cell: str, place: int, width: int) -> str:
+        """A cell in lines that break where its kind may."""
+        return "\n".join(folded(cell, width)) if self.columns[place].kind == NAME else cell
+
+
+def folded(name: str, width: int) -> list[str]:
+    """The lines of a name in a narrow column.
+
+    >>> folded("murmur_momentum+group=32", 16)
+    ['murmur_momentum+', 'group=32']
+    """
+    lines = [""]
+    for piece in _PIECE.findall(name):
+        if lines[-1] and cell_len((lines[-1] + piece).rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+    return [line.rstrip() for line in lines]
 
 
 def _wide(widths: Iterable[int]) -> int:
