@@ -45,7 +45,7 @@ def once(folder: str, deed: str) -> dict[str, float]:
     lap("import bifl")
     home = Home(Path(folder), RUN, Operator(0), print)
     if deed == "hello":
-        words = shlex.join(Experiment(clients=10).words())
+        words = shlex.join(Experiment(algorithm="biml", clients=10).words())
         worker, _ = home.greet(Terms(words, 10, (1, 28, 28), 0.1307, 0.3081, 0.0))
     elif opened := home.open(0):
         worker, _ = opened

@@ -39,7 +39,7 @@ def main() -> None:
     options = parser.parse_args()
     print("| clients | | processor s a round | bytes up | bytes down |\n|---|---|---|---|---|")
     for clients in options.clients:
-        experiment = Experiment(clients=clients, rounds=options.rounds, workers=1).changed(pairs(options.set))
+        experiment = Experiment(algorithm="biml", clients=clients, rounds=options.rounds, workers=1).changed(pairs(options.set))
         plain = measured(experiment)
         secure = measured(experiment.changed({"secure_sum": True}))
         for name, (seconds, up, down) in (("plain", plain), ("secure", secure)):

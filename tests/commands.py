@@ -12,6 +12,7 @@ from pathlib import Path
 
 BIFL = [sys.executable, "-m", "bifl.cli"]
 SMALL = ["clients=2", "workers=1"]
+BALLOTS = ["algorithm=biml", *SMALL]  # clients remember their auxiliary weights, and messages are coded in context
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

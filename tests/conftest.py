@@ -23,7 +23,7 @@ from bifl.data.datasets import dataset
 from bifl.deploy import requests, transport
 from bifl.deploy.certificates import make_keys
 from bifl.experiment.settings import REGISTRIES
-from tests.commands import SMALL, Run, bifl
+from tests.commands import BALLOTS, Run, bifl
 from tests.grid import Clock
 
 collect_ignore = ["hostile"]  # looking for doctests would import it, and spoil every message
@@ -82,7 +82,7 @@ def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four rounds that nobody disturbed, nor may disturb."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    done = bifl("run", *SMALL, "rounds=4", "--out", folder)
+    done = bifl("run", *BALLOTS, "rounds=4", "--out", folder)
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -26,7 +26,7 @@ from bifl.runs.record import Record
 from tests.commands import rounds
 from tests.grid import BALLOT, Handler, LocalGrid, Node, kind_of
 
-QUICK: dict[str, Any] = {"clients": 3, "rounds": 3, "workers": 1, "dataset": "mnist5k"}
+QUICK: dict[str, Any] = {"algorithm": "biml", "clients": 3, "rounds": 3, "workers": 1, "dataset": "mnist5k"}
 
 
 def quick(small: Path, **settings: Any) -> Experiment:

@@ -17,7 +17,7 @@ from bifl.experiment.catalogue import catalogue
 from bifl.experiment.details import details
 from bifl.experiment.presets import PRESETS
 from bifl.experiment.settings import Choice, Experiment
-from tests.commands import BIFL, SMALL, Run, refused, rounds
+from tests.commands import BALLOTS, BIFL, SMALL, Run, refused, rounds
 
 FIELDS = ["round", "accuracy", "loss", "train_loss", "clients", "up_bytes", "down_bytes", "broadcast_bytes"]  # what others rely on
 FIELDS += ["up_bpp", "down_bpp", "flips", "seconds", "up_ideal_bpp", "down_ideal_bpp"]
@@ -46,7 +46,7 @@ def test_eval_gives_the_accuracy_of_the_last_round(finished: Path, here: Run) ->
         (["run", "mnist5k-idd"], "unknown preset 'mnist5k-idd': did you mean 'mnist5k-iid'?"),
         (["run", "algoritm=biml"], "unknown key 'algoritm': did you mean 'algorithm'?"),
         (["run", "rounds=many"], "rounds must be a whole number"),
-        (["run", "algorithm.alpha=-1"], "algorithm.alpha must be greater than 0"),
+        (["run", "algorithm=biml", "algorithm.alpha=-1"], "algorithm.alpha must be greater than 0"),
         (["run", "participation=2"], "participation must be"),
         (["run", "clients=4001"], "clients=4001 is more than the 4000 training images"),
         (["run", "clients=3000"], "a client would hold 1 of 4000 images"),
@@ -83,7 +83,7 @@ def test_bad_input_ends_in_one_sentence(words: list[str], sentence: str, tmp_pat
 
 def test_messages_are_kept_and_explained(tmp_path: Path, here: Run) -> None:
     run = tmp_path / "run"
-    assert here("run", *SMALL, "rounds=3", "--keep-messages", "--out", run).returncode == 0
+    assert here("run", *BALLOTS, "rounds=3", "--keep-messages", "--out", run).returncode == 0
     up = [*run.glob("messages/*/upload-*"), *run.glob("messages/*/statistics-*")]
     assert sum(path.stat().st_size for path in up) == sum(r["up_bytes"] for r in rounds(run))
     down = [*run.glob("messages/*/broadcast"), *run.glob("messages/*/statistics")]
@@ -138,7 +138,7 @@ def test_names_are_made_up_and_never_taken_twice(tmp_path: Path) -> None:
     command = [*BIFL, "run", *SMALL, "rounds=1"]
     both = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) for _ in range(2)]
     assert [process.wait() for process in both] == [0, 0]
-    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["mnist5k-iid-biml-s0", "mnist5k-iid-biml-s0-2"]
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["mnist5k-iid-murmur-s0", "mnist5k-iid-murmur-s0-2"]
 
 
 def test_list_shows_every_name_on_a_screen(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,8 @@ def test_list_of_a_kind_has_a_line_for_each(word: str, here: Run, monkeypatch: p
     assert [line.split()[0] for line in lines[1:]] == [entry.name for entry in catalogue()["algorithm"]]
 
 
-def test_list_of_a_name_tells_all_about_it(here: Run) -> None:
+def test_list_of_a_name_tells_all_about_it(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     shown = here("list", "eden").stdout
     for text in (
         "algorithm=eden\n",

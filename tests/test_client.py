@@ -141,7 +141,7 @@ def test_a_mistake_in_an_app_of_one_s_own_keeps_its_text_to_itself(tmp_path: Pat
     grid = LocalGrid({5: Node(0, tmp_path / "state")})
     grid.nodes[5].app = client_app(broken)
     with pytest.raises(RunError, match="all clients failed: client 0: it failed with KeyError") as failed:
-        list(federate(grid, Experiment(dataset="remote", clients=1, rounds=1)))
+        list(federate(grid, Experiment(algorithm="biml", dataset="remote", clients=1, rounds=1)))
     assert "patients" not in str(failed.value)
 
 
@@ -151,7 +151,7 @@ def test_a_file_that_the_operator_allows_is_dealt_out(tmp_path: Path, small: Pat
     (tmp_path / "mine").mkdir()
     for number in (0, 1):
         grid.nodes[100 + number].context.node_config["allow-0"] = str(shutil.copy(small, tmp_path / "mine"))
-    experiment = Experiment(dataset={"name": "npz", "path": str(small)}, clients=3, rounds=1, workers=1)
+    experiment = Experiment(algorithm="biml", dataset={"name": "npz", "path": str(small)}, clients=3, rounds=1, workers=1)
     records = deploy(grid, tmp_path / "run", experiment, deadline=1)
     assert [record.clients for record in records] == [2]
     events = told(tmp_path / "run")

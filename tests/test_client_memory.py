@@ -123,9 +123,11 @@ def test_a_client_insists_on_colluders(tmp_path: Path, keys: Path) -> None:
     context = nodes(tmp_path, keys).nodes[100].context
     context.node_config["colluders"] = 1
     operator = operator_of(context, None)
-    assert operator.experiment(words_for_clients(Experiment(clients=5, secure_sum=True, colluders=1))).colluders == 1
+    assert (
+        operator.experiment(words_for_clients(Experiment(algorithm="biml", clients=5, secure_sum=True, colluders=1))).colluders == 1
+    )
     with pytest.raises(Refusal, match="this run has colluders=0, and this client wants colluders=1 or more"):
-        operator.experiment(words_for_clients(Experiment(clients=5, secure_sum=True)))
+        operator.experiment(words_for_clients(Experiment(algorithm="biml", clients=5, secure_sum=True)))
 
 
 def test_a_client_with_peers_needs_a_folder(tmp_path: Path, keys: Path) -> None:

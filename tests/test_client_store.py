@@ -16,7 +16,7 @@ from tests.test_runtime import without_seconds
 
 
 def test_clients_on_a_shelf_give_the_same_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = Experiment(rounds=3, clients=3, workers=1)
+    experiment = Experiment(algorithm="biml", rounds=3, clients=3, workers=1)
     in_memory = without_seconds(list(bifl.simulate(experiment)))
     monkeypatch.setattr("bifl.engine.worker.LIMIT", 0)
     monkeypatch.setattr("bifl.engine.client_store._BLOCK", 2**16)  # a block for every client

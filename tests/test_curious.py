@@ -91,9 +91,9 @@ def test_one_number_a_class_is_read_where_it_lies() -> None:
 
 def test_shadow_clients_are_heard_and_not_counted(small: Path) -> None:
     data = {"name": "npz", "path": str(small)}
-    experiment = Experiment(dataset=data, model="mlp", clients=4, workers=1, partition="by_class", batch=32).changed(
-        {"partition.classes_per_client": 5}
-    )
+    experiment = Experiment(
+        algorithm="biml", dataset=data, model="mlp", clients=4, workers=1, partition="by_class", batch=32
+    ).changed({"partition.classes_per_client": 5})
     few, many = (list(watched.watch(experiment, [1, 2], deals)) for deals in (1, 2))
     for one, other in zip(few, many, strict=True):
         assert all(np.array_equal(*parts) for parts in zip(one.targets, other.targets, strict=True))

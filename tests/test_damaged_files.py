@@ -50,7 +50,7 @@ def digits(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(digits: Path, tmp_path: Path, here: Run) -> Path:
     """A run of one round."""
-    words = ["rounds=1", "clients=2", "workers=1", "dataset=npz", f"dataset.path={digits}", "--keep-messages"]
+    words = ["algorithm=biml", "rounds=1", "clients=2", "workers=1", "dataset=npz", f"dataset.path={digits}", "--keep-messages"]
     assert here("run", *words, "--out", tmp_path / "run").returncode == 0
     return tmp_path / "run"
 

@@ -10,7 +10,7 @@ from tests.exports import saved
 
 
 def test_summary_counts_flash_memory_and_operations(here: Run) -> None:
-    shown = " ".join(here("summary", "mnist_cnn").stdout.split())
+    shown = " ".join(here("summary", "mnist_cnn", "algorithm=biml").stdout.split())
     assert "conv2 + norm2 + pool2 + tanh2 448 B 16.3 kB 452,368 784" in shown  # 14·14·16·144 additions, 7·7·16 norms
     assert "all 11.7 kB 17.1 kB 647,910 4,030" in shown
 

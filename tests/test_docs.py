@@ -48,7 +48,7 @@ def test_the_page_on_sensors_runs(tmp_path: Path, here: Run) -> None:
     (words,) = re.findall(r"^bifl run (dataset=.*)$", (ROOT / "docs/sensors.md").read_text(), re.MULTILINE)
     done = here("run", *words.split(), "rounds=2", "workers=1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    done = here("eval", "runs/npz-by_user-biml-s0", cwd=tmp_path)
+    done = here("eval", "runs/npz-by_user-murmur-s0", cwd=tmp_path)
     assert "accuracy" in done.stdout
     done = subprocess.run([sys.executable, "-c", use], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -51,7 +51,7 @@ def test_a_round_is_on_the_disk_before_it_is_reported(tmp_path: Path, log: Log) 
     images, labels = np.random.default_rng(0).integers(0, 256, (24, 28, 28), np.uint8), np.arange(24) % 10
     np.savez(tmp_path / "digits.npz", images=images, labels=labels, test_images=images[:4], test_labels=labels[:4])
     dataset = {"name": "npz", "path": str(tmp_path / "digits.npz")}
-    experiment = Experiment(dataset=dataset, clients=2, rounds=2, workers=1)
+    experiment = Experiment(algorithm="biml", dataset=dataset, clients=2, rounds=2, workers=1)
     rounds = run(RunFolder.start(tmp_path / "run", experiment), build(experiment))
     next(rounds)
     log.clear()

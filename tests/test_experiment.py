@@ -36,12 +36,19 @@ def test_another_algorithm_does_not_inherit_parameters() -> None:
     assert Experiment.of("mnist-nc5", ["rounds=1"]).partition == Choice("by_class", {"classes_per_client": 5})
 
 
+def test_the_recommended_algorithm_is_the_usual_one_and_the_papers_presets_name_theirs() -> None:
+    assert Experiment().algorithm.name == "murmur"
+    found = {name: Experiment.of(name).algorithm.name for name in PRESETS}
+    papers = ("mnist-", "femnist-", "celeba-", "unipen-")  # UNIPEN's have the paper's settings of FEMNIST
+    assert found == {name: "biml" if name.startswith(papers) else "murmur" for name in PRESETS}
+
+
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
         ("algoritm=biml", "unknown key 'algoritm': did you mean 'algorithm'?"),
         ("algorithm=bilm", "unknown algorithm 'bilm': did you mean 'biml'?"),
-        ("algorithm.alhpa=1", "unknown key 'algorithm.alhpa' of algorithm 'biml': did you mean 'alpha'?"),
+        ("algorithm=biml algorithm.alhpa=1", "unknown key 'algorithm.alhpa' of algorithm 'biml': did you mean 'alpha'?"),
         ("rounds.x=1", "unknown key 'rounds.x'"),
         ("partition.x=1", "partition 'iid' has no parameters"),
         ("rounds=ten", "rounds must be a whole number, not 'ten'"),
@@ -51,9 +58,9 @@ def test_another_algorithm_does_not_inherit_parameters() -> None:
         ("seed=99999999999999999999", "seed must be less than 2^63"),
         ("lr_steps=-5,60", "lr_steps must be rising round numbers"),
         ("batch=1", "batch must be 2 or more"),
-        ("algorithm.alpha=0", "algorithm.alpha must be greater than 0, not 0.0"),
-        ("algorithm.alpha=-1", "algorithm.alpha must be greater than 0"),
-        ("algorithm.alpha=nan", "algorithm.alpha must be greater than 0"),
+        ("algorithm=biml algorithm.alpha=0", "algorithm.alpha must be greater than 0, not 0.0"),
+        ("algorithm=biml algorithm.alpha=-1", "algorithm.alpha must be greater than 0"),
+        ("algorithm=biml algorithm.alpha=nan", "algorithm.alpha must be greater than 0"),
         ("participation=0", "participation must be greater than 0 and at most 1, not 0.0"),
         ("participation=1.1", "participation must be greater than 0 and at most 1"),
         ("idle=nap", "idle must be one of train, sleep, not 'nap'"),
@@ -68,7 +75,7 @@ def test_another_algorithm_does_not_inherit_parameters() -> None:
 )
 def test_a_wrong_setting_gets_one_sentence(setting: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Experiment.of(None, [setting])
+        Experiment.of(None, setting.split())
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -28,7 +28,7 @@ pytestmark = [
 ]
 PATIENCE = 900.0  # seconds for anything; only a failure waits so long
 HOSTILE = Path(__file__).parent / "hostile"
-CLIENTS = ["clients=3", "workers=1"]
+CLIENTS = ["algorithm=biml", "clients=3", "workers=1"]
 
 
 class Town:

@@ -176,7 +176,7 @@ def test_images_of_the_clients_own(tmp_path: Path) -> None:
     for number in range(2):
         np.savez(tmp_path / f"{number}.npz", images=digits.images[number::20, 0], labels=digits.labels[number::20])
     grid = LocalGrid({5 + n: Node(n, tmp_path / f"state-{n}", data=str(tmp_path / f"{n}.npz")) for n in range(2)})
-    experiment = Experiment(dataset="remote", clients=2, rounds=4, batch=16)
+    experiment = Experiment(algorithm="biml", dataset="remote", clients=2, rounds=4, batch=16)
     records = list(federate(grid, experiment))
     assert records[-1].accuracy > 0.4  # 77 to 85 % of 80 images with four seeds
     last = records[-1]

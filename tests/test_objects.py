@@ -24,7 +24,7 @@ from bifl.runs.record import Record
 from tests.commands import Run, refused
 from tests.commands import bifl as command
 
-TINY: dict[str, Any] = {"clients": 3, "rounds": 3, "batch": 16, "lr": 0.01}
+TINY: dict[str, Any] = {"algorithm": "biml", "clients": 3, "rounds": 3, "batch": 16, "lr": 0.01}
 
 
 def arrays() -> dict[str, np.ndarray[Any, Any]]:
@@ -56,7 +56,7 @@ def test_a_module_is_copied_and_begins_with_its_own_weights() -> None:
     torch.manual_seed(5)
     mine = Windows()
     before = [p.detach().clone() for p in mine.parameters()]
-    simulation = bifl.simulate(Experiment(**TINY, algorithm="fedavg", workers=1), model=mine, data=arrays())
+    simulation = bifl.simulate(Experiment(**TINY | {"algorithm": "fedavg"}, workers=1), model=mine, data=arrays())
     first = simulation.public.weights
     assert {float(value) for value in before[0].ravel()} <= {float(value) for value in first}
     list(simulation)
@@ -248,7 +248,7 @@ def test_a_clients_own_network_is_what_it_trains_next(algorithm: str, tmp_path: 
 
 
 def test_scores_of_constant_weights_are_no_network() -> None:
-    simulation = bifl.simulate(Experiment(**TINY, workers=1, algorithm="fedpm"), model=Windows, data=arrays())
+    simulation = bifl.simulate(Experiment(**TINY | {"algorithm": "fedpm"}, workers=1), model=Windows, data=arrays())
     with pytest.raises(RunError, match="algorithm 'fedpm' train scores"):
         next(simulation.client_model(0) for _ in simulation)
 
@@ -257,7 +257,7 @@ def test_what_clients_remember_is_gone_with_the_loop() -> None:
     simulation, _ = run()
     with pytest.raises(RunError, match="ask for its model inside the loop"):
         simulation.client_model(0)
-    stateless = bifl.simulate(Experiment(**TINY, workers=1, algorithm="fedavg"), model=Windows, data=arrays())
+    stateless = bifl.simulate(Experiment(**TINY | {"algorithm": "fedavg"}, workers=1), model=Windows, data=arrays())
     list(stateless)
     assert stateless.client_model(0).message.round == 3
     with pytest.raises(ConfigError, match="client 7 is none of 0 to 2"):

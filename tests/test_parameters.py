@@ -185,7 +185,7 @@ def drifting(classes: int) -> nn.Module:
 )
 def test_one_and_two_workers_the_loop_and_the_saved_model_agree(name: str, batchnorm: str, small: Path, tmp_path: Path) -> None:
     data = {"name": "npz", "path": str(small)}
-    experiment = Experiment(dataset=data, model=name, clients=3, rounds=2, workers=1, batchnorm=batchnorm)
+    experiment = Experiment(algorithm="biml", dataset=data, model=name, clients=3, rounds=2, workers=1, batchnorm=batchnorm)
     simulation = simulate(experiment)
     records = list(simulation)
     both = list(simulate(experiment.changed({"workers": "2"})))
@@ -207,7 +207,9 @@ def test_one_and_two_workers_the_loop_and_the_saved_model_agree(name: str, batch
 
 
 def test_a_model_file_with_too_few_constants_is_refused(small: Path, tmp_path: Path) -> None:
-    experiment = Experiment(dataset={"name": "npz", "path": str(small)}, model="drifting", clients=2, rounds=1, workers=1)
+    experiment = Experiment(
+        algorithm="biml", dataset={"name": "npz", "path": str(small)}, model="drifting", clients=2, rounds=1, workers=1
+    )
     simulation = simulate(experiment)
     list(simulation)
     saved = simulation.model()
@@ -271,7 +273,7 @@ def lines(classes: int) -> nn.Module:
 def test_a_run_says_what_it_sends_as_floats(tmp_path: Path, small: Path, here: Run) -> None:
     (tmp_path / "mine.py").write_text(LSTM)
     words = [f"model={tmp_path}/mine.py:rows", "dataset=npz", f"dataset.path={small}", "clients=2", "rounds=1", "workers=1"]
-    done = here("run", *words, "--out", tmp_path / "run")
+    done = here("run", "algorithm=biml", *words, "--out", tmp_path / "run")
     assert done.returncode == 0
     assert "bifl: 1,216 of 1,306 parameters (93 %) are not coded but sent as floats: lstm (LSTM)\n" in done.stderr
     done = here("compare", *words, "algorithms=biml", "--out", tmp_path / "compare")
@@ -280,7 +282,7 @@ def test_a_run_says_what_it_sends_as_floats(tmp_path: Path, small: Path, here: R
 
 def test_what_cannot_be_coded_is_named(tmp_path: Path, small: Path, here: Run) -> None:
     (tmp_path / "mine.py").write_text(NORMED)
-    said = refused(here("run", f"model={tmp_path}/mine.py:lines", "dataset=npz", f"dataset.path={small}"))
+    said = refused(here("run", "algorithm=biml", f"model={tmp_path}/mine.py:lines", "dataset=npz", f"dataset.path={small}"))
     assert "finds nothing to code in model 'lines': it codes trainable convolutions and linear layers" in said
     assert "trainable layers are 2 (LayerNorm)" in said
 

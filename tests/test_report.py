@@ -30,7 +30,7 @@ ROUNDS = 30
 
 def result(*overrides: str, preset: str = "mnist5k-iid", level: float = 0.9, rounds: int = ROUNDS, votes: bool = True) -> Result:
     """A run that climbs to a level, and stays."""
-    experiment = Experiment.of(preset, rounds=ROUNDS).changed(pairs(overrides))
+    experiment = Experiment.of(preset, rounds=ROUNDS, algorithm="biml").changed(pairs(overrides))
     records = [
         Record(
             round=number, accuracy=level * (1 - 0.5**number), loss=0.1, train_loss=0.1, clients=10, up_bytes=1_000_000,

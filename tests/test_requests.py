@@ -27,7 +27,7 @@ from bifl.experiment.settings import Experiment
 from tests.grid import BALLOT, STATISTICS
 
 RUN, STATE = "0123456789abcdef", "fedcba9876543210"
-WORDS = shlex.join(Experiment(dataset="remote", clients=2, rounds=2, batch=2).words())
+WORDS = shlex.join(Experiment(algorithm="biml", dataset="remote", clients=2, rounds=2, batch=2).words())
 TERMS = {"experiment": WORDS, "classes": 10, "shape": [1, 28, 28], "mean": 0.1, "std": 0.3, "share": 0.0}
 COMMON = {"run": RUN, "round": 0, "version": __version__}
 KINDS = [protocol.HELLO, BALLOT, STATISTICS, protocol.SCORE, protocol.HEAR]

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import SMALL, Run, bifl, refused, rounds, start, wait_for_round
+from tests.commands import BALLOTS, Run, bifl, refused, rounds, start, wait_for_round
 
 
 @pytest.mark.parametrize("workers", ["workers=1", "workers=2"])
 def test_killed_and_resumed_is_as_never_killed(finished: Path, tmp_path: Path, workers: str) -> None:
     """Killed twice, at whatever moment, and continued with other workers."""
     folder = tmp_path / "killed"
-    first: list[str | Path] = [*SMALL, "rounds=4", "--out", folder]
+    first: list[str | Path] = [*BALLOTS, "rounds=4", "--out", folder]
     second: list[str | Path] = ["--resume", folder, workers]
     for words, complete in ((first, 1), (second, 3)):
         process = start(*words)
@@ -33,7 +33,7 @@ def test_killed_between_checkpoint_and_record(finished: Path, tmp_path: Path, he
     """The moments a kill can hit on purpose: a line not written, half written, or written for a round that is not complete."""
     for tail in ("", '{"round": 2, "accu'):
         folder = tmp_path / f"cut{len(tail)}"
-        assert here("run", *SMALL, "rounds=2", "--out", folder).returncode == 0
+        assert here("run", *BALLOTS, "rounds=2", "--out", folder).returncode == 0
         first = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)[0]
         (folder / "rounds.jsonl").write_text(first + tail)
         (folder / "model").unlink()
@@ -44,7 +44,7 @@ def test_killed_between_checkpoint_and_record(finished: Path, tmp_path: Path, he
 
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(finished: Path, tmp_path: Path, here: Run) -> None:
     folder = tmp_path / "stopped"
-    process = start("clients=2", "--out", folder, "workers=2", "rounds=1000")
+    process = start("algorithm=biml", "clients=2", "--out", folder, "workers=2", "rounds=1000")
     wait_for_round(folder, 1)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
@@ -60,7 +60,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(finished: Path, tmp_path: Pa
 def test_a_killed_server_leaves_no_workers_and_no_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
-    process = start("clients=2", "workers=2", "rounds=1000", "--out", tmp_path / "orphans")
+    process = start("algorithm=biml", "clients=2", "workers=2", "rounds=1000", "--out", tmp_path / "orphans")
     wait_for_round(tmp_path / "orphans", 1)
     workers = [int(word) for word in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     process.kill()
@@ -76,7 +76,7 @@ def test_a_killed_server_leaves_no_workers_and_no_temporary_files(tmp_path: Path
 
 def test_a_full_disk_loses_nothing(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "full"
-    assert bifl("run", *SMALL, "rounds=2", "--out", folder).returncode == 0
+    assert bifl("run", *BALLOTS, "rounds=2", "--out", folder).returncode == 0
     sentence = refused(bifl("run", "--resume", folder, "rounds=4", limit=100))  # a client's state takes 328 kB
     assert "File too large" in sentence
     assert len(rounds(folder)) == 2
@@ -87,12 +87,12 @@ def test_a_full_disk_loses_nothing(finished: Path, tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, here: Run) -> None:
     (tmp_path / "file").write_text("")
-    assert "Not a directory" in refused(here("run", *SMALL, "--out", tmp_path / "file" / "run"))
+    assert "Not a directory" in refused(here("run", *BALLOTS, "--out", tmp_path / "file" / "run"))
 
 
 def test_a_run_is_never_overwritten(finished: Path, here: Run) -> None:
     before = (finished / "rounds.jsonl").read_bytes()
-    assert "holds a run already" in refused(here("run", *SMALL, "rounds=1", "--out", finished))
+    assert "holds a run already" in refused(here("run", *BALLOTS, "rounds=1", "--out", finished))
     assert (finished / "rounds.jsonl").read_bytes() == before
 
 
@@ -121,7 +121,7 @@ def test_resume_changes_nothing_but_rounds_and_workers(finished: Path, here: Run
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path, here: Run) -> None:
-    process = start(*SMALL, "rounds=1000", "--out", tmp_path / "busy")
+    process = start(*BALLOTS, "rounds=1000", "--out", tmp_path / "busy")
     wait_for_round(tmp_path / "busy", 1)
     try:
         assert "another process is running" in refused(here("run", "--resume", tmp_path / "busy"))

@@ -133,7 +133,10 @@ def with_a_sum_of_its_own() -> Algorithm:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("robust=norm_clip", "robust=norm_clip does not fit algorithm 'biml': it bounds the length of updates, and ballots"),
+        (
+            "robust=norm_clip algorithm=biml",
+            "robust=norm_clip does not fit algorithm 'biml': it bounds the length of updates, and ballots",
+        ),
         ("robust=bounded_step algorithm=fedavg", "robust=bounded_step does not fit algorithm 'fedavg': it bounds how far vote"),
         ("robust=bounded_step algorithm=up_down", "no counts are broadcast"),
         ("robust=median algorithm=bnn", "algorithm 'bnn' is centralised"),
@@ -182,8 +185,8 @@ def test_a_refusal_leaves_nothing_behind(words: str, sentence: str, tmp_path: Pa
 
 
 def test_kept_runs_keep_their_names() -> None:
-    assert kept.name(Experiment()) == "mnist5k-iid-m10-biml-s0-c912ca47"
-    names = {kept.name(Experiment(robust=rule)) for rule in robust.names()}
+    assert kept.name(Experiment(algorithm="biml")) == "mnist5k-iid-m10-biml-s0-c912ca47"
+    names = {kept.name(Experiment(algorithm="biml", robust=rule)) for rule in robust.names()}
     assert len(names) == len(robust.names())
 
 

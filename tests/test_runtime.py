@@ -23,14 +23,14 @@ from bifl.export.model import Model
 from bifl.runs.record import Record, flips, sureness
 
 CASES: dict[str, dict[str, Any]] = {
-    "biml": {},
+    "biml": {"algorithm": "biml"},
     "fedavg": {"algorithm": "fedavg"},
-    "sampled": {"participation": 0.4},
-    "sleeping": {"participation": 0.4, "idle": "sleep"},
-    "unbalanced": {"partition": "unbalanced"},
+    "sampled": {"algorithm": "biml", "participation": 0.4},
+    "sleeping": {"algorithm": "biml", "participation": 0.4, "idle": "sleep"},
+    "unbalanced": {"algorithm": "biml", "partition": "unbalanced"},
     "hybrid": {"algorithm": {"name": "hybrid", "switch": 2}},
     "fttq": {"algorithm": "fttq"},
-    "averaged": {"batchnorm": "average", "holdout": 0.1},
+    "averaged": {"algorithm": "biml", "batchnorm": "average", "holdout": 0.1},
 }
 
 
@@ -54,7 +54,10 @@ def test_simulator_and_loop_say_the_same_bytes(case: str) -> None:
 
 
 def test_the_number_of_workers_changes_nothing() -> None:
-    runs = [simulated(Experiment(clients=5, rounds=2, participation=0.7, holdout=0.2, workers=workers)) for workers in (1, 2, 3)]
+    runs = [
+        simulated(Experiment(algorithm="biml", clients=5, rounds=2, participation=0.7, holdout=0.2, workers=workers))
+        for workers in (1, 2, 3)
+    ]
     assert runs[0][1] == runs[1][1] == runs[2][1]
     assert len({simulation.public.weights.tobytes() for simulation, _ in runs}) == 1
 
@@ -63,7 +66,7 @@ def test_without_test_images_the_clients_evaluate(tmp_path: Path) -> None:
     digits = build(Experiment()).data
     np.savez(tmp_path / "own.npz", images=digits.images[:600, 0], labels=digits.labels[:600])
     own = {"name": "npz", "path": str(tmp_path / "own.npz"), "test_share": 0.0}
-    simulation, records = simulated(Experiment(dataset=own, clients=4, rounds=3, workers=1))
+    simulation, records = simulated(Experiment(algorithm="biml", dataset=own, clients=4, rounds=3, workers=1))
     held = [len(shard) for shard in simulation.setup.shards]
     assert held == [30] * 4
     assert not set(np.concatenate(simulation.setup.shards)) & set(np.concatenate(simulation.setup.parts))
@@ -77,19 +80,19 @@ def test_without_test_images_the_clients_evaluate(tmp_path: Path) -> None:
 
 def test_many_registered_clients_of_whom_few_are_awake() -> None:
     """2,000 registered, 3 awake in a round: the others are no more than the numbers of their images."""
-    experiment = Experiment(clients=2000, rounds=2, participation=0.0015, idle="sleep", workers=1)
+    experiment = Experiment(algorithm="biml", clients=2000, rounds=2, participation=0.0015, idle="sleep", workers=1)
     simulation = bifl.simulate(experiment)
     assert [record.clients for record in simulation] == [3, 3]
 
 
 def test_another_seed_is_another_run() -> None:
-    one, other = (simulated(Experiment(clients=2, rounds=1, workers=1, seed=seed))[1] for seed in (0, 1))
+    one, other = (simulated(Experiment(algorithm="biml", clients=2, rounds=1, workers=1, seed=seed))[1] for seed in (0, 1))
     assert one != other
 
 
 def test_bytes_are_those_of_the_messages() -> None:
     plain = {"wire": "packed", "reals": "float32", "batchnorm": "average"}
-    _, (record,) = simulated(Experiment(clients=10, rounds=1, workers=1, participation=0.25).changed(plain))
+    _, (record,) = simulated(Experiment(algorithm="biml", clients=10, rounds=1, workers=1, participation=0.25).changed(plain))
     layout = build(Experiment()).public.layout
     upload = 68 + -(-81_958 // 8) + 4 * 572 + 4
     broadcast = 68 + -(-81_958 * 2 // 8) + 4 * 572 + 4  # ⌈0.25·10⌉ = 3 voters: counts 0 … 3 in two bits
@@ -107,7 +110,7 @@ def test_bytes_are_those_of_the_messages() -> None:
     ids=str,
 )
 def test_the_wire_changes_bytes_and_nothing_else(settings: dict[str, str]) -> None:
-    experiment = Experiment(rounds=3, clients=10, workers=1).changed(settings)
+    experiment = Experiment(algorithm="biml", rounds=3, clients=10, workers=1).changed(settings)
     coded, packed = (simulated(experiment.changed({"wire": wire}))[1] for wire in ("context", "packed"))
     apart = {"seconds", "up_bytes", "down_bytes", "broadcast_bytes", "up_bpp", "down_bpp", "up_ideal_bpp", "down_ideal_bpp"}
     for one, other in zip(coded, packed, strict=True):
@@ -119,7 +122,7 @@ def test_the_wire_changes_bytes_and_nothing_else(settings: dict[str, str]) -> No
 
 
 def test_who_sleeps_receives_nothing() -> None:
-    _, (record,) = simulated(Experiment(clients=10, rounds=1, workers=1, participation=0.25, idle="sleep"))
+    _, (record,) = simulated(Experiment(algorithm="biml", clients=10, rounds=1, workers=1, participation=0.25, idle="sleep"))
     assert record.down_bytes == 3 * (record.broadcast_bytes + 1)
 
 
@@ -160,7 +163,7 @@ def test_biml_learns_and_beats_up_down() -> None:
 
 @pytest.mark.floats
 def test_a_saved_model_computes_what_the_trained_one_did(tmp_path: Path) -> None:
-    simulation, records = simulated(Experiment(clients=4, rounds=2, workers=1))
+    simulation, records = simulated(Experiment(algorithm="biml", clients=4, rounds=2, workers=1))
     size = simulation.model().save(tmp_path / "model")
     assert size < 1.3 * 82_242 / 8
     model = Model.read(tmp_path / "model")
@@ -177,7 +180,7 @@ def test_a_diverging_run_says_so() -> None:
 
 
 def test_a_loop_with_a_folder_goes_on_where_it_was_left(tmp_path: Path) -> None:
-    experiment = Experiment(clients=2, rounds=3, workers=1)
+    experiment = Experiment(algorithm="biml", clients=2, rounds=3, workers=1)
     simulation = Simulation(build(experiment), tmp_path)
     first = next(iter(simulation))
     assert without_seconds([first, *simulation]) == simulated(experiment)[1]
@@ -231,7 +234,7 @@ def test_a_script_needs_no_main_guard_and_import_needs_no_torch(tmp_path: Path) 
 
 
 def test_a_record_tells_flips_by_layer_and_how_sure_the_clients_are() -> None:
-    simulation, records = simulated(Experiment(clients=4, rounds=2, workers=1))
+    simulation, records = simulated(Experiment(algorithm="biml", clients=4, rounds=2, workers=1))
     for record in records:
         assert record.layer_flips is not None
         assert record.sureness is not None

@@ -36,7 +36,7 @@ def short_cnn(classes: int) -> nn.Module:
 @pytest.fixture
 def words(small: Path) -> dict[str, Any]:
     data = {"name": "npz", "path": str(small)}
-    return {"dataset": data, "model": "short_cnn", "clients": 3, "rounds": 2, "workers": 1, "scores": "fixed"}
+    return {"algorithm": "biml", "dataset": data, "model": "short_cnn", "clients": 3, "rounds": 2, "workers": 1, "scores": "fixed"}
 
 
 def test_the_last_norm_is_frozen_and_no_other() -> None:

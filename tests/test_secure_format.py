@@ -117,7 +117,7 @@ def test_a_signature_is_of_one_run() -> None:
 
 def test_all_agree_on_settings_and_model() -> None:
     """Whatever of it differs, keys are of no use to each other; files may lie anywhere, and data are everyone's own."""
-    setup = build(experiment := Experiment(clients=4, secure_sum=True))
+    setup = build(experiment := Experiment(algorithm="biml", clients=4, secure_sum=True))
     public, data = setup.public, setup.data
 
     def terms(other: Experiment, state: Public = public, data: Dataset = data) -> bytes:
@@ -185,7 +185,7 @@ def exchanged(seed: bytes, other: bytes) -> bytes:
 def test_no_two_states_have_one_digest() -> None:
     """What ends the scales could begin a broadcast: a server could tell clients different states, and have them agree."""
     assert len({digest_of(parts) for parts in ([b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"abc", b""], [b"", b"abc"])}) == 5
-    public = build(Experiment(clients=4)).public
+    public = build(Experiment(algorithm="biml", clients=4)).public
     one = public._replace(real=public.real[:-1], scales=public.real[-1:])  # the same numbers in the same order
     other = public._replace(scales=public.scales[:0])
     assert state_digest(one, ()) != state_digest(other, ())

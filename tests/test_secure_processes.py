@@ -37,7 +37,7 @@ def test_one_of_three_is_killed_after_its_masked_upload(town: Town, tmp_path: Pa
     first = "messages/round-00001/ballot_reveal"
     assert (town.run / first).read_bytes() == (tmp_path / "simulated" / first).read_bytes()
 
-    experiment = Experiment(clients=3, workers=1, rounds=2, batchnorm="average", secure_sum=True)
+    experiment = Experiment(algorithm="biml", clients=3, workers=1, rounds=2, batchnorm="average", secure_sum=True)
     grid = nodes(tmp_path / "here", town.folder / "keys")
     grid.nodes[102].app = dying(grid.nodes[102], "keys")  # the same in this process: away from the second round on
     deploy(grid, tmp_path / "here/run", experiment, least=2)

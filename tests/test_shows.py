@@ -68,12 +68,14 @@ def test_bad_input_ends_in_one_sentence(words: list[str], sentence: str, here: R
 
 
 def test_summary_adds_up(here: Run) -> None:
-    shown = " ".join(here("summary", "mnist_cnn").stdout.split())
+    shown = " ".join(here("summary", "mnist_cnn", "algorithm=biml").stdout.split())
     assert "linear3 Linear 100×784 + 100 binary 78,500 1 9.82 kB" in shown
     assert "all 82,242 12.5 kB" in shown
     assert "26.3 times smaller than the 330 kB of float32" in shown
     ternary = " ".join(here("summary", "mnist_cnn", "algorithm=fttq").stdout.split())
     assert "linear3 Linear 100×784 + 100 ternary + real 78,500 1.6 + 32 16.1 kB" in ternary
+    real = " ".join(here("summary", "mnist_cnn").stdout.split())  # as a run leaves it that nobody told otherwise
+    assert "82,242 parameters in 330 kB, all of it float32" in real
     assert "6,608,026" in here("summary", "femnist_cnn", "classes=62").stdout
 
 
@@ -102,7 +104,8 @@ def test_every_preset_is_a_valid_experiment() -> None:
 def test_a_dataset_without_test_images_can_be_trained_on_but_not_scored(here: Run, tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (40, 28, 28), np.uint8)
     np.savez(tmp_path / "mine.npz", images=images, labels=np.arange(40) % 10)
-    done = here("run", "dataset=npz", "dataset.path=mine.npz", "clients=2", "rounds=1", "workers=1", "--out", "run")
+    words = ["algorithm=biml", "dataset=npz", "dataset.path=mine.npz", "clients=2", "rounds=1", "workers=1"]
+    done = here("run", *words, "--out", "run")
     assert done.returncode == 0, done.stderr
     assert "no test images" in refused(here("eval", "run/model", "npz", f"path={tmp_path / 'mine.npz'}"))
     assert os.path.getsize("run/model") < 13_000

@@ -32,7 +32,7 @@ from tests.commands import refused
 from tests.federation import deploy, neighbours, same, simulated
 from tests.grid import Clock, LocalGrid, Node
 
-SEEN: dict[str, Any] = {"clients": 3, "rounds": 3, "workers": 1, "batch": 16, "holdout": 0.2}
+SEEN: dict[str, Any] = {"algorithm": "biml", "clients": 3, "rounds": 3, "workers": 1, "batch": 16, "holdout": 0.2}
 
 
 def windows() -> Dataset:

@@ -223,7 +223,7 @@ def test_a_file_that_names_a_python_file_alone_runs_nothing_either(
 
 def test_a_kept_cell_never_runs_python(tmp_path: Path) -> None:
     file = user_file(tmp_path, "kept")
-    config = config_file.to_toml(Experiment()).replace('name = "biml"', f'name = "{file}:biml"')
+    config = config_file.to_toml(Experiment(algorithm="biml")).replace('name = "biml"', f'name = "{file}:biml"')
     cell = tmp_path / "cell.jsonl.gz"
     cell.write_bytes(gzip.compress(json.dumps({"config": config}).encode() + b"\n"))
     shown = kept.read(cell).experiment

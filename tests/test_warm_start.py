@@ -28,7 +28,7 @@ from bifl.runs.record import Record
 from tests.federation import deploy, neighbours, quick, same, simulated
 from tests.grid import Clock
 
-SMALL: dict[str, Any] = {"clients": 4, "rounds": 2, "workers": 1, "model": {"name": "mlp", "hidden": 8}}
+SMALL: dict[str, Any] = {"algorithm": "biml", "clients": 4, "rounds": 2, "workers": 1, "model": {"name": "mlp", "hidden": 8}}
 ALGORITHMS = ("biml", "fedavg", "fttq")
 
 
@@ -45,7 +45,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def test_a_run_begins_as_good_as_its_model(models: dict[str, Path]) -> None:
     for algorithm, forward in (("biml", "binary"), ("fedavg", "real")):
-        setup = build(Experiment(**SMALL, algorithm=algorithm, start=str(models[algorithm])))
+        setup = build(Experiment(**SMALL | {"algorithm": algorithm}, start=str(models[algorithm])))
         first = Model.of(setup.run.experiment.model, setup.run.network, setup.data, setup.public, setup.run.algorithm.at(1).forward)
         known = Model.read(models[algorithm])
         assert known.forward.name == forward
@@ -56,7 +56,7 @@ def test_a_run_begins_as_good_as_its_model(models: dict[str, Path]) -> None:
 @pytest.mark.parametrize("theirs", ALGORITHMS)
 @pytest.mark.parametrize("ours", ALGORITHMS)
 def test_every_kind_of_model_starts_every_kind_of_run(models: dict[str, Path], ours: str, theirs: str) -> None:
-    cold, warm = (build(Experiment(**SMALL, algorithm=ours, start=start)).public for start in ("", str(models[theirs])))
+    cold, warm = (build(Experiment(**SMALL | {"algorithm": ours}, start=start)).public for start in ("", str(models[theirs])))
     assert cold.weights.shape == warm.weights.shape
     assert cold.real.shape == warm.real.shape
     agreed = float(np.mean((cold.weights > 0) == (warm.weights > 0)))

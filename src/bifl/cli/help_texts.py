@@ -2,7 +2,7 @@
 
 EXAMPLES = """\
 examples:
-  bifl run                                     train with 1-bit uploads on embedded digits
+  bifl run                                     train on embedded digits, with half a bit per weight up
   bifl run algorithm=up_down algorithm.beta=1  another algorithm, another parameter
   bifl run mnist-iid --out runs/table1         the paper's setting on full MNIST
   bifl run --resume runs/table1                continue what was stopped or killed
@@ -101,7 +101,7 @@ TRACK = """\
 
 RUN_KEYS = f"""\
 keys (default) and their meaning:
-  algorithm (biml)      a name from `bifl list`; its parameters are set as algorithm.alpha=1.5;
+  algorithm (murmur)    a name from `bifl list`; its parameters are set as algorithm.group=32;
                         algorithm=my.py:mine takes one from a file of your own
   seed (0)              fixes everything
 {_KEYS}"""

@@ -122,7 +122,7 @@ def _add_looking(verbs: Verbs[argparse.ArgumentParser]) -> None:
         "settings",
         nargs="*",
         metavar="PRESET | KEY=VALUE",
-        help="as of bifl run: algorithm=fttq, whose weights are ternary; dataset=, or else classes=10 and input=1x28x28",
+        help="as of bifl run: algorithm=biml, whose weights are binary; dataset=, or else classes=10 and input=1x28x28",
     )
 
 

@@ -70,12 +70,12 @@ def compare(options: argparse.Namespace) -> int:
         algorithms, seeds = settings.pop("algorithms", ALGORITHMS), settings.pop("seeds", "0")
         first = {"algorithm": algorithms.partition(",")[0].partition("+")[0]}  # privacy= does not go with the usual one
         base = Experiment.of(preset).changed((first if "privacy" in settings else {}) | settings)
-        usual = build(base.changed({"robust": "none"}), data=images.of(base))  # the rule is for the algorithms that are compared
-        remark(usual.run.network)
-        unit.remark(usual.data.labels)
         rows = planned(base, algorithms, seeds)
-        for row in rows:
-            running.check(build(row.experiment, data=images.of(row.experiment)))
+        setups = [build(row.experiment, data=images.of(row.experiment)) for row in rows]
+        for setup in setups:
+            running.check(setup)
+        remark(*(setup.run.network for setup in setups))
+        unit.remark(setups[0].data.labels)
         path = options.out or claim(Path("runs"), f"compare-{preset or base.dataset.name}")
         comparison = Comparison.start(path, rows)
     out = console()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bifl.engine.simulator import simulate
 from bifl.experiment.settings import Experiment
 
-_RUNS = ("algorithm=biml", "algorithm=fedavg model=mlp", "algorithm=biml model=cnn4 batchnorm=average")
+_RUNS = ("algorithm=biml", "algorithm=murmur", "algorithm=fedavg model=mlp", "algorithm=biml model=cnn4 batchnorm=average")
 
 
 def main() -> None:

@@ -90,7 +90,7 @@ class Experiment:
         workers: processes; 0 means one per core. Results do not depend on it.
     """
 
-    algorithm: Choice = Choice("biml")
+    algorithm: Choice = Choice("murmur")
     dataset: Choice = Choice("mnist5k")
     partition: Choice = Choice("iid")
     model: Choice = Choice("mnist_cnn")

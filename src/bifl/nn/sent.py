@@ -40,7 +40,7 @@ def sentence(network: Network) -> str | None:
     )
 
 
-def remark(network: Network) -> None:
-    """Tell a person at the terminal, if it is worth telling."""
-    if said := sentence(network):
+def remark(*networks: Network) -> None:
+    """Tell a person at the terminal of the first network of which it is worth telling."""
+    if said := next(filter(None, map(sentence, networks)), None):
         print(f"bifl: {said}", file=sys.stderr)

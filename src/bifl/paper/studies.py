@@ -56,31 +56,36 @@ def _by_class(base: Experiment) -> dict[str, Experiment]:
     return {f"N_c = {count}": base.changed(split | {"partition.classes_per_client": count}) for count in (5, 3)}
 
 
+def _preset(name: str) -> Experiment:
+    """A preset with the paper's algorithm, which studies vary."""
+    return Experiment.of(name).changed({"algorithm": "biml"})
+
+
 def _digits(preset: str) -> Place:
-    base = Experiment.of(preset)
+    base = _preset(preset)
     return Place(base, _by_class(base), base.changed({"partition": "unbalanced"}))
 
 
 def _presets(dataset: str) -> Place:
-    base = Experiment.of(f"{dataset}-iid")
-    return Place(base, {"by user": Experiment.of(f"{dataset}-noniid")}, base.changed({"partition": "unbalanced"}))
+    base = _preset(f"{dataset}-iid")
+    return Place(base, {"by user": _preset(f"{dataset}-noniid")}, base.changed({"partition": "unbalanced"}))
 
 
 def _writers() -> Place:
-    by_writer = Experiment.of("writers")
+    by_writer = _preset("writers")
     iid = by_writer.changed({"partition": "iid"})
     return Place(iid, {"by writer": by_writer}, by_writer.changed({"partition": "unbalanced"}))
 
 
 def _persons() -> Place:
-    by_person = Experiment.of("har")
+    by_person = _preset("har")
     iid = by_person.changed({"partition": "iid"})
     return Place(iid, {"by person": by_person}, by_person.changed({"partition": "unbalanced"}))
 
 
 def _characters() -> Place:
-    iid = Experiment.of("unipen-iid")
-    return Place(iid, {"by writer": Experiment.of("unipen-writers")}, iid.changed({"partition": "unbalanced"}))
+    iid = _preset("unipen-iid")
+    return Place(iid, {"by writer": _preset("unipen-writers")}, iid.changed({"partition": "unbalanced"}))
 
 
 PLACES: dict[str, Callable[[], Place]] = {
