@@ -14,6 +14,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
+from bifl.deploy import server_commands
 from bifl.deploy.certificates import authority, client_key, make_keys, public_keys
 from bifl.deploy.data_check import check_data
 from bifl.deploy.flower_programs import refuse_blanks
@@ -176,3 +177,17 @@ def test_a_client_s_process_imports_no_more_than_it_needs() -> None:
     program = f"import sys, bifl.deploy.client_app; sys.exit(' '.join(name for name in {heavy} if name in sys.modules) or 0)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_clients_on_this_machine_know_their_peers_in_secure_sums_only(
+    secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with `--peers` would refuse every other run."""
+    started: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: started.append([str(word) for word in command]))
+    monkeypatch.setattr(server_commands, "stop", lambda process: None)
+    run = RunFolder.start(tmp_path / "run", Experiment(clients=3, secure_sum=secure))
+    make_keys(tmp_path / "keys", ["localhost"], 3)
+    with server_commands._neighbours(run, Settings(str(tmp_path / "keys"), "localhost", 8000, 0, 600.0, False)):
+        assert ["--peers" in command for command in started] == [secure] * 3

@@ -246,7 +246,7 @@ def _neighbours(run: RunFolder, settings: Settings) -> Iterator[None]:
     """Start every client as a process, with a state directory of its own."""
     keys, server = Path(settings.keys), f"{settings.host}:{settings.port}"
     allowed = [word for path in named_files(run.experiment) for word in ("--allow", path)]  # they are the same person's
-    if certificates.peers(keys).is_file():
+    if run.experiment.secure_sum:  # who is told of its peers takes part in nothing else
         allowed += ["--peers", certificates.peers(keys)]
     with ExitStack() as stack:
         for number in range(run.experiment.clients):
