@@ -21,8 +21,8 @@ from bifl.experiment.setup import build, serve
 from bifl.export.model import Model
 from bifl.privacy import secret_dice
 from tests.commands import Run, refused
+from tests.documented import python_blocks
 from tests.federation import quick, same, simulated
-from tests.test_docs import python_blocks
 
 ATTACKS = [name for name in attack.names() if name != "none"]
 BALLOTS, UPDATES = ["biml", "sign_majority", "fedvote"], ["fedavg", "murmur", "eden", "dither"]

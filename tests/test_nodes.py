@@ -20,9 +20,9 @@ from bifl.deploy.server_app import federate, open_folder, rules, run_rounds
 from bifl.errors import ConfigError
 from bifl.experiment.settings import Experiment
 from bifl.runs.folder import RunFolder
+from tests.documented import python_blocks
 from tests.federation import deploy, neighbours, quick, same, simulated, told
 from tests.grid import BALLOT, STATISTICS, Clock, LocalGrid, Node, kind_of
-from tests.test_docs import python_blocks
 
 pytestmark = pytest.mark.usefixtures("clock")
 

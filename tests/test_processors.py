@@ -21,8 +21,8 @@ from bifl.core.message import FLOAT32, NOTHING
 from bifl.engine.catch_up import digest, restored, whole
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import serve
+from tests.documented import python_blocks
 from tests.processors import EMULATED, environment
-from tests.test_docs import python_blocks
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = [

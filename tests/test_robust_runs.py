@@ -20,9 +20,9 @@ from bifl.export.model import Model
 from bifl.robust import Rule, robust, trust_of
 from bifl.runs import kept
 from tests.commands import Run, refused
+from tests.documented import python_blocks
 from tests.federation import deploy, neighbours, quick, same, simulated
 from tests.grid import Clock
-from tests.test_docs import python_blocks
 
 # ---- everywhere the same ---------------------------------------------------------------------------------------------------
 
