@@ -40,13 +40,13 @@ class Town:
         self._processes: list[subprocess.Popen[bytes]] = []
         make_keys(folder / "keys", ["localhost", "127.0.0.1"], 3)
 
-    def start(self, name: str, *words: str | Path, path: Path | None = None) -> subprocess.Popen[bytes]:
+    def start(self, name: str, *words: str | Path, path: Path | None = None, cwd: Path | None = None) -> subprocess.Popen[bytes]:
         """A command in the background, with a PATH on which the environment's own programs are not."""
         code = os.pathsep.join(filter(None, [str(path or ""), os.environ.get("PYTHONPATH", "")]))
         environment = dict(os.environ) | {"PATH": "/usr/bin:/bin", "PYTHONPATH": code}
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                tied([*BIFL, *words]), cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                tied([*BIFL, *words]), cwd=cwd or self.folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
         self._processes.append(process)
