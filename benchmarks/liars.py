@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
+from unittest import mock
 
 import numpy as np
 
@@ -56,8 +57,8 @@ def lying(liars: int, lie: str, bounded: bool) -> type[Bounds]:
 
 def accuracy(experiment: Experiment, liars: int, lie: str, bounded: bool) -> float:
     """Mean of the last rounds, in percent."""
-    setattr(exchanges, "Bounds", lying(liars, lie, bounded))  # noqa: B010
-    records = list(simulate(experiment.changed({"workers": 1})))  # in this process, where the server is the one above
+    with mock.patch.object(exchanges, "Bounds", lying(liars, lie, bounded)):
+        records = list(simulate(experiment.changed({"workers": 1})))  # in this process, where the server is the one above
     return float(100 * np.mean([record.accuracy for record in records][-LAST:]))
 
 

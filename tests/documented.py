@@ -26,6 +26,7 @@ INLINE = re.compile(r"(bifl|make|pytest) |python benchmarks/|\.venv/bin/\w+ ")
 DEPLOYED = ("server", "client", "federation")  # commands of bifl that need processes which talk to each other
 CLIENTS, ROUNDS, SEEDS, SHARE = 10, 2, 2, 0.5
 BENCHMARKS = {  # what makes minutes seconds
+    "class_inference.py": "--page",
     "liars.py": "biml --seeds 0 --liars 1 --lie huge --set rounds=1 --set clients=4 --set workers=1",
     "privacy.py": "--epsilon --clients 100",
     "secure.py": "--clients 3 --rounds 2",
