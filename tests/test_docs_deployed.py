@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -27,10 +26,9 @@ def in_one_round(command: Command) -> list[str]:
 
 
 @pytest.mark.parametrize("text", [text for text in UP if "--resume" not in text])
-def test_a_federation_on_this_machine(text: str, tmp_path: Path) -> None:
-    done = bifl(*in_one_round(UP[text]), cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (run,) = (tmp_path / "runs").iterdir()
+def test_a_federation_on_this_machine(text: str, town: Town) -> None:
+    town.finish(town.start("server", *in_one_round(UP[text])))
+    (run,) = (town.folder / "runs").iterdir()
     assert [record["clients"] for record in rounds(run)] == [3]
 
 
