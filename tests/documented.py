@@ -9,7 +9,12 @@ Blocks of another language, such as ```text for what a command prints, are not r
 before: on the line before a block, or on the line of the code between backticks.
 
 In small (`in_small`) a run has at most 10 clients, half of whom take part at least, 2 rounds and 2 seeds; `bifl reproduce` shows
-what is kept; a benchmark is given the words in `BENCHMARKS` too. Everything else is run as it is written.
+what is kept; a benchmark is given the words in `BENCHMARKS` too. Everything else is run as it is written, except that
+
+- a command that a sentence only names (`bifl server`) is asked for its help;
+- `bifl server`, `client` and `federation up` are parsed by tests/test_docs.py and run by tests/test_docs_deployed.py, in one round;
+- `make TARGET` is run dry and `pytest` only collects: .ci/run does both; what `pip` and `apt-get` install must be known;
+- `RUN`, `MODEL` and `runs/<name>` stand for the page's newest run, and `…` for nothing.
 """
 
 from __future__ import annotations
@@ -81,6 +86,8 @@ def shown(text: str, page: str) -> Iterator[Command | Program]:
         raise ValueError(f"{page}: a block begins or ends within a line, or does not end")
     if odd := {language for language, _ in found} - {"", "python", "text", "c"}:
         raise ValueError(f"{page}: blocks are commands (no language), python, text or c, not {', '.join(odd)}")
+    if any(language == "text" and re.search(f"^({INLINE.pattern})", inner, re.MULTILINE) for language, inner in found):
+        raise ValueError(f"{page}: a command is in a block of text")
     for block in _BLOCK.finditer(text):
         yield from _inline(text, end, block.start(), page)
         yield from _block(text, block, page)

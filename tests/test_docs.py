@@ -215,7 +215,7 @@ flwr run
 ```
 
 ```text
-bifl says something
+it says something
 ```
 
 <!-- file: my.py -->
@@ -233,7 +233,9 @@ def test_a_page_is_read_in_its_order() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("block", ["```sh\nbifl run\n```", "- so:\n  ```\n  bifl run\n  ```", "```\nbifl run\n"])
+@pytest.mark.parametrize(
+    "block", ["```sh\nbifl run\n```", "- so:\n  ```\n  bifl run\n  ```", "```\nbifl run\n", "```text\nbifl run\n```"]
+)
 def test_a_block_that_nobody_would_run_is_told(block: str) -> None:
     with pytest.raises(ValueError, match=r"page.md"):
         list(shown(block, "page.md"))
