@@ -127,6 +127,7 @@ def at_once(experiments: list[Experiment], images: LastDataset) -> int:
 def run(store: Store, experiments: list[Experiment], jobs: int, show: Progress) -> list[str]:
     """Run what is missing, and keep it; wait for what another command is running. Returns why some failed, if they did."""
     waiting, running, failures = list(experiments), list[Running](), list[str]()
+    overtaken: list[Experiment] = []
     try:
         while waiting or running:
             while len(running) < jobs and (experiment := next((one for one in waiting if not busy(store.folder(one))), None)):
@@ -139,8 +140,12 @@ def run(store: Store, experiments: list[Experiment], jobs: int, show: Progress) 
                     failures.append(str(error))
             for one in [one for one in running if one.process.poll() is not None]:
                 running.remove(one)
-                if one.process.returncode and busy(store.folder(one.experiment)):  # another command was quicker
+                complete = len(store.done(one.experiment)) >= one.experiment.rounds and one.experiment not in overtaken
+                if one.process.returncode and (complete or busy(store.folder(one.experiment))):  # another command was quicker
                     waiting.append(one.experiment)
+                    overtaken += (
+                        [one.experiment] if complete else []
+                    )  # it may fail after its last round: that is told the second time
                 else:
                     failures += _finish(store, one)
             show(running)
