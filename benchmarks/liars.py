@@ -14,10 +14,10 @@ from unittest import mock
 
 import numpy as np
 
-from bifl import exchanges
 from bifl.core import Floats, Message, Public
 from bifl.engine.simulator import simulate
 from bifl.exchanges.bounds import Bounds
+from bifl.experiment import run
 from bifl.experiment.settings import Experiment
 
 LARGE = 2.0**30
@@ -57,7 +57,7 @@ def lying(liars: int, lie: str, bounded: bool) -> type[Bounds]:
 
 def accuracy(experiment: Experiment, liars: int, lie: str, bounded: bool) -> float:
     """Mean of the last rounds, in percent."""
-    with mock.patch.object(exchanges, "Bounds", lying(liars, lie, bounded)):
+    with mock.patch.object(run, "Bounds", lying(liars, lie, bounded)):
         records = list(simulate(experiment.changed({"workers": 1})))  # in this process, where the server is the one above
     return float(100 * np.mean([record.accuracy for record in records][-LAST:]))
 

@@ -259,7 +259,7 @@ def test_divergences_that_are_kept_cannot_be_changed() -> None:
     ("settings", "sentence"),
     [
         ({"algorithm": "biml"}, r"those of algorithm 'biml' do not: take fedavg, full, fedavgm or fedadam"),
-        ({"algorithm": "hybrid"}, "of several parts do not"),
+        ({"algorithm": "hybrid"}, "of algorithm 'hybrid' do not"),
         ({"algorithm": "baseline"}, "those of algorithm 'baseline' do not"),
         ({"batchnorm": "recalibrate"}, "set batchnorm=average"),
         ({"holdout": 0.1}, "set holdout=0"),

@@ -174,7 +174,7 @@ def test_a_checkpoint_that_does_not_tell_what_was_spent_is_refused(tmp_path: Pat
     begun.close()
     path = tmp_path / "server.npz"
     with np.load(path) as found:
-        arrays = {name: found[name] for name in found.files if name != "summed"}
+        arrays = {name: found[name] for name in found.files if name != "state summed"}
     np.savez(path, **arrays)
     with pytest.raises(RunError, match="tells what 0 of 1 rounds have cost"):
         simulate(experiment, folder=tmp_path)

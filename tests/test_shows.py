@@ -85,8 +85,8 @@ def test_summary_shows_the_network_that_a_run_would_have(here: Run, tmp_path: Pa
     shown = here("summary", "har_cnn", "algorithm=fedavg", *words).stdout
     assert "har_cnn, 3 classes, real forward" in shown
     assert "as C on a device" in shown  # its input's shape is the dataset's
-    assert "har_cnn, 7 classes, binary forward" in here("summary", "har_cnn", "classes=7", *words).stdout
-    assert "mnist_cnn, 10 classes, binary forward" in here("summary", "mnist_cnn", "mnist5k-iid").stdout
+    assert "har_cnn, 7 classes, binary forward" in here("summary", "har_cnn", "classes=7", "algorithm=biml", *words).stdout
+    assert "mnist_cnn, 10 classes, real forward" in here("summary", "mnist_cnn", "mnist5k-iid").stdout
     assert "har_cnn, 1 outputs" in here("summary", "har_cnn", "task=regression", *words).stdout
 
 

@@ -59,7 +59,7 @@ def column(folder: Path, name: str) -> dict[int, Any]:
 def test_tensorboard_survives_a_kill(finished: Path, tmp_path: Path) -> None:
     needs("tensorboard")
     folder = tmp_path / "killed"
-    process = start(*SMALL, "rounds=4", "track=tensorboard", "--out", folder)
+    process = start(*SMALL, "algorithm=biml", "rounds=4", "track=tensorboard", "--out", folder)
     wait_for_round(folder, 2)
     process.kill()
     process.communicate()
@@ -73,7 +73,7 @@ def test_tensorboard_survives_a_kill(finished: Path, tmp_path: Path) -> None:
 
 def test_mlflow_goes_on_with_the_same_run(tmp_path: Path, store: None, here: Run) -> None:
     folder = tmp_path / "run"
-    assert here("run", *SMALL, "rounds=1", "track=mlflow", "--out", folder).returncode == 0
+    assert here("run", *SMALL, "algorithm=biml", "rounds=1", "track=mlflow", "--out", folder).returncode == 0
     assert here("run", "--resume", folder, "rounds=2").returncode == 0  # nobody told it to track: made up for the next time
     done = here("run", "--resume", folder, "rounds=3", "track=mlflow")
     assert (done.returncode, done.stderr) == (0, "")

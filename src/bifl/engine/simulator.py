@@ -1,7 +1,7 @@
 """The simulator: many clients on one machine, sending each other exactly the bytes that a deployment would.
 
 >>> from bifl.experiment.settings import Experiment
->>> for record in simulate(Experiment(rounds=1, clients=2, workers=1)):
+>>> for record in simulate(Experiment(algorithm="biml", rounds=1, clients=2, workers=1)):
 ...     print(record.round, record.clients, record.up_bpp < 1)
 1 2 True
 """

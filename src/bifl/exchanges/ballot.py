@@ -70,21 +70,21 @@ class Ballot(Summable):
     def context(self, public: Public) -> Context:
         """The public state, as far as it is made use of."""
         known = public if self.in_context else None
-        return Context(public.layout, public.round + 1, self.precision, known, partial(self._selects, public.round, public))
+        return Context(public.layout, public.round + 1, self.precision, known, partial(self._selects, public.bare(public.round)))
 
     def plain(self, public: Public, round: int) -> Context:
         """The layout, and what the messages of that round are about."""
-        return Context(public.layout, round, selects=partial(self._selects, round - 1, public))
+        return Context(public.layout, round, selects=partial(self._selects, public.bare(round - 1)))
 
     def selects(self, public: Public, number: int) -> Selection | None:
         """What a client's symbols are about."""
-        return self._selects(public.round, public, number)
+        return self._selects(public.bare(public.round), number)
 
-    def _selects(self, complete: int, public: Public, sender: int | None) -> Selection | None:
-        """What the symbols of a message are about, after so many rounds."""
+    def _selects(self, bare: Public, sender: int | None) -> Selection | None:
+        """What the symbols of a message are about, given what everyone knows from the start."""
         if self.privacy is not None and sender is not None:
-            return self.privacy.selects(public.layout)
-        return selection(self.algorithm.at(complete + 1), public.bare(complete), sender)
+            return self.privacy.selects(bare.layout)
+        return self.algorithm.at(bare.round + 1).selects(bare, sender)
 
     def form(self, public: Public) -> Message:
         """An algorithm's own `upload` tells, of a client that has trained a little."""
