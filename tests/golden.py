@@ -82,7 +82,8 @@ def digest(name: str, folder: Path) -> dict[str, str]:
     lines = [json.loads(line) for line in (folder / name / "rounds.jsonl").read_text().splitlines()]
     rounds = json.dumps([{key: value for key, value in line.items() if key != "seconds"} for line in lines])
     messages = hashlib.sha256()
-    for path in sorted((folder / name / "messages").rglob("*")):
+    masked = "secure_sum" in settings  # by fresh keys, other ones in every run
+    for path in [] if masked else sorted((folder / name / "messages").rglob("*")):
         if path.is_file():
             messages.update(f"{path.relative_to(folder / name)}\n".encode() + path.read_bytes())
     print(f"{name}: {lines[-1]['accuracy']:.4f}", flush=True)
