@@ -11,7 +11,7 @@ import pytest
 
 import bifl.algorithms  # noqa: F401
 from bifl import codec
-from bifl.core import FLOAT32, Client, Floats, Layout, Message, Public, Server, register, stream
+from bifl.core import FLOAT32, VOTES, WEIGHTS, Client, Floats, Layout, Message, Public, Server, Votes, register, stream
 from bifl.core.algorithm import Algorithms, make_upload
 from bifl.core.layout import Tensor
 from bifl.core.sides import ServerSide
@@ -93,6 +93,8 @@ class Laws:
             assert received.symbols.tobytes() == upload.symbols.astype(received.symbols.dtype).tobytes(), "survives the wire"
         opened = self.ballot.open(received, self.public)
         assert opened.values().shape == (COUNT,), "the server reads a number for every weight"
+        if self.algorithm.at(round).uploads == WEIGHTS:
+            assert opened.values().tobytes() == state.aux.tobytes(), "as it declares: the client's weights"
         told = opened.values() - self.public.weights if opened.alphabet == FLOAT32 else opened.values()
         self.alike.append(likeness(told, self.changes[number]))
         blank = np.full_like(state.aux, np.nan)
@@ -123,6 +125,8 @@ class Laws:
         after = self.ballot.advance(self.public, codec.decode(codec.encode(said, plain), known))
         assert on_server.weights.tobytes() == after.weights.tobytes(), "server and clients make the same public state"
         assert on_server.real.tobytes() == after.real.tobytes()
+        counts = isinstance(said.alphabet, Votes)
+        assert counts == (self.algorithm.at(after.round).broadcasts == VOTES), "it declares whether it broadcasts counts of votes"
         assert after.round == self.public.round + 1
         assert after.weights.shape == (COUNT,)
         mean = np.average(self.changes, axis=0, weights=SIZES)

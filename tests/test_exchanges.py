@@ -40,6 +40,9 @@ class Greeting(Exchange):
         numbers = np.array([client.number, 1], np.float32)
         return ClientReply(reals_only(numbers)._replace(sender=client.number, weight=client.weight, round=public.round), client)
 
+    def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
+        return upload
+
     def answer(self, total: Total, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
         return server, reals_only(total.tally().real)._replace(round=public.round)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import dp_accounting
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bifl.core import mean, register
 from bifl.core.layout import Layout, Tensor
 from bifl.core.randomness import random_words, stream
 from bifl.core.spending import once_more
@@ -17,7 +19,7 @@ from bifl.core.state import Client, Public
 from bifl.errors import ConfigError, Refused
 from bifl.experiment.composition import compose
 from bifl.experiment.settings import Experiment
-from bifl.privacy import Crowd, dice, divergence, privacy, secret_dice
+from bifl.privacy import Crowd, dice, divergence, privacy, refuse_unprivate, secret_dice
 from bifl.privacy.accounting import ORDERS, Numbers, epsilon, gaussian_divergences
 from bifl.privacy.divergence import coarse, slopes, splits
 from bifl.privacy.poisson_binomial import RandomBits, bits
@@ -277,3 +279,12 @@ def test_divergences_that_are_kept_cannot_be_changed() -> None:
 def test_refusals(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         Experiment(**PRIVATE | {"privacy": "gaussian"} | settings)
+
+
+def test_a_sum_of_one_s_own_is_not_accounted_for() -> None:
+    """It would see single uploads, and ε is that of a plain sum."""
+    own = dataclasses.replace(register.make("fedavg", {}).at(1), aggregate=lambda uploads, public: mean(uploads))
+    how = privacy.make("gaussian", {})
+    assert how is not None
+    with pytest.raises(ConfigError, match="has a sum of its own"):
+        refuse_unprivate(own, how, 10)

@@ -13,7 +13,7 @@ from bifl.attacks import liars
 from bifl.core import BINARY, Algorithm, Floats, Message, Public, Tally, floats, mean, means, register, replace
 from bifl.engine.loop import loop
 from bifl.engine.simulator import Simulation
-from bifl.errors import AlgorithmError, ConfigError
+from bifl.errors import AlgorithmError, ConfigError, RunError
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.export.model import Model
@@ -56,6 +56,11 @@ def test_trust_outlives_a_kill(tmp_path: Path, small: Path) -> None:
         assert record._replace(seconds=0) == whole[rounds - 1]._replace(seconds=0)
     assert trust_of(resumed._server).size == 5
     assert trust_of(resumed._server).min() < 0.9**2
+    with np.load(tmp_path / "state" / "server.npz") as found:
+        arrays = {"trust" if name == "state trust" else name: found[name] for name in found.files}
+    np.savez(tmp_path / "state" / "server.npz", **arrays)
+    with pytest.raises(RunError, match="trust is of an earlier version"):  # and not forgotten
+        Simulation(build(experiment), tmp_path / "state")
 
 
 def own_rule(folder: Path) -> str:

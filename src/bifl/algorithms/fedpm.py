@@ -10,7 +10,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bifl.core import BINARY, Algorithm, Client, Floats, Forward, Latent, Message, Public, random_signs, register, stream, votes
+from bifl.core import (
+    BINARY,
+    VOTES,
+    Algorithm,
+    Client,
+    Floats,
+    Forward,
+    Latent,
+    Message,
+    Public,
+    random_signs,
+    register,
+    stream,
+    votes,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,4 +70,4 @@ def fedpm() -> Algorithm:
 
     Take it to compare with, also under secure_sum=true: docs/results.md has the methods of the field side by side.
     """
-    return Algorithm(upload, votes, update, forward=masked, keeps=())
+    return Algorithm(upload, votes, update, forward=masked, keeps=(), broadcasts=VOTES)

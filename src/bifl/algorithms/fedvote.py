@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bifl.core import BINARY, Algorithm, Client, Forward, Latent, Message, Public, register, votes
+from bifl.core import BINARY, VOTES, Algorithm, Client, Forward, Latent, Message, Public, register, votes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,4 +45,4 @@ def fedvote() -> Algorithm:
 
     Take it to compare with, also under secure_sum=true: docs/results.md has the methods of the field side by side.
     """
-    return Algorithm(upload, votes, update, forward=soft_signs, keeps=())
+    return Algorithm(upload, votes, update, forward=soft_signs, keeps=(), broadcasts=VOTES)

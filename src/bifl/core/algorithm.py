@@ -25,7 +25,7 @@ from bifl.core.sums import Tally
 from bifl.errors import AlgorithmError, ConfigError
 from bifl.registry import Registry
 
-WEIGHTS, SIGNS = "weights", "signs"  # what an upload may be declared to be
+WEIGHTS = "weights"  # what an upload may be declared to be
 VOTES = "votes"  # what a broadcast may be declared to be
 
 
@@ -144,8 +144,8 @@ class Schedule:
 
     @property
     def central(self) -> bool:
-        """Whether the data are in one place: that does not change during a run."""
-        return self.first.central
+        """Whether the data are in one place: they never are."""
+        return False
 
     def at(self, round: int) -> Algorithm:
         """The algorithm of a round."""

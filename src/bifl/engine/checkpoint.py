@@ -80,6 +80,8 @@ def load_server(folder: Path, fresh: Public, ballot: Exchange) -> State | None:
         if counted.ndim != 1 or (len(counted) and counted.dtype.kind != "i"):
             raise ValueError(f"counted is {counted.shape} of {counted.dtype}")
         memory = _floats(arrays, "memory", arrays["memory"].shape)
+        if older := {"trust", "summed"} & arrays.keys():
+            raise ValueError(f"{min(older)} is of an earlier version")
         states = {name.removeprefix(_STATE): _numbers(name, array) for name, array in arrays.items() if name.startswith(_STATE)}
         steps = tuple(_step(place, fact, arrays) for place, fact in enumerate(facts["steps"]))
         if record.round != public.round:

@@ -106,6 +106,6 @@ class LocalSide:
     def measure(self) -> Floats:
         """Moments of the global network on some of the client's images."""
         tools, run, public = self._tools, self._tools.run, self._public
-        forward, most = run.algorithm.at(public.round).forward, 2 * run.plan(public.round).batch
+        forward, most = run.algorithm.at(public.round).forward, 2 * run.experiment.batch
         number = self.client.number
         return tools.said_of(image_moments(run.network, public, forward, tools.samples, self._part, number, most), public, number)

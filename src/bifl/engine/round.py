@@ -215,7 +215,7 @@ class Rounds:
         """What the round achieved; `main` is the outcome of its ballot."""
         after, round = outcomes[-1].public, before.round + 1
         flipped, by_layer = flips(before, after)
-        private, sides = self.run.privacy, outcomes[-1].server
+        private, server = self.run.privacy, outcomes[-1].server.server
         told = outcomes[self.run.exchanges.index(self._completing)]
         uploads, receivers = len(main.collector.counted), len(told.receivers)
         traffic = Traffic(uploads, main.collector.bytes, receivers, len(told.data), main.collector.ideal, told.ideal)
@@ -240,7 +240,7 @@ class Rounds:
             refused=troubles.refused,
             missing=troubles.missing,
             metrics=evaluation.metrics or None,
-            epsilon=None if private is None else private.spending.epsilon(private.summed(sides.server), before.layout),
+            epsilon=None if private is None else private.spending.epsilon(private.summed(server), before.layout),
             delta=None if private is None else private.spending.delta,
         )
 

@@ -104,10 +104,9 @@ class Ballot(Summable):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """React to the last news, train, and upload what came of it."""
-        client, loss = self.train(side.client, public, side.train)
+        client, loss = self._trained(side.client, public, side.train)
         if not self.tells_loss and not _finite(loss, client):  # even that there is none would tell something
-            client, _ = self.train(side.client, public, _learning_nothing)
-        client = client._replace(real=self._sent_reals(client.real, public))
+            client, _ = self._trained(side.client, public, _learning_nothing)
         told = loss if self.tells_loss else None
         if not uploads or (told is not None and not np.isfinite(told)):
             return ClientReply(None, client, told)
@@ -121,6 +120,11 @@ class Ballot(Summable):
             updated = return_checks.client(algorithm.name, algorithm.update(counted, public, public.news), public)
             client = updated._replace(weight=client.weight)
         return train(client._replace(start=client.aux, real=public.real))
+
+    def _trained(self, client: Client, public: Public, train: Train) -> tuple[Client, float]:
+        """The client after training, with the real numbers that it sends."""
+        client, loss = self.train(client, public, train)
+        return client._replace(real=self._sent_reals(client.real, public)), loss
 
     def _upload(self, side: ClientSide, client: Client, public: Public) -> ClientReply:
         """Say what came of the training."""

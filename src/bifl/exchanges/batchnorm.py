@@ -58,10 +58,6 @@ class Statistics(Summable):
         message = reals_only(side.measure())._replace(sender=client.number, weight=client.weight, round=public.round)
         return ClientReply(message, client)
 
-    def form(self, public: Public) -> Message:
-        """Real numbers alone."""
-        return reals_only(public.real[public.layout.trained :])
-
     def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
         """The upload, with what it counts for: it is bounded by the others, when they are all there."""
         return upload._replace(weight=self.weighing.counts(upload.weight))

@@ -26,7 +26,7 @@ from bifl.errors import Refused
 
 
 class Exchange(ABC):
-    """One kind of exchange. A new one has a name, a layout of its numbers, and says what `say`, `answer` and `advance` do.
+    """One kind of exchange. A new one has a name, a layout of its numbers, and says what `say`, `open`, `answer` and `advance` do.
 
     Attributes:
         name: a word, by which both ends and the files of a run know it.
@@ -70,8 +70,9 @@ class Exchange(ABC):
         """An upload, as far as its form goes: alphabet, number of symbols and of scales."""
         return reals_only(np.zeros(self.layout(public).reals, np.float32))
 
+    @abstractmethod
     def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
-        """What an upload counts as: within bounds, and in the form that is added up.
+        """What an upload counts as: within bounds, and in the form that is added up. A client may say anything: think of bounds.
 
         Args:
             upload: as it was sent.
@@ -81,7 +82,6 @@ class Exchange(ABC):
         Raises:
             BiflError: it cannot be counted.
         """
-        return upload
 
     def total(self, public: Public) -> Accumulator:
         """A sum of no uploads yet."""

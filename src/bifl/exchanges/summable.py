@@ -32,7 +32,7 @@ def summand(exchange: Summable, upload: Message, public: Public) -> Message:
     outside = np.delete(values, np.arange(len(values))[where])
     same = np.array_equal(values[where], said) and not outside.any() and np.array_equal(opened.scales, upload.scales)
     if not same or (about is not None and about.place is None):
-        raise Unsummable("it reads each upload with its sender's own scales, rotation or choice of weights")
+        raise Unsummable("its uploads are read with their sender's own scales, rotation or choice of weights")
     return upload._replace(real=opened.real)
 
 
@@ -78,4 +78,4 @@ def check_summable(exchange: Summable, algorithms: Algorithms, public: Public) -
         try:
             summand(exchange, form._replace(real=trained, sender=0, weight=1, round=round + 1), before)
         except Unsummable as error:
-            raise ConfigError(f"{refusal}: {error}, so uploads cannot be added up unread: take {INSTEAD}") from error
+            raise ConfigError(f"{refusal}: {error}, and cannot be added up unread: take {INSTEAD}") from error

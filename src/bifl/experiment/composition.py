@@ -44,8 +44,8 @@ def compose(experiment: Experiment, dice: Dice) -> Composition:
     lies = attack.make(experiment.attack.name, experiment.attack.parameters)
     if lies is not None:
         algorithm = attacked(algorithm, lies, liars(experiment.seed, experiment.clients, lies.share))
-    summed = None if rule is None else RobustSum(short(experiment.robust.name), rule)
-    return Composition(algorithm, _weighing(experiment), summed, private)
+    protected = None if rule is None else RobustSum(short(experiment.robust.name), rule)
+    return Composition(algorithm, _weighing(experiment), protected, private)
 
 
 def plain_algorithm(experiment: Experiment) -> Algorithms:

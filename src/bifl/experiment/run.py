@@ -67,19 +67,14 @@ class Run:
     plan: Callable[[int], Plan]
 
     @property
-    def voters(self) -> int:
-        """How many clients are drawn to upload in a round."""
-        return self.fresh.voters
-
-    @property
     def clients_sleep(self) -> bool:
         """Whether clients that do not upload have nothing to do, and miss what the others hear; or remember nothing."""
-        return _sleep(self.experiment, self.algorithm)
+        return not self.ballot.idle_trains
 
     @property
     def in_context(self) -> bool:
         """Whether messages are coded in what both ends know: not where clients miss what the others hear."""
-        return self.experiment.wire == "context" and not self.clients_sleep
+        return self.ballot.in_context
 
     @property
     def warm(self) -> bool:
@@ -153,10 +148,6 @@ def simulated_identity(experiment: Experiment) -> Identity | None:
     return SimulatedKeys(experiment.seed)
 
 
-def _sleep(experiment: Experiment, algorithm: Algorithms) -> bool:
-    return experiment.participation < 1 and (experiment.idle == "sleep" or not algorithm.keeps)
-
-
 # ---- what a round consists of ------------------------------------------------------------------------------------------
 
 
@@ -171,7 +162,7 @@ def _exchanges(
         return noise_squares(network, public, algorithm.at(max(public.round, 1)).forward, form.shape, form.kind == TOKENS)
 
     bounds, precision = Bounds(plan, noise), PRECISIONS[experiment.reals]
-    sleep = _sleep(experiment, algorithm)
+    sleep = experiment.participation < 1 and (experiment.idle == "sleep" or not algorithm.keeps)
     in_context = experiment.wire == "context" and not sleep
     recalibrates = _recalibrates(experiment, algorithm, network)
     ballot = Ballot(

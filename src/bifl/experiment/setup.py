@@ -1,11 +1,10 @@
-"""What an experiment's settings stand for: data, split, network and the public state before the first round."""
+"""A run with its data loaded and dealt out, and the public state that it begins with."""
 
 from __future__ import annotations
 
 import math
 import secrets
 from collections.abc import Collection, Sequence
-from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -112,8 +111,9 @@ def _started(run: Run, data: Dataset) -> Public:
     start = run.experiment.start
     if not start or start.startswith("@"):
         return run.fresh
-    other = partial(make_network, run.experiment, data.classes, Network)
-    return warmed(start, run.fresh, run.algorithm.at(1).forward, lambda forward: other(forward=forward))
+    return warmed(
+        start, run.fresh, run.algorithm.at(1).forward, lambda forward: make_network(run.experiment, data.classes, forward=forward)
+    )
 
 
 def held_share(experiment: Experiment, data: Dataset) -> float:

@@ -119,7 +119,12 @@ def refuse_unprivate(algorithms: Algorithms, how: Mechanism, clients: int) -> No
     """
     name = f"'{algorithms.parts[0].name}'"
     if len(algorithms.parts) > 1 or any(part.uploads != WEIGHTS or part.central for part in algorithms.parts):
-        raise ConfigError(f"privacy= needs clients that upload their weights, and those of algorithm {name} do not: take {INSTEAD}")
+        raise ConfigError(
+            f"privacy= needs clients that upload their weights, and those of algorithm {name} do not: take {INSTEAD}, or declare "
+            "uploads=WEIGHTS if they do"
+        )
+    if any(part.aggregate is not None for part in algorithms.parts):
+        raise ConfigError(f"privacy= accounts for a plain sum, and algorithm {name} has a sum of its own: take {INSTEAD}")
     if how.delta >= 1 / clients:
         raise ConfigError(
             f"privacy.delta={how.delta:g} would allow one of clients={clients} to be told in full: it must be below {1 / clients:g}"
@@ -157,7 +162,7 @@ class Private:
         """The private update, and nothing else of the client: its real numbers are the public ones."""
         words, about = self.dice(public, client.number, secret), self.selects(public.layout)
         symbols = self.how.says(vector(client, public, self.how.clip), public, words)
-        message, _ = return_checks.sent("under privacy=", "upload", Message(symbols, self.how.alphabet, public.real), public, about)
+        message, _ = return_checks.sent("of this run", "privacy=", Message(symbols, self.how.alphabet, public.real), public, about)
         return message._replace(round=public.round + 1, weight=client.weight, sender=client.number, about=about)
 
     def hear(self, tally: Tally, public: Public) -> Tally:
