@@ -87,6 +87,7 @@ def test_summary_shows_the_network_that_a_run_would_have(here: Run, tmp_path: Pa
     assert "as C on a device" in shown  # its input's shape is the dataset's
     assert "har_cnn, 7 classes, binary forward" in here("summary", "har_cnn", "classes=7", "algorithm=biml", *words).stdout
     assert "mnist_cnn, 10 classes, real forward" in here("summary", "mnist_cnn", "mnist5k-iid").stdout
+    np.savez(tmp_path / "mine.npz", inputs=np.zeros((6, 2, 50), np.float32), labels=np.linspace(-1, 1, 6, dtype=np.float32))
     assert "har_cnn, 1 outputs" in here("summary", "har_cnn", "task=regression", *words).stdout
 
 
