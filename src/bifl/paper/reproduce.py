@@ -255,7 +255,7 @@ def _meter(out: Console, store: Store, missing: list[Experiment]) -> Iterator[Ca
             if len(records) >= before[name].rounds:
                 last = tested(records)[-1]
                 say(out, f"{name}: {last.score:.2%} after round {last.round}")
-            elif not busy(store.folder(before[name])):  # otherwise another command runs it
+            elif counts[name] < before[name].rounds and not busy(store.folder(before[name])):  # otherwise another command runs it
                 say(out, f"{name}: failed")
         before.clear()
         before.update(now)

@@ -104,6 +104,9 @@ class RunFolder:
                 raise ConfigError(f"'{key}' cannot change when a run is continued, only {' and '.join(EXTENDABLE)} can")
         experiment = config_file.read(path / CONFIG, trust)
         _refuse_other_versions(path / CONFIG)
+        if changes:
+            with locked(path):  # refused at once, and not after the data were loaded, if another process runs it
+                pass
         experiment, done = experiment.changed(changes), len(read_records(path))
         if changes and experiment.rounds < done:
             raise ConfigError(f"rounds={experiment.rounds} is less than the {done} rounds that '{path}' has already")
