@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         run = RunFolder.start(options.out or claim(Path("runs"), folder_name(experiment, preset)), experiment)
     run.keep_messages = options.keep_messages
     run.settle(found := loaded(setup.data))
-    out.print(data_line(run.experiment, found), soft_wrap=True)
+    say(out, data_line(run.experiment, found))
     with Meter(out, run.experiment.rounds).running() as meter:
         try:
             _go(run, setup, meter, short(run.experiment.algorithm.name), track)
@@ -79,7 +79,7 @@ def compare(options: argparse.Namespace) -> int:
         path = options.out or claim(Path("runs"), f"compare-{preset or base.dataset.name}")
         comparison = Comparison.start(path, rows)
     out = console()
-    out.print(data_line(comparison.runs[0].run.experiment, _settled(comparison, images)), soft_wrap=True)
+    say(out, data_line(comparison.runs[0].run.experiment, _settled(comparison, images)))
     with Meter(out, sum(one.run.experiment.rounds for one in comparison.runs)).running() as meter:
         for one in comparison.runs:
             try:
