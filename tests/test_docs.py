@@ -132,17 +132,18 @@ def _collected(words: tuple[str, ...]) -> None:
 
 
 def _benchmark(script: Path, words: list[str]) -> None:
-    """A benchmark, within this process."""
-    known = {*sys.modules}
+    """A benchmark, within this process. It imports its neighbours anew: what they registered in another test is forgotten."""
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
         patch.setattr(sys, "argv", [str(script), *words])
         patch.syspath_prepend(script.parent)
+        before = {path.stem: sys.modules.pop(path.stem, None) for path in script.parent.glob("*.py")}
         try:
             runpy.run_path(str(script), run_name="__main__")
         finally:
-            for name in {*sys.modules} - known:
-                if (script.parent / f"{name}.py").is_file():
-                    del sys.modules[name]
+            for name, module in before.items():
+                sys.modules.pop(name, None)
+                if module is not None:
+                    sys.modules[name] = module
 
 
 @pytest.fixture
