@@ -71,11 +71,13 @@ def compare(options: argparse.Namespace) -> int:
         first = {"algorithm": algorithms.partition(",")[0].partition("+")[0]}  # privacy= does not go with the usual one
         base = Experiment.of(preset).changed((first if "privacy" in settings else {}) | settings)
         rows = planned(base, algorithms, seeds)
-        setups = [build(row.experiment, data=images.of(row.experiment)) for row in rows]
-        for setup in setups:
+        networks = []
+        for row in rows:  # one at a time: what a client holds need not be kept of all of them
+            setup = build(row.experiment, data=images.of(row.experiment))
             running.check(setup)
-        remark(*(setup.run.network for setup in setups))
-        unit.remark(setups[0].data.labels)
+            networks.append(setup.run.network)
+        remark(*networks)
+        unit.remark(images.of(base).labels)
         path = options.out or claim(Path("runs"), f"compare-{preset or base.dataset.name}")
         comparison = Comparison.start(path, rows)
     out = console()

@@ -26,10 +26,8 @@ MOST_CLASSES = 100_000  # a network has outputs for all of them
 PLAUSIBLE_CLASSES = 1000  # that a file may have without as many images
 INPUTS = ("inputs", "images", "signals")  # what their array may be called
 TABLES = (".csv", ".tsv", ".txt", ".xls", ".xlsx", ".ods", ".parquet", ".feather")
-LEAST_TESTS, LARGE_SHARE = (
-    10,
-    0.2,
-)  # test samples of which fewer say nothing of a network; who wants such a share of so few means it
+LEAST_TESTS = 10  # test samples: fewer say nothing of a network …
+LARGE_SHARE = 0.2  # … but who wants such a share of so few means it
 
 
 def label_array(found: Array, images: int, classes: int, source: str) -> Index:
@@ -70,9 +68,8 @@ def held_out(groups: Index, share: float) -> npt.NDArray[np.bool_]:
     test = np.asarray(np.floor((place + 1) * share + 1e-9) > np.floor(place * share + 1e-9))
     carried = np.cumsum(np.maximum(0, counts * share - np.floor(counts * share + 1e-9)))
     more = np.diff(np.floor(carried + 0.5 + 1e-9), prepend=0) > 0
-    test[order[starts[more]]] = (
-        True  # a group's first, which is never among those above: splits without remainders stay as they were
-    )
+    # a group's first, which is never among those above: splits without remainders stay as they were
+    test[order[starts[more]]] = True
     return test
 
 
