@@ -28,7 +28,7 @@ RUNS = {
     "ef_sign": "algorithm=ef_sign",
     "fedpm": "algorithm=fedpm lr=0.1",
     "adam": "algorithm=fedadam",
-    "proximal": "algorithm=fedavg proximal=0.1",
+    "proximal": "algorithm=fedprox algorithm.mu=0.1",
     "nc3": "algorithm=biml partition=by_class scores=fixed clients=10",
     "sleepers": "algorithm=biml participation=0.5 idle=sleep rounds=4",
     "idle-train": "algorithm=biml participation=0.5 rounds=4",

@@ -11,7 +11,7 @@ import pytest
 
 import bifl.algorithms  # noqa: F401
 from bifl import codec
-from bifl.core import FLOAT32, VOTES, WEIGHTS, Client, Floats, Layout, Message, Public, Server, Votes, register, stream
+from bifl.core import FLOAT32, VOTES, WEIGHTS, Client, Floats, Layout, Local, Message, Public, Server, Votes, register, stream
 from bifl.core.algorithm import Algorithms, make_upload
 from bifl.core.layout import Tensor
 from bifl.core.sides import ServerSide
@@ -64,7 +64,7 @@ class Laws:
         self.alike: list[float] = []  # of every upload
         self.heard: list[float] = []  # of every broadcast
 
-    def jitter(self, client: Client) -> tuple[Client, float]:
+    def jitter(self, client: Client, local: Local) -> tuple[Client, float]:
         """In place of training."""
         dice = stream(0, self.public.round + 1, client.number, "jitter")
         step = dice.normal(0, 0.3, client.aux.shape).astype(np.float32)

@@ -71,7 +71,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_users_own_training_is_the_same_in_every_runtime(own: Path) -> None:
     kinds = {"optimizer": f"{own}:rms", "schedule": f"{own}:halving", "augment": f"{own}:fainter"}
-    experiment = Experiment(**SMALL | kinds | {"algorithm": "biml", "clip": 1.0, "proximal": 0.01, "local_steps": 3})
+    experiment = Experiment(**SMALL | kinds | {"algorithm": {"name": "fedprox", "around": "biml"}, "clip": 1.0, "local_steps": 3})
     assert experiment.optimizer.parameters == {"alpha": 0.9}
     assert [plan_of(experiment)(round).lr for round in (1, 2, 3)] == [0.005, 0.0025, 0.00125]
     runs = [bifl.simulate(experiment.changed({"workers": workers})) for workers in (1, 2)]

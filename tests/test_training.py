@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import bifl
 from bifl.core.forward import Forward, binary, real
+from bifl.core.local import PLAIN, Local
 from bifl.core.state import Client
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError
@@ -82,7 +83,9 @@ def test_the_scales_of_binary_layers_neither_decay_nor_follow_noise() -> None:
         ("schedule.warmup=-1", "schedule.warmup must be a number of rounds"),
         ("local_steps=5 local_epochs=2", "local_steps=5 and local_epochs=2 are both given"),
         ("local_steps=-1", "local_steps must be 0 or more"),
-        ("proximal=-1", "proximal must be 0 or more"),
+        ("proximal=0.1", "'proximal' is no setting any more: FedProx is an algorithm now, algorithm=fedprox algorithm.mu=0.01"),
+        ("algorithm=fedprox algorithm.mu=-1", "algorithm.mu must be 0 or more"),
+        ("algorithm=feddyn algorithm.alpha=0", "algorithm.alpha must be above 0"),
         ("clip=nan", "clip must be 0 or more"),
         ("augment=shift_flip augment.shift=-1", "augment.shift must be a number of pixels"),
         ("augment=noise augment.deviation=-1", "augment.deviation must be 0 or more"),
@@ -126,15 +129,19 @@ def samples(count: int = 10) -> Samples:
     return Samples(inputs, torch.from_numpy(dice.integers(3, size=count)), 0.0, 1.0)
 
 
-def trained(network: Network, how: Plan) -> Client:
+def trained(network: Network, how: Plan, added: Local = PLAIN) -> Client:
     weights, reals = network.initial()
-    return local.train(Client(weights, weights, reals, 10, 4), network, real, samples(), torch.arange(10), how)[0]
+    client = Client(weights, weights, reals, 10, 4)
+    return local.train(client, network, real, samples(), torch.arange(10), how, local=added)[0]
 
 
-def test_the_proximal_term_is_that_of_the_loss_and_clipping_is_torchs() -> None:
-    how = Plan("sgd", 0.5, 10, 4, proximal=0.3, clip=0.2)
+def test_what_an_algorithm_adds_is_a_term_of_the_loss_and_clipping_is_torchs() -> None:
+    """The twin has a pull towards the start, a correction ⟨c, w⟩ and another term in its loss, and lets PyTorch differentiate."""
+    how = Plan("sgd", 0.5, 10, 4, clip=0.2)
     network = linear()
-    found = trained(network, how)
+    correction = np.random.default_rng(1).normal(0, 0.05, network.layout.count).astype(np.float32)
+    added = Local(correction, pull=0.3, loss=lambda weights: 0.01 * weights.pow(4).sum())
+    client = trained(network, how, added)
     torch.manual_seed(0)
     twin = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
     start = [p.detach().clone() for p in twin.parameters()]
@@ -143,14 +150,25 @@ def test_the_proximal_term_is_that_of_the_loss_and_clipping_is_torchs() -> None:
     for _ in range(4):  # all ten are one batch, whose order does not matter
         descent.zero_grad()
         far = sum((p - s).square().sum() for p, s in zip(twin.parameters(), start, strict=True))
-        (nn.functional.cross_entropy(twin(digits.images), digits.labels) + 0.15 * far).backward()  # type: ignore[no-untyped-call]
+        weights = torch.cat([p.ravel() for p in twin.parameters()])
+        more = 0.15 * far + torch.dot(torch.from_numpy(correction), weights) + 0.01 * weights.pow(4).sum()
+        (nn.functional.cross_entropy(twin(digits.images), digits.labels) + more).backward()  # type: ignore[no-untyped-call]
         clipped.append(float(nn.utils.clip_grad_norm_(twin.parameters(), 0.2)) > 0.2)
         descent.step()
     assert any(clipped)
     wanted = torch.cat([p.detach().ravel() for p in twin.parameters()]).numpy()
-    np.testing.assert_allclose(found.aux, wanted, atol=1e-5)
-    free = trained(linear(), how._replace(proximal=0.0))
-    assert np.linalg.norm(free.aux - network.initial()[0]) > np.linalg.norm(found.aux - network.initial()[0])
+    np.testing.assert_allclose(client.aux, wanted, atol=1e-5)
+    assert (client.steps, client.rate) == (4, 0.5)
+
+
+def test_a_pull_reaches_its_centre_in_weights_and_real_parameters() -> None:
+    """A strong pull and a small rate: after many steps only the centre counts."""
+    network = Network(nn.Sequential(nn.Flatten(), nn.Linear(6, 3), nn.BatchNorm1d(3)), real)
+    layout = network.layout
+    centre = np.full(layout.count, 0.25, np.float32), np.full(layout.reals, 0.75, np.float32)
+    client = trained(network, Plan("sgd", 0.01, 10, 1, steps=100), Local(pull=90.0, centre=centre))
+    np.testing.assert_allclose(client.aux, centre[0], atol=0.02)
+    np.testing.assert_allclose(client.real[len(layout.layers) : layout.trained], 0.75, atol=0.02)
 
 
 def drawn(how: Plan, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:

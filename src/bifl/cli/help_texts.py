@@ -45,7 +45,6 @@ _KEYS = """\
                         schedule.warmup=5
   batch (64), local_epochs (1)
   local_steps (0)       so many steps a round instead of epochs
-  proximal (0.0)        µ of FedProx
   clip (0.0)            largest norm of a gradient; 0: any
   augment (none)        shift_flip, noise or my.py:mine: inputs that vary
   start ()              a model file to begin with: docs/training.md

@@ -10,6 +10,7 @@ from bifl.core.compression import compressed
 from bifl.core.exact_sum import ExactSum
 from bifl.core.forward import Forward, Latent, binary, real, ternary
 from bifl.core.layout import Layout
+from bifl.core.local import Local
 from bifl.core.message import BINARY, FLOAT16, FLOAT32, NOTHING, TERNARY, Alphabet, Floats, Message, Selection, Votes
 from bifl.core.randomness import random_positions, random_signs, random_words, stream, stream_seed
 from bifl.core.rotation import rotate, rotated_length, unrotate
@@ -34,7 +35,7 @@ from bifl.core.sums import Tally, Total, mean
 
 __all__ = [
     "BINARY", "FLOAT16", "FLOAT32", "NOTHING", "TERNARY", "VOTES", "WEIGHTS", "Algorithm", "Alphabet", "Client", "ExactSum",
-    "Floats", "Forward", "Judge", "Latent", "Layout", "Message", "Public", "Schedule", "Selection", "Sent", "Server",
+    "Floats", "Forward", "Judge", "Latent", "Layout", "Local", "Message", "Public", "Schedule", "Selection", "Sent", "Server",
     "Tally", "Total", "Votes", "binary", "blend", "blend_signs", "change", "changed", "compressed", "floats",
     "majority", "mean", "means", "ml_pu", "random_positions", "random_signs", "random_words", "real", "register",
     "replace", "rotate", "rotated_length", "rounded_votes", "scaled_change", "sign", "signs", "stream", "stream_seed", "take_over",

@@ -18,6 +18,7 @@ import numpy as np
 
 from bifl.core import return_checks
 from bifl.core.forward import Forward, binary
+from bifl.core.local import Local
 from bifl.core.message import Message, Selection
 from bifl.core.randomness import random_signs
 from bifl.core.state import Client, Public, Sent, Server
@@ -60,6 +61,7 @@ class Algorithm:
         aggregate: uploads → tally, for sums that are no mean; None takes the exact mean, which needs one upload at a time.
         selects: (public, sender) → what the symbols of a message are about, for messages that do not say something of every weight;
             the sender is None for the broadcast. It may use the public seed, round, layout and streams, nothing else.
+        local: (client, public) → what every step of the client's training adds to its gradient or its loss; None adds nothing.
         forward: which weights the network computes with, given aux.
         central: one client holds all the data and nothing is sent (the paper's upper bounds).
         keeps: what `update` and `upload` read of a client's last round: this is remembered and nothing else, which is what many
@@ -77,6 +79,7 @@ class Algorithm:
     reads: Callable[[Message, Public], Message] = as_it_is
     aggregate: Callable[[Sequence[Message], Public], Tally] | None = None
     selects: Callable[[Public, int | None], Selection | None] = all_weights
+    local: Callable[[Client, Public], Local] | None = None
     forward: Forward = binary
     central: bool = False
     keeps: tuple[str, ...] = _KEPT

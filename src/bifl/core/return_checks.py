@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bifl.core.local import Local
 from bifl.core.message import Alphabet, Floats, Message, Selection
 from bifl.core.state import Client, Public, Sent
 from bifl.core.sums import Tally
@@ -21,6 +22,20 @@ def client(name: str, found: Any, public: Public) -> Client:
     _floats(whose, "update", "memory", found.memory, None)
     _floats(whose, "update", "scales", found.scales, np.size(found.scales))
     return found
+
+
+def local(name: str, given: Any, public: Public) -> Local:
+    """What `local` returned."""
+    whose = f"algorithm '{name}'"
+    if not isinstance(given, Local):
+        raise _wrong(whose, "local", f"a {type(given).__name__}", "a Local: Local(pull=0.01)")
+    if given.correction is not None:
+        _floats(whose, "local", "correction", given.correction, public.layout.count)
+    if not 0 <= given.pull < np.inf:
+        raise _wrong(whose, "local", f"pull {given.pull}", "0 or more")
+    for what, part, size in zip(("weights", "real"), given.centre or (), (public.layout.count, public.layout.reals), strict=False):
+        _floats(whose, "local", f"a centre's {what}", part, size)
+    return given
 
 
 def public(name: str, found: Any, before: Public) -> Public:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from typing import Any, NamedTuple, Protocol
 
+from bifl.core.local import PLAIN, Local
 from bifl.core.message import Floats, Message
 from bifl.core.state import Client, Server
 from bifl.errors import RunError
@@ -52,8 +53,8 @@ class ClientSide(Protocol):
     def begin_afresh(self) -> None:
         """Make `client` what it was before its first round."""
 
-    def train(self, client: Client) -> tuple[Client, float]:
-        """Local training: the client with new `aux` and `real`, and the mean loss."""
+    def train(self, client: Client, local: Local = PLAIN) -> tuple[Client, float]:
+        """Local training, to whose steps `local` adds: the client with new `aux` and `real`, and the mean loss."""
 
     def measure(self) -> Floats:
         """Moments of the inputs of every batch-norm in the global network, on some of the client's own data."""

@@ -30,6 +30,7 @@ class Public(NamedTuple):
     news: Message | None = None  # the last broadcast
     before: Message | None = None  # the one before it: both together tell the coder how weights change
     voters: int = 1  # how many clients are drawn to upload in a round
+    clients: int = 1  # how many there are
 
     def stream(self, sender: int | None, name: str) -> np.random.Generator:
         """An algorithm's own random numbers in the round under way, which server and clients can both derive (see `randomness`)."""
@@ -40,8 +41,8 @@ class Public(NamedTuple):
         return forward_key(self.seed, self.round + 1, sender)
 
     def bare(self, round: int) -> Public:
-        """Only what everyone knows from the start: seed, layout, voters and the round. A message's selection depends on no more."""
-        return Public(self.seed, round, self.layout, NOTHING, NOTHING, voters=self.voters)
+        """Only what everyone knows from the start, and the round: a message's selection depends on no more."""
+        return Public(self.seed, round, self.layout, NOTHING, NOTHING, voters=self.voters, clients=self.clients)
 
 
 class Client(NamedTuple):
@@ -52,6 +53,8 @@ class Client(NamedTuple):
     real: Floats  # (reals,) after training; not to be had in `update`
     weight: int  # |D_i|; an algorithm sees what the client counts for (`weigh=`)
     number: int = 0  # which client it is: names its random streams
+    steps: int = 0  # of the last training, at this rate: what an algorithm that divides by both needs in `upload`
+    rate: float = 0.0
     voted: bool = True  # whether this client's ballot is in the tally that the news reports
     scales: Floats = NOTHING
     memory: Floats = NOTHING  # what an algorithm carries over, of any shape: error feedback, for example

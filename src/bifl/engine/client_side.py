@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bifl.attacks import attack, liars
 from bifl.attacks.attack import Attack, true_labels
+from bifl.core.local import PLAIN, Local
 from bifl.core.message import NOTHING, Floats
 from bifl.core.randomness import stream
 from bifl.core.sides import Identity
@@ -97,11 +98,11 @@ class LocalSide:
         client = Client(fresh, fresh, NOTHING, self.client.weight, self.client.number)
         self.client = arrived(self._tools.run, client, fresh, self._public)
 
-    def train(self, client: Client) -> tuple[Client, float]:
+    def train(self, client: Client, local: Local = PLAIN) -> tuple[Client, float]:
         """Local training in the round under way."""
         run, round = self._tools.run, self._public.round + 1
         samples, forward = self._tools.samples_of(self.client.number), run.algorithm.at(round).forward
-        return train(client, run.network, forward, samples, self._part, run.plan(round), run.task.loss)
+        return train(client, run.network, forward, samples, self._part, run.plan(round), run.task.loss, local)
 
     def measure(self) -> Floats:
         """Moments of the global network on some of the client's images."""

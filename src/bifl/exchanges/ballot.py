@@ -15,6 +15,7 @@ from bifl.codec import Context, Precision
 from bifl.core import return_checks
 from bifl.core.algorithm import Algorithm, Algorithms, make_upload, selection, upload_form
 from bifl.core.layout import Layout
+from bifl.core.local import PLAIN, Local
 from bifl.core.message import Floats, Message, Selection
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
 from bifl.core.state import Client, Public
@@ -26,7 +27,7 @@ from bifl.privacy.dice import round_secret
 from bifl.privacy.mechanism import Private
 from bifl.robust.rule import RobustSum
 
-Train = Callable[[Client], tuple[Client, float]]  # local training of aux and real, and its mean loss
+Train = Callable[[Client, Local], tuple[Client, float]]  # local training of aux and real, and its mean loss
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,10 @@ class Ballot(Summable):
             counted = client._replace(weight=self.weighing.counts(client.weight))
             updated = return_checks.client(algorithm.name, algorithm.update(counted, public, public.news), public)
             client = updated._replace(weight=client.weight)
-        return train(client._replace(start=client.aux, real=public.real))
+        client, algorithm = client._replace(start=client.aux, real=public.real), self.algorithm.at(public.round + 1)
+        if algorithm.local is None:
+            return train(client, PLAIN)
+        return train(client, return_checks.local(algorithm.name, algorithm.local(client, public), public))
 
     def _trained(self, client: Client, public: Public, train: Train) -> tuple[Client, float]:
         """The client after training, with the real numbers that it sends."""
@@ -214,6 +218,6 @@ def _finite(loss: float, client: Client) -> bool:
     return bool(np.isfinite(loss) and np.isfinite(client.aux).all() and np.isfinite(client.real).all())
 
 
-def _learning_nothing(client: Client) -> tuple[Client, float]:
+def _learning_nothing(client: Client, local: Local) -> tuple[Client, float]:
     """A training that changes nothing."""
     return client, 0.0

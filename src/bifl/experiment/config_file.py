@@ -16,7 +16,7 @@ from typing import Any
 
 from bifl.errors import ConfigError, Untrusted
 from bifl.experiment.choices import Choice, Unloaded, from_mapping
-from bifl.experiment.settings import REGISTRIES, Experiment
+from bifl.experiment.settings import FORMER, REGISTRIES, Experiment
 from bifl.registry import of_file
 
 
@@ -70,8 +70,16 @@ def parse(toml: str) -> Experiment:
 
 
 def _settings(toml: str) -> dict[str, Any]:
-    """What a config sets; the version of bifl that wrote it, in a run's folder, is no setting."""
-    return {key: value for key, value in tomllib.loads(toml).items() if key != "version"}
+    """What a config sets; the version of bifl that wrote it, in a run's folder, is no setting.
+
+    Raises:
+        ConfigError: it sets what is no setting any more.
+    """
+    settings = {key: value for key, value in tomllib.loads(toml).items() if key != "version"}
+    for key in FORMER.keys() & settings.keys():
+        if settings.pop(key) != FORMER[key].default:
+            raise ConfigError(f"it sets '{key}', which is no setting any more: {FORMER[key].instead}")
+    return settings
 
 
 @contextmanager

@@ -63,9 +63,8 @@ def check_training(experiment: Experiment, made: Mapping[str, Any]) -> None:
     steps, epochs = experiment.local_steps, experiment.local_epochs
     if steps and epochs != 1:
         raise ConfigError(f"local_steps={steps} and local_epochs={epochs} are both given: one is enough")
-    for name, value in {"proximal": experiment.proximal, "clip": experiment.clip}.items():
-        if not 0 <= value < math.inf:
-            raise ConfigError(f"{name} must be 0 or more, not {value}")
+    if not 0 <= experiment.clip < math.inf:
+        raise ConfigError(f"clip must be 0 or more, not {experiment.clip}")
     if "optimizer" in made:
         checked(experiment.optimizer.name, made["optimizer"])
     if "schedule" in made:

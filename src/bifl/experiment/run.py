@@ -96,7 +96,8 @@ def make_run(experiment: Experiment, network: Network, data: Dataset, dice: Dice
     """
     composed = compose(experiment, dice)
     clients = 1 if composed.algorithm.central else experiment.clients
-    fresh = Public(experiment.seed, 0, network.layout, *network.initial(), voters=voters_of(experiment, clients))
+    voters = voters_of(experiment, clients)
+    fresh = Public(experiment.seed, 0, network.layout, *network.initial(), voters=voters, clients=clients)
     if composed.robust is not None:
         refuse_misfits(composed.robust, composed.algorithm, fresh)
     plan = plan_of(experiment)
@@ -120,7 +121,7 @@ def plan_of(experiment: Experiment) -> Callable[[int], Plan]:
         lr = rate_of(rates.name, make_rate, round, experiment.lr, experiment.lr_steps)
         return Plan(
             chosen.name, lr, experiment.batch, experiment.local_epochs, experiment.seed, round, chosen.parameters,
-            experiment.local_steps, experiment.proximal, experiment.clip, change,
+            experiment.local_steps, experiment.clip, change,
         )  # fmt: skip
 
     return plan

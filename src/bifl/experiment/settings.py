@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import bifl.algorithms  # noqa: F401  (registers the algorithms)
 from bifl.attacks import attack
@@ -43,6 +43,16 @@ REGISTRIES: dict[str, Registry[Any]] = {
 }  # fmt: skip
 
 
+class Former(NamedTuple):
+    """A setting that earlier versions had; their configs still name it."""
+
+    default: Any  # with which it did nothing
+    instead: str
+
+
+FORMER = {"proximal": Former(0.0, "FedProx is an algorithm now, algorithm=fedprox algorithm.mu=0.01, or around=NAME another one")}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """What to run. Choices may be given as a name, or as a mapping with `name` and parameters.
@@ -70,7 +80,6 @@ class Experiment:
         batch: images per step.
         local_epochs: passes over the own images per round.
         local_steps: steps per round instead; 0 means epochs.
-        proximal: µ of FedProx, whose local loss has µ/2·‖w − w at the start of the round‖² in it.
         clip: the largest norm of a step's gradient; 0 means any.
         augment: what becomes of inputs before a step: `none`, `shift_flip`, `noise`, or one of a user's own.
         start: a model file to begin with, `path`, or `path@digest` as it is kept; empty means the network's own initialisation.
@@ -111,7 +120,6 @@ class Experiment:
     batch: int = 64
     local_epochs: int = 1
     local_steps: int = 0
-    proximal: float = 0.0
     clip: float = 0.0
     augment: Choice = Choice("none")
     start: str = ""
@@ -133,7 +141,7 @@ class Experiment:
             robust: Given = ..., attack: Given = ..., privacy: Given = ...,
             rounds: int = ..., clients: int = ..., participation: float = ..., idle: str = ..., weigh: str = ..., seed: int = ...,
             optimizer: Given = ..., lr: float | Sequence[float] = ..., lr_steps: int | Sequence[int] = ..., schedule: Given = ...,
-            batch: int = ..., local_epochs: int = ..., local_steps: int = ..., proximal: float = ..., clip: float = ...,
+            batch: int = ..., local_epochs: int = ..., local_steps: int = ..., clip: float = ...,
             augment: Given = ..., start: str = ..., batchnorm: str = ..., scores: str = ..., holdout: float = ...,
             evaluate_every: int = ..., wire: str = ..., reals: str = ..., secure_sum: bool = ..., colluders: int = ...,
             device: str = ..., workers: int = ...,
@@ -177,6 +185,8 @@ class Experiment:
             head, _, parameter = key.partition(".")
             known = [item.name for item in fields(self)]
             if head not in known or (parameter and head not in REGISTRIES):
+                if key in FORMER:
+                    raise ConfigError(f"'{key}' is no setting any more: {FORMER[key].instead}")
                 owner = self._owner(key)
                 raise ConfigError(f"unknown key '{key}'" + (f": did you mean '{owner}.{key}'?" if owner else nearest(key, known)))
             if head not in REGISTRIES or isinstance(value, Unloaded):

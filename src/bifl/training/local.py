@@ -6,7 +6,8 @@ The gradient of the loss w.r.t. the binary weights is applied to aux (straight-t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, count, islice, pairwise
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bifl.core.forward import Forward, Latent
+from bifl.core.local import PLAIN, Local
 from bifl.core.randomness import forward_key, stream, stream_seed
 from bifl.core.state import Client
 from bifl.nn.compute import Loss
@@ -54,12 +56,14 @@ def _steps(index: Tensor, plan: Plan) -> int:
 @one_thread()
 @torch.random.fork_rng(devices=[])
 def train(
-    client: Client, network: Network, forward: Forward, samples: Samples, index: Tensor, plan: Plan, loss: Loss = CROSS_ENTROPY
-) -> tuple[Client, float]:
-    """Train aux and the real parameters on the client's own images.
+    client: Client, network: Network, forward: Forward, samples: Samples, index: Tensor, plan: Plan, loss: Loss = CROSS_ENTROPY,
+    local: Local = PLAIN,
+) -> tuple[Client, float]:  # fmt: skip
+    """Train aux and the real parameters on the client's own samples.
 
     Returns:
-        The client with new `aux` and `real`, and the mean loss over the images it trained on (NaN if it diverged).
+        The client with new `aux` and `real`, and the mean loss over the samples it trained on (NaN if it diverged), without what
+        `local` adds.
     """
     network.write_moments(client.real[network.layout.trained :])
     network.module.train()
@@ -74,21 +78,22 @@ def train(
     key = forward_key(plan.seed, plan.round, client.number)
     orders, changes = (stream(plan.seed, plan.round, client.number, name) for name in ("batches", "augment"))
     start = torch.from_numpy(client.start).to(network.device)
-    origins, steps = (start, real.detach().clone()), _steps(index, plan)
+    additions, steps = _additions(local, vectors.vectors, network), _steps(index, plan)
     total, seen = 0.0, 0
     for step, chosen in enumerate(_drawn(index, plan, orders)):
         images, labels = samples.batch(chosen)
         images = augmented(plan.augment, images, changes)
         latent = Latent(aux, start, step / steps, key, step=step, training=True)
         total += network.learn(latent, real, forward, images, labels, loss) * len(labels)
-        if plan.proximal:
-            _pull_back(vectors.vectors, origins, plan.proximal)
+        for add in additions:
+            add()
         if plan.clip:
             _shorten(vectors.vectors, plan.clip)
         apply()
         seen += len(labels)
     new_real = np.concatenate([real.detach().cpu().numpy(), network.read_moments()])
-    return client._replace(aux=aux.detach().cpu().numpy(), real=new_real), total / seen
+    trained = client._replace(aux=aux.detach().cpu().numpy(), real=new_real, steps=steps, rate=plan.lr)
+    return trained, total / seen
 
 
 def _vectors(client: Client, network: Network, forward: Forward, lr: float) -> Trained:
@@ -102,12 +107,45 @@ def _vectors(client: Client, network: Network, forward: Forward, lr: float) -> T
     return Trained([aux, real], lr, [0.0, floors], limits, [slice(None), slice(layers, None)])
 
 
+def _additions(local: Local, vectors: Sequence[Tensor], network: Network) -> list[Callable[[], None]]:
+    """What is done after a step's gradients are there, so that they are those of the loss and of what `local` adds."""
+    aux, _ = vectors
+    additions: list[Callable[[], None]] = []
+    if local.correction is not None:
+        additions.append(partial(_correct, aux, torch.from_numpy(local.correction).to(network.device)))
+    if local.pull:
+        centre = [vector.detach().clone() for vector in vectors]
+        if local.centre is not None:
+            weights, real = local.centre
+            centre = [torch.from_numpy(part).to(network.device) for part in (weights, real[: network.layout.trained])]
+        additions.append(partial(_pull, vectors, centre, local.pull))
+    if local.loss is not None:
+        additions.append(partial(_add_loss, aux, local.loss))
+    return additions
+
+
 @torch.no_grad()
-def _pull_back(vectors: Iterable[Tensor], origins: Iterable[Tensor], proximal: float) -> None:
-    """Add the gradient of FedProx's µ/2·‖w − origin‖² (Li et al., 2020)."""
-    for vector, origin in zip(vectors, origins, strict=True):
+def _correct(aux: Tensor, correction: Tensor) -> None:
+    """Add a vector to the gradient w.r.t. the coded weights."""
+    if aux.grad is not None:
+        aux.grad.add_(correction)
+
+
+@torch.no_grad()
+def _pull(vectors: Iterable[Tensor], centre: Iterable[Tensor], strength: float) -> None:
+    """Add the gradient of µ/2·‖w − centre‖²."""
+    for vector, middle in zip(vectors, centre, strict=True):
         if vector.grad is not None:
-            vector.grad.add_(vector - origin, alpha=proximal)
+            vector.grad.add_(vector - middle, alpha=strength)
+
+
+@torch.enable_grad()
+def _add_loss(aux: Tensor, loss: Callable[[Tensor], Tensor]) -> None:
+    """Add the gradient of a term of the loss."""
+    weights = aux.detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(weights), [weights])
+    if aux.grad is not None:
+        aux.grad.add_(gradient)
 
 
 @torch.no_grad()

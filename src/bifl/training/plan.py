@@ -23,7 +23,6 @@ class Plan(NamedTuple):
     round: int = 1
     settings: Mapping[str, Any] = _NONE  # of the optimiser
     steps: int = 0  # instead of epochs; 0 means epochs
-    proximal: float = 0.0  # µ of FedProx's µ/2·‖w − w at the start of the round‖²
     clip: float = 0.0  # the largest norm of a step's gradient; 0 means any
     augment: Augment = as_they_are
 

@@ -1,0 +1,66 @@
+"""FedDyn (Acar et al., ICLR 2021): clients' losses are corrected until what all of them want is what each of them wants.
+
+A client keeps h, the sum of all its changes so far. Its loss is L(w) + α·⟨h, w⟩ + α/2·‖w − public weights‖², so that at a fixed
+point its own gradient is −α·h. The server broadcasts the mean of what clients upload plus the mean h of all clients, those included
+that were not drawn.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from bifl.algorithms.eden import forward_of
+from bifl.core import (
+    FLOAT32,
+    Algorithm,
+    Client,
+    Floats,
+    Local,
+    Message,
+    Public,
+    Sent,
+    Server,
+    Tally,
+    change,
+    compressed,
+    register,
+    replace,
+)
+from bifl.errors import ConfigError
+
+
+def corrected(client: Client, public: Public, alpha: float) -> Local:
+    """The gradient of what FedDyn adds to a client's loss."""
+    return Local(correction=np.float32(alpha) * client.memory if client.memory.size else None, pull=alpha)
+
+
+def upload(client: Client, public: Public) -> Sent:
+    """The weights; the client adds how far they moved to h."""
+    return Sent(Message(client.aux, FLOAT32, client.real), memory=change(client, public) + _remembered(client.memory))
+
+
+def broadcast(tally: Tally, public: Public, server: Server) -> Sent:
+    """The mean of the weights plus h, the mean of all clients' h: a client that was not drawn has kept its own."""
+    mean = tally.mean.astype(np.float32)
+    h = _remembered(server.memory) + np.float32(tally.clients / public.clients) * (mean - public.weights)
+    return Sent(Message(mean + h, FLOAT32, tally.real), memory=h[None])
+
+
+def _remembered(memory: Floats) -> Floats:
+    """h, which is 0 at first."""
+    return memory.reshape(-1) if memory.size else np.zeros(1, np.float32)
+
+
+@register
+def feddyn(alpha: float = 0.01, forward: str = "real", down: str = "float") -> Algorithm:
+    """FedAvg whose clients correct their losses by what they have learnt so far; α is how strongly.
+
+    Take it where clients differ much and are drawn often: each must remember a vector of its own.
+    """
+    if not 0 < alpha < float("inf"):
+        raise ConfigError(f"algorithm.alpha must be above 0, not {alpha}")
+    local = partial(corrected, alpha=alpha)
+    algorithm = Algorithm(upload, broadcast, replace, local=local, forward=forward_of(forward), keeps=("memory",))
+    return compressed(algorithm, down)
