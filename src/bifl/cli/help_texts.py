@@ -1,5 +1,11 @@
 """The longer texts of `--help`: examples, keys and their meaning, studies, what the commands for real machines do."""
 
+from __future__ import annotations
+
+import textwrap
+
+from bifl.experiment.declarations import SETTINGS, Declaration
+
 EXAMPLES = """\
 examples:
   bifl run                                     train on embedded digits, with half a bit per weight up
@@ -24,46 +30,23 @@ examples:
 Bad input ends with one sentence and exit code 2, Ctrl-C with 130.
 """
 
-_KEYS = """\
-  dataset (mnist5k), partition (iid), model (mnist_cnn), task (classification)
-                        names from `bifl list`, or my.py:mine; parameters as for algorithms
-  robust (none)         the server's sum, which liars cannot steer: credibility, median, …;
-                        docs/robust.md
-  privacy (none)        how clients hide in the sum, with ε accounted: poisson_binomial, gaussian;
-                        docs/privacy.md
-  attack (none)         what lying clients do in a simulation: flip, collude, …; attack.share (0.2)
-  rounds (15), clients (10)
-  participation (1.0)   share of clients that upload in a round
-  idle (train)          what the others do: train (as in the paper) or sleep
-  weigh (auto)          what a client counts for: its images, or equal, once each, which auto is with
-                        privacy= and secure_sum=true: docs/security.md
-  optimizer (adam)      adam, adamw, sgd or my.py:mine, fresh every round; optimizer.momentum=0.9
-  lr (0.005,0.002,0.001), lr_steps (30,60)
-                        learning rates, and the rounds after which the next one applies;
-                        a single lr is used throughout
-  schedule (steps)      cosine: from the first lr to 0 in schedule.over=100 rounds; both take
-                        schedule.warmup=5
-  batch (64), local_epochs (1)
-  local_steps (0)       so many steps a round instead of epochs
-  clip (0.0)            largest norm of a gradient; 0: any
-  augment (none)        shift_flip, noise or my.py:mine: inputs that vary
-  start ()              a model file to begin with: docs/training.md
-  batchnorm (recalibrate)
-                        statistics that clients measure of the broadcast network, in an exchange
-                        of its own; average: those of their own training, which is also what
-                        idle=sleep does where not all vote
-  scores (trained)      fixed: γ and β of the class scores' norm are neither trained nor sent
-  holdout (0.0)         share of its samples that every client keeps for evaluation; without test
-                        images a fifth
-  evaluate_every (1)    rounds from one evaluation of the model to the next; the last is evaluated too
-  wire (context)        context codes messages in what both ends know, packed spells every bit out;
-                        results do not depend on it
-  reals (short)         batch-norm in 6 binary digits up and 10 down, or float32
-  secure_sum (False)    the server learns sums only, and nothing of one client: docs/security.md
-  colluders (0)         clients that may be in league with the server before it learns more
-  device (auto)         a GPU if there is one; cpu, cuda
-  workers (0)           processes, 0 = one per core; results do not depend on it
-"""
+_WIDTH, _COLUMN = 100, 24  # of the whole screen; where meanings begin
+
+
+def _keys(*without: str) -> str:
+    """Every setting, its default, and what it means."""
+    return "".join(_explained(name, declared) for name, declared in SETTINGS.items() if name not in without)
+
+
+def _explained(name: str, declared: Declaration) -> str:
+    first, indent = f"  {name} ({declared.spelled()})", " " * _COLUMN
+    lines = textwrap.wrap(declared.help, _WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    if len(first) < _COLUMN - 1:
+        lines[0] = first.ljust(_COLUMN) + lines[0].lstrip()
+    else:
+        lines.insert(0, first)
+    return "\n".join(lines) + "\n"
+
 
 STUDIES = """\
 studies:
@@ -98,12 +81,7 @@ TRACK = """\
   track (nothing)       tensorboard or mlflow: log every round there too; may be given with --resume
 """
 
-RUN_KEYS = f"""\
-keys (default) and their meaning:
-  algorithm (murmur)    a name from `bifl list`; its parameters are set as algorithm.group=32;
-                        algorithm=my.py:mine takes one from a file of your own
-  seed (0)              fixes everything
-{_KEYS}"""
+RUN_KEYS = f"keys (default) and their meaning:\n{_keys()}"
 
 COMPARE_KEYS = f"""\
 keys (default) and their meaning:
@@ -111,7 +89,7 @@ keys (default) and their meaning:
                         names from `bifl list`, parameters after plus signs: biml,up_down+beta=1;
                         my.py:mine is one from a file of your own
   seeds (0)             several give mean ± standard deviation
-{_KEYS}"""
+{_keys("algorithm", "seed")}"""
 
 ABOUT_EVAL = "Metrics and size of a trained model, on its run's own dataset or on another."
 EVAL_DATA = (

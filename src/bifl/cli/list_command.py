@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bifl.errors import ConfigError
-from bifl.experiment.catalogue import Entry, catalogue, usual
+from bifl.experiment.catalogue import Entry, catalogue
+from bifl.experiment.declarations import SETTINGS
 from bifl.experiment.details import details
 from bifl.experiment.presets import PRESETS
 from bifl.registry import closest
@@ -38,9 +39,8 @@ def overview(width: int) -> Iterator[str]:
     """Every name there is, on about a screen."""
     yield from _wrapped("keys (default), and what they can be set to; more of it: bifl list algorithms, bifl list murmur", width)
     yield ""
-    first = usual()
     for key, entries in catalogue().items():
-        yield from _row(f"{key} ({first[key]})", ", ".join(entry.name for entry in entries), width)
+        yield from _row(f"{key} ({_usual(key)})", ", ".join(entry.name for entry in entries), width)
     yield from _row(_PRESETS, ", ".join(PRESETS), width)
 
 
@@ -59,13 +59,19 @@ def told(word: str, width: int) -> Iterator[str]:
         yield from ["", *block] if number else block
 
 
+def _usual(key: str) -> str:
+    """The name of what is chosen if nobody says anything."""
+    name: str = SETTINGS[key].default.name
+    return name
+
+
 def _kinds(word: str, width: int) -> Iterator[Iterable[str]]:
     """A section for the kind that a word means, in singular or plural, with or without an equals sign."""
     kind = word.removesuffix("=")
     for key, entries in catalogue().items():
         if kind in (key, f"{key}s"):
             rows = {entry.name: entry.about for entry in entries}
-            yield _section(f"{key}=, one of these (default: {usual()[key]}); bifl list NAME tells all about one", rows, width)
+            yield _section(f"{key}=, one of these (default: {_usual(key)}); bifl list NAME tells all about one", rows, width)
     if kind in (_PRESETS, "preset"):
         rows = {name: preset.about for name, preset in PRESETS.items()}
         yield _section("presets, as in bifl run mnist-iid; bifl list NAME tells what one sets", rows, width)
@@ -88,7 +94,7 @@ def _things(word: str, width: int) -> Iterator[Iterable[str]]:
 
 def _thing(key: str, entry: Entry, width: int) -> Iterator[str]:
     known = details(key, entry)
-    yield f"{key}={entry.name}" + (" (default)" if usual()[key] == entry.name else "")
+    yield f"{key}={entry.name}" + (" (default)" if _usual(key) == entry.name else "")
     yield from _paragraphs(known.docstring, width)
     if entry.parameters:
         yield ""

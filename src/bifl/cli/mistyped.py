@@ -12,7 +12,8 @@ import argparse
 from collections.abc import Sequence
 
 from bifl.cli.parser import parser
-from bifl.experiment.catalogue import catalogue, keys
+from bifl.experiment.catalogue import catalogue
+from bifl.experiment.declarations import SETTINGS
 from bifl.registry import nearest
 
 
@@ -32,7 +33,7 @@ def mistyped(arguments: Sequence[str], unknown: Sequence[str]) -> str:
 
 def _keys(command: str) -> Sequence[str]:
     """What a command takes as key=value."""
-    experiment = keys()
+    experiment = list(SETTINGS)
     return {
         "run": [*experiment, "track"], "compare": [*experiment, "track", "algorithms", "seeds"],
         "data": experiment, "server": experiment, "up": experiment,

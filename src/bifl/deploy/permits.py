@@ -9,25 +9,22 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-from bifl.deploy.protocol import MOST_ROUNDS, Refusal
+from bifl.deploy.protocol import Refusal
 from bifl.errors import BiflError
 from bifl.experiment.composition import plain_algorithm
+from bifl.experiment.declarations import MAY_CHANGE, SETTINGS
 from bifl.experiment.settings import REGISTRIES, Experiment, pairs
 from bifl.experiment.setup import refuse_undeployable
 from bifl.experiment.starting import digest_alone
 from bifl.registry import of_file, short
-from bifl.runs.folder import EXTENDABLE
 
-# What a server may ask of a client's time and memory.
-_MOST = {"clients": 2**20, "rounds": MOST_ROUNDS, "batch": 2**16, "local_epochs": 1000, "local_steps": 10**6, "seed": 2**63 - 1}
 _PATH = "dataset.path"
-_SERVERS = ("robust", "attack")  # settings that no client needs
 
 
 def words_for_clients(experiment: Experiment) -> str:
     """An experiment as clients are told of it: what they need, and files by their names alone, wherever the server has them."""
     settings = pairs(experiment.words())
-    settings = {key: value for key, value in settings.items() if key.partition(".")[0] not in _SERVERS}
+    settings = {key: value for key, value in settings.items() if SETTINGS[key.partition(".")[0]].for_clients}
     for kind in REGISTRIES:
         file, colon, name = settings.get(kind, "").rpartition(":")
         if colon:
@@ -69,8 +66,9 @@ def permitted(text: str, allowed: Sequence[Path], own_data: bool) -> Experiment:
         # built-in things complain of the server's own words, a file of the operator's may say anything
         public = "it cannot run its own copy of the run's files" if files else f"it cannot run these settings: {error}"
         raise Refusal(f"this client cannot run what the server asks for: {error}", public) from error
-    for key, most in _MOST.items():
-        if getattr(experiment, key) > most:
+    for key, declared in SETTINGS.items():
+        most = declared.most_from_server
+        if most is not None and getattr(experiment, key) > most:
             raise Refusal(f"this client does not take {key}={getattr(experiment, key)} from a server: {most} is the most")
     if central:
         raise Refusal("the server asks for a centralised algorithm, which has no clients")
@@ -79,13 +77,13 @@ def permitted(text: str, allowed: Sequence[Path], own_data: bool) -> Experiment:
 
 def same_but_for_length(first: str, second: str) -> bool:
     """Whether two texts are the same experiment, but for what may change while a run goes on."""
-    one, other = ({k: v for k, v in _settings(text).items() if k not in EXTENDABLE} for text in (first, second))
+    one, other = ({k: v for k, v in _settings(text).items() if k not in MAY_CHANGE} for text in (first, second))
     return one == other
 
 
 def named_files(experiment: Experiment) -> list[Path]:
     """The files of a user's own that clients need of an experiment."""
-    choices = [getattr(experiment, kind) for kind in REGISTRIES if kind not in _SERVERS]
+    choices = [getattr(experiment, kind) for kind in REGISTRIES if SETTINGS[kind].for_clients]
     names = [choice.name.rpartition(":")[0] for choice in choices] + [experiment.dataset.parameters.get("path", "")]
     return [Path(name).resolve() for name in dict.fromkeys(names) if name]
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bifl.experiment.reading_source import PACKAGE, assigned, constant, text, tree
+from bifl.experiment.declarations import CHOICES
+from bifl.experiment.reading_source import PACKAGE, constant, text, tree
 
-_SETTINGS = PACKAGE / "experiment" / "settings.py"
 _BUILT_IN = ("algorithms", "attacks", "data", "nn", "privacy", "robust", "tasks", "training")  # where registered things stand
 
 
@@ -33,38 +33,9 @@ def catalogue() -> dict[str, list[Entry]]:
     files = [path for folder in _BUILT_IN for path in sorted((PACKAGE / folder).glob("*.py"))]
     found = {
         key: [entry for path in files if f"\n@{decorator}\n" in text(path) for entry in _entries(path, decorator)]
-        for key, decorator in _decorators().items()
+        for key, decorator in CHOICES.items()
     }
     return {key: sorted(entries, key=lambda entry: entry.name != "none") for key, entries in found.items()}
-
-
-def keys() -> list[str]:
-    """The keys of settings."""
-    return list(_settings())
-
-
-def usual() -> dict[str, str]:
-    """By the keys of choices: the name of what is chosen if nobody says anything."""
-    values = {key: value for key, value in _settings().items() if isinstance(value, ast.Call)}
-    return {key: constant(value.args[0], _SETTINGS) for key, value in values.items()}
-
-
-def _settings() -> dict[str, ast.expr | None]:
-    """The keys of settings, and their defaults as they are written."""
-    experiment = next(node for node in tree(_SETTINGS).body if isinstance(node, ast.ClassDef) and node.name == "Experiment")
-    lines = [node for node in experiment.body if isinstance(node, ast.AnnAssign)]
-    return {line.target.id: line.value for line in lines if isinstance(line.target, ast.Name)}
-
-
-def _decorators() -> dict[str, str]:
-    """The registry of each key, by the name under which it decorates."""
-    found = assigned(tree(_SETTINGS))["REGISTRIES"]
-    assert isinstance(found, ast.Dict)
-    return {
-        ast.literal_eval(key): value.id
-        for key, value in zip(found.keys, found.values, strict=True)
-        if key and isinstance(value, ast.Name)
-    }
 
 
 def _entries(path: Path, decorator: str) -> Iterator[Entry]:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +82,11 @@ def typed(key: str, given: Any, default: Any) -> Any:
     except (ValueError, KeyError, OverflowError):
         pass
     raise ConfigError(f"{key} must be {_KINDS[kind]}, not {given!r:.80}")
+
+
+def text_of(values: Iterable[object]) -> str:
+    """Several values, as a config has them."""
+    return ",".join(map(str, values))
 
 
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}

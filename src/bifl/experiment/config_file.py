@@ -10,21 +10,19 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from bifl.errors import ConfigError, Untrusted
 from bifl.experiment.choices import Choice, Unloaded, from_mapping
-from bifl.experiment.settings import FORMER, REGISTRIES, Experiment
+from bifl.experiment.declarations import FORMER
+from bifl.experiment.settings import REGISTRIES, SETTINGS, Experiment
 from bifl.registry import of_file
 
 
 def to_toml(experiment: Experiment) -> str:
     """The whole experiment, defaults included."""
-    lines = [
-        f"{item.name} = {_value(getattr(experiment, item.name))}" for item in fields(experiment) if item.name not in REGISTRIES
-    ]
+    lines = [f"{name} = {_value(getattr(experiment, name))}" for name in SETTINGS if name not in REGISTRIES]
     for name in REGISTRIES:
         choice: Choice = getattr(experiment, name)
         lines += ["", f"[{name}]", f"name = {_value(choice.name)}"]

@@ -7,17 +7,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import PurePath
 
 import numpy as np
 
 from bifl.data.inputs import Dataset, kind_of
-from bifl.experiment.ranges import text_of
-from bifl.experiment.settings import REGISTRIES, Experiment, pairs
+from bifl.experiment.choices import text_of
+from bifl.experiment.declarations import NO_NUMBERS
+from bifl.experiment.settings import REGISTRIES, SETTINGS, Experiment, pairs
 from bifl.experiment.starting import digest_alone
-
-NO_NUMBERS = {"rounds": 1, "workers": 0, "device": "auto"}  # of the rounds that are there, these change nothing
 
 
 def identity(experiment: Experiment) -> Experiment:
@@ -31,8 +29,8 @@ def agreed(experiment: Experiment, data: Dataset) -> str:
 
     How inputs are normalised is part of it: a server that told others another deviation would know what they learn of zeros.
     """
-    own = {"dataset", *NO_NUMBERS}
-    settings = {key: value for key, value in pairs(experiment.words()).items() if key.partition(".")[0] not in own}
+    agreed = {name for name, declared in SETTINGS.items() if declared.agreed and declared.changes_numbers}
+    settings = {key: value for key, value in pairs(experiment.words()).items() if key.partition(".")[0] in agreed}
     settings["start"] = digest_alone(experiment.start)
     for kind in REGISTRIES.keys() & settings.keys():
         file, _, name = settings[kind].rpartition(":")
@@ -46,4 +44,4 @@ def agreed(experiment: Experiment, data: Dataset) -> str:
 def but_for(experiment: Experiment, *names: str) -> str:
     """The same for all experiments that are the same but for these settings."""
     same = identity(experiment)
-    return repr([getattr(same, item.name) for item in fields(same) if item.name not in names])
+    return repr([getattr(same, name) for name in SETTINGS if name not in names])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from bifl.codec import EXACT, SHORT
 from bifl.core.algorithm import Algorithms
 from bifl.core.forward import Forward
 from bifl.core.message import Floats
@@ -21,7 +22,7 @@ from bifl.exchanges.bounds import Bounds
 from bifl.exchanges.exchange import Exchange, Summable
 from bifl.experiment.composition import Composition, compose, plain_algorithm
 from bifl.experiment.identity import agreed
-from bifl.experiment.settings import PRECISIONS, Experiment
+from bifl.experiment.settings import Experiment
 from bifl.nn import scores
 from bifl.nn.network import Network
 from bifl.privacy import Private, secret_dice
@@ -32,6 +33,8 @@ from bifl.training.augmenting import augment
 from bifl.training.measuring import noise_squares
 from bifl.training.plan import Plan
 from bifl.training.rates import rate_of, schedule
+
+PRECISIONS = {"short": SHORT, "float32": EXACT}  # by the words of the setting `reals`
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from math import isfinite, nan
 from pathlib import PurePath
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from bifl.experiment.choices import Choice, Unloaded
-from bifl.experiment.identity import NO_NUMBERS, but_for, identity
-from bifl.experiment.settings import REGISTRIES, Experiment
+from bifl.experiment.declarations import NO_NUMBERS
+from bifl.experiment.identity import but_for, identity
+from bifl.experiment.settings import REGISTRIES, SETTINGS, Experiment
 from bifl.paper import values
 from bifl.registry import short, without_folder
 from bifl.report.collect import Result
@@ -243,14 +243,14 @@ def about(experiments: list[Experiment]) -> str:
     """What experiments have in common, beside dataset and split."""
     first, varying = experiments[0], _varying(experiments)
     clients = [] if "clients" in varying else [counted(first.clients, "client")]
-    names = [item.name for item in fields(Experiment) if item.name not in {*_UNLABELLED, *varying, "clients"}]
+    names = [name for name in SETTINGS if name not in {*_UNLABELLED, *varying, "clients"}]
     return ", ".join(
         [*clients, short(first.model.name), *(f"{name}={_text(first, name)}" for name in names if _chosen(first, name))]
     )
 
 
 def _varying(experiments: list[Experiment]) -> list[str]:
-    names = [item.name for item in fields(Experiment) if item.name not in _UNLABELLED]
+    names = [name for name in SETTINGS if name not in _UNLABELLED]
     return [name for name in names if len({getattr(one, name) for one in experiments}) > 1]
 
 

@@ -17,6 +17,7 @@ from bifl.data import fingerprint
 from bifl.data.fingerprint import Loaded
 from bifl.errors import Busy, ConfigError, RunError
 from bifl.experiment import config_file
+from bifl.experiment.declarations import MAY_CHANGE
 from bifl.experiment.settings import Experiment
 from bifl.experiment.starting import digest_alone, refuse_nameless
 from bifl.files import append_line, sync_folder, write_atomic, writing
@@ -27,7 +28,6 @@ from bifl.runs.record import Record
 CONFIG, ROUNDS, CLIENTS, CHECKPOINT, MODEL, LOCK = "config.toml", "rounds.jsonl", "clients.jsonl", "checkpoint", "model", ".lock"
 DATA = "data.json"
 UNVERSIONED = "0.1"  # the bifl that began the runs that do not say which
-EXTENDABLE = ("rounds", "workers")  # what may change when a run is continued: neither alters a round already run
 
 
 def claim(parent: Path, name: str) -> Path:
@@ -100,8 +100,8 @@ class RunFolder:
         if not (path / CONFIG).is_file():
             raise RunError(f"'{path}' holds no run: there is no {CONFIG} in it")
         for key in changes:
-            if key not in EXTENDABLE:
-                raise ConfigError(f"'{key}' cannot change when a run is continued, only {' and '.join(EXTENDABLE)} can")
+            if key not in MAY_CHANGE:
+                raise ConfigError(f"'{key}' cannot change when a run is continued, only {' and '.join(MAY_CHANGE)} can")
         experiment = config_file.read(path / CONFIG, trust)
         _refuse_other_versions(path / CONFIG)
         if changes:

@@ -14,7 +14,6 @@ import gzip
 import hashlib
 import json
 import zlib
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from bifl.data.fingerprint import Loaded
 from bifl.errors import ConfigError, RunError
 from bifl.experiment import config_file
 from bifl.experiment.identity import identity
-from bifl.experiment.settings import REGISTRIES, Experiment
+from bifl.experiment.settings import REGISTRIES, SETTINGS, Experiment
 from bifl.files import gunzip, parse_json, write_atomic, writing
 from bifl.registry import of_file, short
 from bifl.runs.folder import UNVERSIONED
@@ -66,8 +65,9 @@ def _text(value: object) -> str:
 def _digest(experiment: Experiment) -> str:
     """Of the first choices, and of those other settings that are not the usual ones: a new key with its default alters no name."""
     same, usual = identity(experiment), Experiment()
-    values = {item.name: getattr(same, item.name) for item in fields(same)}
+    values = {name: getattr(same, name) for name in SETTINGS}
     decisive = {key: _known_as(key, value) for key, value in values.items() if key in _ALWAYS or value != getattr(usual, key)}
+    decisive["rounds"] = 1  # stands in all names, whatever it is
     return hashlib.sha256(repr(sorted(decisive.items())).encode()).hexdigest()[:8]
 
 
