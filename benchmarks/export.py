@@ -26,11 +26,11 @@ import torch
 from torch import nn
 
 from bifl.data.datasets import dataset
+from bifl.experiment.model import Model
 from bifl.export import device
 from bifl.export.c_model import Code, generate, header, source
 from bifl.export.c_stages import Normalisation
 from bifl.export.graph import trace
-from bifl.export.model import Model
 from bifl.nn.binarize import binarize, layers_of
 from bifl.nn.models import femnist_cnn
 

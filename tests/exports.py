@@ -16,11 +16,11 @@ from torch import nn
 from bifl.core import Message
 from bifl.core.forward import Forward
 from bifl.experiment.choices import Choice
+from bifl.experiment.model import Model
 from bifl.export import c_program
 from bifl.export.c_model import Code, generate, header, source
 from bifl.export.c_stages import Normalisation
 from bifl.export.graph import trace
-from bifl.export.model import Model
 from bifl.nn.models import model
 from bifl.nn.network import Network
 

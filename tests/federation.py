@@ -15,12 +15,13 @@ from bifl.core import BINARY
 from bifl.core import Message as Said
 from bifl.data.arrays import Dataset, from_npz
 from bifl.data.datasets import dataset
-from bifl.deploy import events, protocol
+from bifl.deploy import protocol
 from bifl.deploy.client_app import app
 from bifl.deploy.server_app import rules, run_rounds
 from bifl.engine import running
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
+from bifl.runs import events
 from bifl.runs.folder import RunFolder
 from bifl.runs.record import Record
 from tests.commands import rounds

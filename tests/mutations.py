@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bifl.export.model import MAGIC
+from bifl.experiment.model import MAGIC
 
 Dice = np.random.Generator
 NESTED = "[" * 20_000

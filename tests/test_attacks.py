@@ -16,9 +16,9 @@ from bifl.deploy.protocol import Refusal
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError
 from bifl.experiment.composition import compose
+from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build, serve
-from bifl.export.model import Model
 from bifl.privacy import secret_dice
 from tests.commands import Run, refused
 from tests.documented import python_blocks

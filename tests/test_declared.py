@@ -17,10 +17,10 @@ from bifl.deploy.certificates import client_number
 from bifl.deploy.client_app import app
 from bifl.deploy.client_numbers import NODES, write_numbers
 from bifl.deploy.declared_sizes import DECLARED, Declared, over, times
-from bifl.deploy.events import REFUSED
 from bifl.deploy.server_app import open_folder, rules, run_rounds
 from bifl.errors import ConfigError, RunError
 from bifl.experiment.setup import load, sampled
+from bifl.runs.events import REFUSED
 from bifl.runs.folder import RunFolder
 from tests.federation import deploy, neighbours, quick, told
 from tests.grid import BALLOT, Handler, LocalGrid, Node, kind_of

@@ -17,11 +17,10 @@ import tests.algorithms  # noqa: F401
 from bifl.engine.simulator import Simulation
 from bifl.errors import ConfigError
 from bifl.experiment.setup import build
-from bifl.paper import values
 from bifl.paper.runner import Store
 from bifl.paper.studies import cells as cells_of
 from bifl.paper.study_tables import Shown
-from bifl.report import charts
+from bifl.report import charts, paper_values
 from bifl.report.collect import Result
 from bifl.report.page import render
 from bifl.report.remarks import ordering, remarks, seldom
@@ -97,7 +96,7 @@ def test_it_belongs_to_a_run_and_to_a_kept_run_but_not_to_the_papers_cell(tmp_pa
     usual = bifl.Experiment.of("mnist-iid")
     seldom = usual.changed({"evaluate_every": 5})
     assert kept.name(usual) != kept.name(seldom)
-    assert values.value(seldom) == values.value(usual) is not None
+    assert paper_values.value(seldom) == paper_values.value(usual) is not None
     RunFolder.start(tmp_path / "run", seldom)
     with pytest.raises(ConfigError, match="'evaluate_every' cannot change when a run is continued"):
         RunFolder.resume(tmp_path / "run", {"evaluate_every": "1"})

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bifl.deploy.events import EVENTS, FINISHED, REFUSED, Reader, plain, quoted, read, writer
 from bifl.deploy.server_commands import SETTINGS, Watch, remembered
 from bifl.experiment.settings import Experiment
+from bifl.runs.events import EVENTS, FINISHED, REFUSED, Reader, plain, quoted, read, writer
 from bifl.runs.folder import RunFolder
 from bifl.show.terminal import Meter, console
 from tests.commands import Run

@@ -13,8 +13,8 @@ from bifl.core import BINARY, Alphabet, Message, stream
 from bifl.core.randomness import random_positions, random_signs
 from bifl.engine.loop import loop
 from bifl.engine.simulator import Simulation
+from bifl.experiment.model import Model
 from bifl.experiment.setup import build
-from bifl.export.model import Model
 from bifl.runs.folder import read_records
 from tests.algorithms import hadamard
 from tests.federation import deploy, neighbours, quick, same, simulated

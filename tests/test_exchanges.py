@@ -18,8 +18,8 @@ from bifl.deploy import client_state
 from bifl.engine.loop import loop
 from bifl.exchanges.exchange import Exchange
 from bifl.experiment import run, setup, transfer
+from bifl.experiment.model import Model
 from bifl.experiment.run import Run
-from bifl.export.model import Model
 from bifl.runs.folder import read_records
 from tests.federation import deploy, neighbours, quick, same, simulated
 from tests.grid import Clock

@@ -13,7 +13,7 @@ from torch import nn
 from bifl.core.forward import binary, ternary
 from bifl.data.datasets import dataset
 from bifl.errors import DataError
-from bifl.export.model import Model
+from bifl.experiment.model import Model
 from bifl.nn.models import model
 from tests.commands import Run, bifl, refused
 from tests.exports import SANITIZED, STRICT, Array, code_of, make, needs, predict, saved, scattered, scores, write

@@ -16,9 +16,9 @@ from bifl.core.layout import Layout, Tensor
 from bifl.core.message import Floats
 from bifl.engine.simulator import simulate
 from bifl.errors import ConfigError
+from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build, judge
-from bifl.export.model import Model
 from bifl.nn.models import mnist_cnn
 from bifl.nn.network import Network
 

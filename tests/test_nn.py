@@ -13,13 +13,13 @@ from torch import nn
 
 from bifl.core import Client
 from bifl.core.forward import Forward, Latent, binary, real, ternary
+from bifl.core.straight_through import straight_through_sign
 from bifl.errors import ConfigError
 from bifl.nn.binarize import binarize
 from bifl.nn.misfit import Misfit
 from bifl.nn.models import celeba_cnn, cnn4, femnist_cnn, mnist_cnn
 from bifl.nn.network import Network, PlainNetwork
 from bifl.nn.optimizers import Adam, Sgd
-from bifl.nn.straight_through import straight_through_sign
 from bifl.training.local import batches, train
 from bifl.training.plan import Plan
 from bifl.training.rates import learning_rate

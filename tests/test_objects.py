@@ -16,9 +16,9 @@ from bifl.data.datasets import Dataset, dataset
 from bifl.engine.simulator import Simulation
 from bifl.engine.worker import Worker
 from bifl.errors import ConfigError, DataError, RunError
+from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from bifl.export.model import Model
 from bifl.nn.models import model
 from bifl.runs.record import Record
 from tests.commands import Run, refused

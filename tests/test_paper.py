@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from bifl.experiment.settings import Experiment
-from bifl.paper import values
+from bifl.report import paper_values
 
 
 def test_every_printed_cell_is_found_again() -> None:
-    assert len(values.CELLS) == 9 * 3 + 4 * 4
-    for cell, printed in values.CELLS.items():
-        assert values.value(values.experiment_of(cell)) == printed
+    assert len(paper_values.CELLS) == 9 * 3 + 4 * 4
+    for cell, printed in paper_values.CELLS.items():
+        assert paper_values.value(paper_values.experiment_of(cell)) == printed
 
 
 @pytest.mark.parametrize(
@@ -31,11 +31,14 @@ def test_every_printed_cell_is_found_again() -> None:
     ],
 )
 def test_a_run_is_a_cell_or_it_is_not(preset: str, overrides: list[str], mean: float | None) -> None:
-    value = values.value(Experiment.of(preset, overrides))
+    value = paper_values.value(Experiment.of(preset, overrides))
     assert (value and value.mean) == mean
 
 
 def test_the_printed_order_is_the_printed_values() -> None:
-    for better, worse in zip(values.ORDER, values.ORDER[1:], strict=False):
-        printed = [[values.CELLS[values.Cell("mnist-iid", values.Row(name))].mean for name in tier] for tier in (better, worse)]
+    for better, worse in zip(paper_values.ORDER, paper_values.ORDER[1:], strict=False):
+        printed = [
+            [paper_values.CELLS[paper_values.Cell("mnist-iid", paper_values.Row(name))].mean for name in tier]
+            for tier in (better, worse)
+        ]
         assert min(printed[0]) > max(printed[1])

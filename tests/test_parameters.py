@@ -16,8 +16,8 @@ from bifl.core.forward import Forward, Latent, binary, real
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
 from bifl.errors import DataError
+from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
-from bifl.export.model import Model
 from bifl.nn.binarize import binarize
 from bifl.nn.models import mnist_cnn, model
 from bifl.nn.network import Network, PlainNetwork

@@ -22,9 +22,9 @@ from bifl.deploy.permits import permitted
 from bifl.deploy.protocol import Refusal
 from bifl.deploy.server_app import run_name
 from bifl.errors import ConfigError
+from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import serve
-from bifl.export.model import Model
 from tests.commands import rounds
 from tests.federation import deploy, neighbours, simulated, told
 from tests.grid import Clock, Handler, LocalGrid, Node, kind_of

@@ -17,12 +17,13 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from rich.console import Console
 
 from bifl.core import FLOAT32
-from bifl.deploy import events, protocol
+from bifl.deploy import protocol
 from bifl.deploy.client_app import app
-from bifl.deploy.events import REFUSED
 from bifl.deploy.server_app import rules, run_rounds
 from bifl.deploy.server_commands import Watch
 from bifl.errors import RunError
+from bifl.runs import events
+from bifl.runs.events import REFUSED
 from bifl.runs.folder import RunFolder
 from bifl.show.terminal import Meter
 from tests.federation import deploy, flipped, neighbours, otherwise, quick, spoiled, told

@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 from bifl import codec
 from bifl.core import BINARY, FLOAT32, TERNARY, Public, Votes
 from bifl.core import Message as Said
-from bifl.deploy import events, protocol, requests, server_app, transport
+from bifl.deploy import protocol, requests, server_app, transport
 from bifl.deploy.client_app import app
 from bifl.deploy.client_numbers import Numbers
 from bifl.deploy.declared_sizes import Declared
 from bifl.deploy.nodes import Register
 from bifl.deploy.server_app import Deployment, Office, rules
 from bifl.experiment.setup import serve
+from bifl.runs import events
 from bifl.runs.record import Record
 from tests.federation import quick
 from tests.grid import BALLOT, STATISTICS, Clock, LocalGrid, Node, kind_of

@@ -14,8 +14,7 @@ import pytest
 
 from bifl.core.forward import binary
 from bifl.experiment.settings import Experiment, pairs
-from bifl.paper import values
-from bifl.report import charts
+from bifl.report import charts, paper_values
 from bifl.report.collect import Result, read
 from bifl.report.page import render
 from bifl.report.remarks import ordering
@@ -50,7 +49,7 @@ def test_seeds_are_averaged_and_stand_beside_the_paper() -> None:
     assert len(row.runs) == 2  # one more is still under way, and one was given twice
     assert row.final().mean == pytest.approx(97.0, abs=0.01)
     assert row.final().std == pytest.approx(1.414, abs=0.01)
-    assert row.printed == values.Value(97.17, 0.21)
+    assert row.printed == paper_values.Value(97.17, 0.21)
     assert row.average("up_bpp") == 0.5
     assert row.up_per_client() == 100_000
     assert row.reach(97) is None  # one seed does not

@@ -14,12 +14,13 @@ from bifl.errors import RunError
 from bifl.experiment.identity import identity
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import LastDataset
-from bifl.paper import runner, values
+from bifl.paper import runner
 from bifl.paper.reproduce import _announced, _parts, request, theory_seed, wanted
 from bifl.paper.runner import Store
 from bifl.paper.studies import PLACES, STUDIES
 from bifl.paper.studies import cells as cells_of
 from bifl.paper.study_tables import Shown
+from bifl.report import paper_values
 from bifl.report.collect import read as read_results
 from bifl.report.page import render
 from bifl.runs import kept
@@ -45,9 +46,9 @@ def test_every_study_runs_on_every_dataset_and_no_two_cells_share_a_name() -> No
 
 
 def test_tables_one_and_two_on_mnist_are_the_papers_cells() -> None:
-    printed = [values.cell_of(cell.experiment) for study in ("table1", "table2") for cell in cells_of(study, "mnist", None)]
+    printed = [paper_values.cell_of(cell.experiment) for study in ("table1", "table2") for cell in cells_of(study, "mnist", None)]
     assert None not in printed
-    assert set(printed) == {cell for cell in values.CELLS if cell.preset.startswith("mnist")}
+    assert set(printed) == {cell for cell in paper_values.CELLS if cell.preset.startswith("mnist")}
 
 
 def test_a_kept_cell_is_found_by_what_decides_its_numbers(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from bifl.core import BINARY, Algorithm, Floats, Message, Public, Tally, floats,
 from bifl.engine.loop import loop
 from bifl.engine.simulator import Simulation
 from bifl.errors import AlgorithmError, ConfigError, RunError
+from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from bifl.export.model import Model
 from bifl.robust import Rule, robust, trust_of
 from bifl.runs import kept
 from tests.commands import Run, refused

@@ -16,9 +16,9 @@ from bifl.codec import model_file
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
 from bifl.errors import ConfigError, DataError
+from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from bifl.export.model import Model
 from bifl.export.onnx_file import contents
 from bifl.nn.models import mlp, mnist_cnn, model
 from bifl.nn.network import Network, PlainNetwork

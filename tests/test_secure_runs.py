@@ -19,9 +19,9 @@ from bifl.deploy.client_app import app
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
 from bifl.errors import ConfigError, RunError
+from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from bifl.export.model import Model
 from bifl.runs.record import Record
 from tests.federation import deploy, neighbours, quick, simulated, told
 from tests.grid import Clock, Handler, LocalGrid, Node, kind_of

@@ -19,9 +19,9 @@ from bifl.deploy.checks import scores
 from bifl.deploy.server_app import federate
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError, DataError
+from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from bifl.export.model import Model
 from bifl.nn.models import model
 from bifl.runs.folder import read_records
 from bifl.runs.trackers import numbers

@@ -16,8 +16,8 @@ import pytest
 import bifl
 from bifl.errors import ConfigError, DataError, Untrusted
 from bifl.experiment import config_file
+from bifl.experiment.model import MAGIC, Model
 from bifl.experiment.settings import Experiment
-from bifl.export.model import MAGIC, Model
 from bifl.nn.models import model
 from bifl.report.collect import read
 from bifl.report.page import render

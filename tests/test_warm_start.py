@@ -18,9 +18,9 @@ from bifl.engine.running import run
 from bifl.errors import BiflError, ConfigError
 from bifl.experiment import config_file
 from bifl.experiment.identity import identity
+from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from bifl.export.model import Model
 from bifl.nn.models import model
 from bifl.runs import kept
 from bifl.runs.folder import RunFolder

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bifl.engine.simulator import Simulation, simulate
     from bifl.errors import BiflError
+    from bifl.experiment.model import Model, load
     from bifl.experiment.settings import Choice, Experiment
-    from bifl.export.model import Model, load
     from bifl.nn.binarize import binarize
     from bifl.runs.record import Record
 
@@ -26,11 +26,11 @@ _HOMES = {  # imported on first use: `import bifl` alone must not wait for torch
     "BiflError": "bifl.errors",
     "Choice": "bifl.experiment.settings",
     "Experiment": "bifl.experiment.settings",
-    "Model": "bifl.export.model",
+    "Model": "bifl.experiment.model",
     "Record": "bifl.runs.record",
     "Simulation": "bifl.engine.simulator",
     "binarize": "bifl.nn.binarize",
-    "load": "bifl.export.model",
+    "load": "bifl.experiment.model",
     "simulate": "bifl.engine.simulator",
 }
 

@@ -11,9 +11,9 @@ from bifl.data.datasets import dataset
 from bifl.data.inputs import Dataset
 from bifl.errors import ConfigError, DataError, RunError
 from bifl.experiment import config_file
+from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment, pairs
 from bifl.experiment.setup import load
-from bifl.export.model import Model
 from bifl.registry import short, without_folder
 from bifl.runs.comparison import PLAN
 from bifl.runs.folder import CLIENTS, CONFIG, MODEL

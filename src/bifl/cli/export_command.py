@@ -9,9 +9,9 @@ from pathlib import Path
 from torch import nn
 
 from bifl.errors import ConfigError, DataError
+from bifl.experiment.model import MOST_VALUES, Model
 from bifl.export import device
 from bifl.export.c_model import Code
-from bifl.export.model import MOST_VALUES, Model
 from bifl.files import write_atomic, writing
 from bifl.registry import without_folder
 from bifl.show.output import console, say, size

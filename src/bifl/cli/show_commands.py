@@ -9,12 +9,12 @@ from rich.console import Console
 
 from bifl.errors import ConfigError, printable
 from bifl.experiment.composition import plain_algorithm
+from bifl.experiment.model import MAGIC, Model
 from bifl.experiment.run import make_network
 from bifl.experiment.settings import Experiment, pairs, preset_of
 from bifl.experiment.setup import load
 from bifl.export import device
 from bifl.export.c_model import Code
-from bifl.export.model import MAGIC, Model
 from bifl.report import page
 from bifl.report.collect import read
 from bifl.report.summary import settings as by_setting

@@ -83,7 +83,7 @@ class Forward:
 
 
 def _signs(latent: Latent) -> Tensor:
-    from bifl.nn.straight_through import straight_through_sign
+    from bifl.core.straight_through import straight_through_sign
 
     return straight_through_sign(latent.aux)
 
@@ -94,7 +94,7 @@ def _as_they_are(latent: Latent) -> Tensor:
 
 def _trits(latent: Latent) -> Tensor:
     """w_q·I while training. What the server broadcast is ternary already, or meant to be used as it is: then w_q times that."""
-    from bifl.nn.straight_through import spread, trained_ternary
+    from bifl.core.straight_through import spread, trained_ternary
 
     if latent.scales is None or not latent.sizes:
         return latent.aux

@@ -14,10 +14,10 @@ from bifl.core.message import Message
 from bifl.core.sides import ServerSide
 from bifl.core.state import Public
 from bifl.core.sums import Total
-from bifl.deploy.events import quoted
 from bifl.deploy.finite import finite
 from bifl.engine.scoring import Score
 from bifl.exchanges.exchange import Exchange
+from bifl.runs.events import quoted
 from bifl.tasks.task import Task
 from bifl.training.evaluation import CHUNK
 

@@ -25,9 +25,9 @@ from flwr.serverapp.strategy import FedAvg
 from bifl import codec
 from bifl.core.message import BINARY, NOTHING, Message
 from bifl.deploy.declared_sizes import over
-from bifl.deploy.events import quoted, say
 from bifl.deploy.finite import finite
 from bifl.errors import BiflError
+from bifl.runs.events import quoted, say
 
 RECORD, METRICS = "bifl-one-bit", "metrics"
 WIDTH = 1.5  # of the noise, in mean changes

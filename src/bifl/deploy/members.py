@@ -9,7 +9,7 @@ from typing import Any
 from bifl.deploy import checks, protocol
 from bifl.deploy.client_numbers import Numbers
 from bifl.deploy.declared_sizes import Declared
-from bifl.deploy.events import JOINED, REFUSED, Tell
+from bifl.runs.events import JOINED, REFUSED, Tell
 
 
 @dataclass

@@ -21,7 +21,6 @@ from bifl.core.weighing import Weighing
 from bifl.deploy import checks, protocol
 from bifl.deploy.client_numbers import Numbers
 from bifl.deploy.declared_sizes import Declared
-from bifl.deploy.events import Tell, quoted
 from bifl.deploy.members import Members
 from bifl.deploy.requests import Requests, Rules
 from bifl.deploy.transport import Fields
@@ -31,6 +30,7 @@ from bifl.engine.turns import Answer, Assignment, Troubles
 from bifl.errors import BiflError, RunError
 from bifl.exchanges.exchange import Exchange
 from bifl.experiment.setup import Setup
+from bifl.runs.events import Tell, quoted
 from bifl.training.evaluation import chunks, evaluate
 from bifl.training.samples import Samples
 

@@ -14,12 +14,12 @@ from typing import NamedTuple
 from flwr.serverapp import Grid
 
 from bifl.deploy import protocol
-from bifl.deploy.events import ERROR, MISSING, REFUSED, Tell
 from bifl.deploy.members import Members
 from bifl.deploy.transport import RAISED, Asked, Failure, Fields, Post
 from bifl.engine.catch_up import Journal
 from bifl.engine.turns import NobodyVotes, Troubles
 from bifl.errors import RunError
+from bifl.runs.events import ERROR, MISSING, REFUSED, Tell
 
 POLL = 0.2  # seconds between two looks for answers
 LOOK = 1.0  # seconds between two looks for nodes

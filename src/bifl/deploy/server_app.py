@@ -26,7 +26,6 @@ from bifl.core.exact_sum import LARGEST_WEIGHT
 from bifl.data.fingerprint import loaded
 from bifl.deploy.client_numbers import Numbers
 from bifl.deploy.declared_sizes import Declared
-from bifl.deploy.events import FAILED, FINISHED, Tell, say, writer
 from bifl.deploy.nodes import Nodes, Register
 from bifl.deploy.permits import words_for_clients
 from bifl.deploy.protocol import Terms
@@ -38,6 +37,7 @@ from bifl.experiment.settings import Experiment, of_words
 from bifl.experiment.setup import Setup, held_share, sampled, serve
 from bifl.files import write_atomic, writing
 from bifl.runs.budget import ended_early
+from bifl.runs.events import FAILED, FINISHED, Tell, say, writer
 from bifl.runs.folder import CONFIG, RunFolder, claim, folder_name, locked
 from bifl.runs.mailbox import Mailbox
 from bifl.runs.record import Record

@@ -19,7 +19,6 @@ from bifl.data.inputs import Dataset
 from bifl.deploy import certificates
 from bifl.deploy.client_commands import LOCAL, address
 from bifl.deploy.client_numbers import NODES
-from bifl.deploy.events import FAILED, FINISHED, Reader
 from bifl.deploy.flower_programs import Link, ended_by_signals, free_port, last_words, refuse_blanks, stop
 from bifl.deploy.permits import named_files
 from bifl.deploy.server_app import DEADLINE, rules
@@ -30,6 +29,7 @@ from bifl.experiment.setup import load, serve
 from bifl.files import write_atomic, writing
 from bifl.processes import tied
 from bifl.registry import short
+from bifl.runs.events import FAILED, FINISHED, Reader
 from bifl.runs.folder import RunFolder, claim, folder_name
 from bifl.show.output import say
 from bifl.show.terminal import Meter, console, data_line, run_table

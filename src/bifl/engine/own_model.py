@@ -17,8 +17,8 @@ from bifl.core.message import TERNARY, Floats
 from bifl.core.state import Client, Public
 from bifl.engine.worker import Job, Worker
 from bifl.errors import RunError
+from bifl.experiment.model import Model
 from bifl.experiment.setup import Setup
-from bifl.export.model import Model
 from bifl.training.measuring import image_moments
 from bifl.training.samples import Samples
 

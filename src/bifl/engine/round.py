@@ -22,9 +22,9 @@ from bifl.engine.scoring import NOT_EVALUATED, Evaluation, evaluated_in
 from bifl.engine.turns import Answer, Assignment, NobodyVotes, Troubles
 from bifl.errors import RunError
 from bifl.exchanges.exchange import Exchange, ballot_of, completing
+from bifl.experiment.model import Model
 from bifl.experiment.setup import Setup, judge, sampled
 from bifl.experiment.starting import refuse_nameless
-from bifl.export.model import Model
 from bifl.robust import trust_of
 from bifl.runs.mailbox import Mailbox
 from bifl.runs.record import Record, Traffic, flips, spread, sureness

@@ -15,10 +15,10 @@ from bifl.engine.own_model import from_checkpoint, own_model
 from bifl.engine.pool import Pool
 from bifl.engine.round import Rounds
 from bifl.errors import ConfigError
+from bifl.experiment.model import Model
 from bifl.experiment.objects import Data, Net, dataset_of, model_name
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import Setup, build
-from bifl.export.model import Model
 from bifl.files import writing
 from bifl.runs.mailbox import Mailbox
 

@@ -13,11 +13,11 @@ from torch import nn
 from bifl import __version__
 from bifl.data.inputs import BYTES, TOKENS
 from bifl.errors import DataError, printable
+from bifl.experiment.model import Model
 from bifl.export import c_program
 from bifl.export.c_model import MARK, Code, generate, header, source
 from bifl.export.c_stages import Normalisation
 from bifl.export.graph import Unsupported, trace
-from bifl.export.model import Model
 from bifl.files import write_atomic, writing
 from bifl.registry import without_folder
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from bifl import __version__
 from bifl.errors import DataError
+from bifl.experiment.model import Model
 from bifl.export.device import normalised, raw_inputs
-from bifl.export.model import Model
 from bifl.export.onnx_folding import fold
 from bifl.export.onnx_packing import pack
 from bifl.registry import without_folder

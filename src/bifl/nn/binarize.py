@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from bifl.core.straight_through import straight_through_sign
 from bifl.errors import ConfigError
-from bifl.nn.straight_through import straight_through_sign
 from bifl.registry import nearest
 
 LAYERS = (

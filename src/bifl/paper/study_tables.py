@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bifl.files import write_atomic, writing
-from bifl.paper import values
 from bifl.paper.runner import Store
 from bifl.paper.studies import STUDIES, Cell
 from bifl.paper.studies import cells as cells_of
+from bifl.report import paper_values
 from bifl.report.collect import Result
 from bifl.report.remarks import made_by, ordering, other_data, seldom, switches
 from bifl.report.summary import LAST, Series, Setting, Spread, about
@@ -174,7 +174,7 @@ def _collect(store: Store, study: list[Cell], seeds: Iterable[int]) -> list[Line
 
 def _stand_in(series: list[Series]) -> list[str]:
     """What the paper has where it used other data of the same kind."""
-    known = {one.label: value for one in series if (value := values.beside(one.experiment))}
+    known = {one.label: value for one in series if (value := paper_values.beside(one.experiment))}
     figures = ", ".join(f"{label} {value.mean:.2f} ± {value.std:.2f}" for label, value in known.items())
     return [f"This is not FEMNIST, on which the paper has after 100 rounds: {figures} %."] if known else []
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bifl.errors import BiflError
+from bifl.experiment.model import Model
 from bifl.export import device
-from bifl.export.model import Model
 from bifl.report.summary import Series
 from bifl.show.device_costs import costs
 

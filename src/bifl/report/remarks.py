@@ -9,11 +9,11 @@ from statistics import mean
 from bifl.data.fingerprint import Loaded, sentence
 from bifl.experiment.identity import but_for, identity
 from bifl.experiment.settings import Experiment
-from bifl.paper import values
+from bifl.report import paper_values
 from bifl.report.summary import LAST, Series
 
 FAR = 3.0  # points: those that are ≈ lie closer together, ≫ means this far above
-_ALIKE = values.ORDER[-1]
+_ALIKE = paper_values.ORDER[-1]
 
 
 def remarks(series: list[Series]) -> list[str]:
@@ -77,7 +77,7 @@ def ordering(series: list[Series]) -> str | None:
     None where there are not two to compare: the paper has no liars, and its order is that after many rounds.
     """
     rows = _comparable([one for one in series if one.settled and one.experiment.attack.name == "none"])
-    tiers = [present for tier in values.ORDER if (present := [name for name in tier if name in rows])]
+    tiers = [present for tier in paper_values.ORDER if (present := [name for name in tier if name in rows])]
     if len(tiers) < 2:
         return None
     finals = {name: rows[name].final().mean for tier in tiers for name in tier}
@@ -152,7 +152,7 @@ def _comparable(series: list[Series]) -> dict[str, Series]:
     families: dict[str, dict[str, list[Series]]] = defaultdict(lambda: defaultdict(list))
     for one in series:
         families[but_for(one.experiment, "algorithm", "seed", "evaluate_every")][one.experiment.algorithm.name].append(one)
-    ranked = {name for tier in values.ORDER for name in tier}
+    ranked = {name for tier in paper_values.ORDER for name in tier}
     largest = max(families.values(), key=lambda family: len(ranked & family.keys()), default={})
     chosen = {name: [one for one in same if len(same) == 1 or _usual(one.experiment)] for name, same in largest.items()}
     return {name: same[0] for name, same in chosen.items() if same}
@@ -160,7 +160,7 @@ def _comparable(series: list[Series]) -> dict[str, Series]:
 
 def _usual(experiment: Experiment) -> bool:
     """Whether the algorithm's parameters are the paper's first choice, or else the defaults."""
-    cell = values.cell_of(experiment)
+    cell = paper_values.cell_of(experiment)
     if cell is not None:
         return not cell.row.parameters
     return experiment.algorithm == Experiment(algorithm=experiment.algorithm.name).algorithm

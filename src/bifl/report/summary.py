@@ -12,8 +12,8 @@ from bifl.experiment.choices import Choice, Unloaded
 from bifl.experiment.declarations import NO_NUMBERS
 from bifl.experiment.identity import but_for, identity
 from bifl.experiment.settings import REGISTRIES, SETTINGS, Experiment
-from bifl.paper import values
 from bifl.registry import short, without_folder
+from bifl.report import paper_values
 from bifl.report.collect import Result
 from bifl.runs.record import TARGETS, Record, tested
 from bifl.show.output import counted
@@ -23,7 +23,7 @@ __all__ = ["LAST", "TARGETS", "Reach", "Series", "Setting", "Spread", "about", "
 LAST = 10  # rounds that the final accuracy is a mean of: single rounds swing
 _HEADING = ("dataset", "partition", "model")
 _UNLABELLED = {*_HEADING, *NO_NUMBERS, "seed", "algorithm"}
-_RANKS = list(dict.fromkeys(cell.row.algorithm for cell in values.CELLS))
+_RANKS = list(dict.fromkeys(cell.row.algorithm for cell in paper_values.CELLS))
 
 
 class Spread(NamedTuple):
@@ -73,9 +73,9 @@ class Series(NamedTuple):
         return max(result.experiment.rounds for result in self.results)
 
     @property
-    def printed(self) -> values.Value | None:
+    def printed(self) -> paper_values.Value | None:
         """The paper's accuracy for it."""
-        return values.value(self.experiment)
+        return paper_values.value(self.experiment)
 
     def final(self) -> Spread:
         """Accuracy in %, mean of those of the last rounds that were evaluated."""
@@ -122,7 +122,7 @@ class Series(NamedTuple):
         if not first.clients or not first.up_bpp:  # in a file that somebody edited
             return None
         parameters = round(8 * first.up_bytes / first.clients / first.up_bpp)
-        return values.megabytes(self.experiment.algorithm.name, parameters, first.clients, self.experiment.clients)
+        return paper_values.megabytes(self.experiment.algorithm.name, parameters, first.clients, self.experiment.clients)
 
     def up_per_client(self) -> float:
         """Bytes that a client uploads in an average round."""

@@ -12,8 +12,8 @@ from bifl.core.message import Message
 from bifl.data.inputs import BYTES, TOKENS
 from bifl.errors import DataError
 from bifl.experiment import config_file
+from bifl.experiment.model import MAGIC, Model, embedded
 from bifl.experiment.setup import build
-from bifl.export.model import MAGIC, Model, embedded
 from bifl.registry import without_folder
 from bifl.runs.folder import CONFIG
 from bifl.runs.mailbox import FOLDER, Mailbox
