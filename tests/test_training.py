@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import bifl
 from bifl.core.forward import Forward, binary, real
-from bifl.core.local import PLAIN, Local
+from bifl.core.local_step import PLAIN, Local
 from bifl.core.state import Client
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError

@@ -10,7 +10,7 @@ from bifl.core.compression import compressed
 from bifl.core.exact_sum import ExactSum
 from bifl.core.forward import Forward, Latent, binary, real, ternary
 from bifl.core.layout import Layout
-from bifl.core.local import Local
+from bifl.core.local_step import Local
 from bifl.core.message import BINARY, FLOAT16, FLOAT32, NOTHING, TERNARY, Alphabet, Floats, Message, Selection, Votes
 from bifl.core.randomness import random_positions, random_signs, random_words, stream, stream_seed
 from bifl.core.rotation import rotate, rotated_length, unrotate

@@ -18,7 +18,7 @@ import numpy as np
 
 from bifl.core import return_checks
 from bifl.core.forward import Forward, binary
-from bifl.core.local import Local
+from bifl.core.local_step import Local
 from bifl.core.message import Message, Selection
 from bifl.core.randomness import random_signs
 from bifl.core.state import Client, Public, Sent, Server

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bifl.core.local import Local
+from bifl.core.local_step import Local
 from bifl.core.message import Alphabet, Floats, Message, Selection
 from bifl.core.state import Client, Public, Sent
 from bifl.core.sums import Tally

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from typing import Any, NamedTuple, Protocol
 
-from bifl.core.local import PLAIN, Local
+from bifl.core.local_step import PLAIN, Local
 from bifl.core.message import Floats, Message
 from bifl.core.state import Client, Server
 from bifl.errors import RunError

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bifl.attacks import attack, liars
 from bifl.attacks.attack import Attack, true_labels
-from bifl.core.local import PLAIN, Local
+from bifl.core.local_step import PLAIN, Local
 from bifl.core.message import NOTHING, Floats
 from bifl.core.randomness import stream
 from bifl.core.sides import Identity

@@ -15,7 +15,7 @@ from bifl.codec import Context, Precision
 from bifl.core import return_checks
 from bifl.core.algorithm import Algorithm, Algorithms, make_upload, selection, upload_form
 from bifl.core.layout import Layout
-from bifl.core.local import PLAIN, Local
+from bifl.core.local_step import PLAIN, Local
 from bifl.core.message import Floats, Message, Selection
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
 from bifl.core.state import Client, Public
