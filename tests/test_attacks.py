@@ -10,11 +10,12 @@ import pytest
 from bifl.attacks import Attack, attack, attacked, liars
 from bifl.attacks.lies import LARGE, shifted, wild
 from bifl.core import BINARY, Client, Floats, Message, Public, register, signs, stream
-from bifl.core.algorithm import Algorithm, make_upload
+from bifl.core.algorithm import Algorithm
 from bifl.deploy.permits import permitted
 from bifl.deploy.protocol import Refusal
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError
+from bifl.exchanges.ballot import make_upload
 from bifl.experiment.composition import compose
 from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from bifl.algorithms.murmur_dealt import murmur_dealt
 from bifl.algorithms.paper import biml
 from bifl.core import BINARY, Algorithm, Client, Message, Public, register
-from bifl.core.algorithm import upload_form
 from bifl.core.layout import Layout
 from bifl.core.layout import Tensor as Spec
 from bifl.core.message import FLOAT32, NOTHING, Floats
@@ -21,6 +20,7 @@ from bifl.core.sides import ClientReply, ClientSide
 from bifl.core.sums import Total
 from bifl.engine.simulator import simulate
 from bifl.exchanges import bounds
+from bifl.exchanges.ballot import upload_form
 from bifl.exchanges.batchnorm import Statistics
 from bifl.exchanges.bounds import Bounds, within, within_square
 from bifl.experiment.settings import Experiment

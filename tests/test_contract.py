@@ -12,11 +12,11 @@ import pytest
 import bifl.algorithms  # noqa: F401
 from bifl import codec
 from bifl.core import FLOAT32, VOTES, WEIGHTS, Client, Floats, Layout, Local, Message, Public, Server, Votes, register, stream
-from bifl.core.algorithm import Algorithms, make_upload
+from bifl.core.algorithm import Algorithms
 from bifl.core.layout import Tensor
 from bifl.core.sides import ServerSide
 from bifl.core.state import remembered
-from bifl.exchanges.ballot import Ballot
+from bifl.exchanges.ballot import Ballot, make_upload
 from bifl.exchanges.bounds import Bounds
 from tests.algorithms import EXAMPLES
 

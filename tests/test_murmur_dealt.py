@@ -7,10 +7,11 @@ import pytest
 
 from bifl.algorithms.murmur_dealt import FIRST
 from bifl.core import Algorithm, Client, Floats, Layout, Public, Server, register
-from bifl.core.algorithm import make_upload, selection
+from bifl.core.algorithm import selection
 from bifl.core.layout import Tensor
 from bifl.core.message import Message
 from bifl.core.sums import Total
+from bifl.exchanges.ballot import make_upload
 
 COUNT, CLIENTS, TOGETHER = 2003, 12, 3
 LAYOUT = Layout(("one",), (Tensor("one.weight", (COUNT,), 0),), (), ())

@@ -14,13 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from bifl.core import return_checks
 from bifl.core.forward import Forward, binary
 from bifl.core.local_step import Local
 from bifl.core.message import Message, Selection
-from bifl.core.randomness import random_signs
 from bifl.core.state import Client, Public, Sent, Server
 from bifl.core.sums import Tally
 from bifl.errors import AlgorithmError, ConfigError
@@ -171,22 +167,3 @@ def named(algorithms: Algorithms, name: str) -> Algorithms:
 def selection(algorithm: Algorithm, public: Public, sender: int | None) -> Selection | None:
     """What the symbols of a message of the round under way are about."""
     return algorithm.selects(public.bare(public.round), sender)
-
-
-def make_upload(algorithm: Algorithm, client: Client, public: Public) -> tuple[Client, Message]:
-    """The upload of a client that has trained, and the client with what it keeps in memory; its weight is what it counts for."""
-    about = selection(algorithm, public, client.number)
-    message, memory = return_checks.sent(algorithm.name, "upload", algorithm.upload(client, public), public, about)
-    upload = message._replace(round=public.round + 1, weight=client.weight, sender=client.number, about=about)
-    return (client if memory is None else client._replace(memory=memory)), upload
-
-
-def upload_form(algorithm: Algorithm, public: Public, moved: float = 1e-3) -> Message:
-    """An upload of someone whose weights have `moved` by training, as far as its form goes: nothing need be ready for no change."""
-    aux = public.weights + np.float32(moved) * random_signs(public.stream(None, "form"), public.layout.count)
-    try:
-        return make_upload(algorithm, Client(aux, public.weights, public.real, 1), public)[1]
-    except ArithmeticError as error:
-        raise AlgorithmError(
-            f"algorithm '{algorithm.name}': upload failed for weights that training moved by {moved:g}: {error}"
-        ) from error

@@ -13,14 +13,16 @@ import numpy as np
 
 from bifl.codec import Context, Precision
 from bifl.core import return_checks
-from bifl.core.algorithm import Algorithm, Algorithms, make_upload, selection, upload_form
+from bifl.core.algorithm import Algorithm, Algorithms, selection
 from bifl.core.layout import Layout
 from bifl.core.local_step import PLAIN, Local
 from bifl.core.message import Floats, Message, Selection
+from bifl.core.randomness import random_signs
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
 from bifl.core.state import Client, Public
 from bifl.core.sums import Tally, Total, UploadList
 from bifl.core.weighing import Weighing
+from bifl.errors import AlgorithmError
 from bifl.exchanges.bounds import Bounds
 from bifl.exchanges.exchange import Summable
 from bifl.privacy.dice import round_secret
@@ -221,3 +223,22 @@ def _finite(loss: float, client: Client) -> bool:
 def _learning_nothing(client: Client, local: Local) -> tuple[Client, float]:
     """A training that changes nothing."""
     return client, 0.0
+
+
+def make_upload(algorithm: Algorithm, client: Client, public: Public) -> tuple[Client, Message]:
+    """The upload of a client that has trained, and the client with what it keeps in memory; its weight is what it counts for."""
+    about = selection(algorithm, public, client.number)
+    message, memory = return_checks.sent(algorithm.name, "upload", algorithm.upload(client, public), public, about)
+    upload = message._replace(round=public.round + 1, weight=client.weight, sender=client.number, about=about)
+    return (client if memory is None else client._replace(memory=memory)), upload
+
+
+def upload_form(algorithm: Algorithm, public: Public, moved: float = 1e-3) -> Message:
+    """An upload of someone whose weights have `moved` by training, as far as its form goes: nothing need be ready for no change."""
+    aux = public.weights + np.float32(moved) * random_signs(public.stream(None, "form"), public.layout.count)
+    try:
+        return make_upload(algorithm, Client(aux, public.weights, public.real, 1), public)[1]
+    except ArithmeticError as error:
+        raise AlgorithmError(
+            f"algorithm '{algorithm.name}': upload failed for weights that training moved by {moved:g}: {error}"
+        ) from error

@@ -16,7 +16,7 @@ from bifl.core.sides import Identity
 from bifl.core.state import Public
 from bifl.core.weighing import Weighing
 from bifl.data.inputs import TOKENS, Dataset
-from bifl.exchanges.ballot import Ballot
+from bifl.exchanges.ballot import Ballot, upload_form
 from bifl.exchanges.batchnorm import Statistics
 from bifl.exchanges.bounds import Bounds
 from bifl.exchanges.exchange import Exchange, Summable
@@ -102,7 +102,8 @@ def make_run(experiment: Experiment, network: Network, data: Dataset, dice: Dice
     voters = voters_of(experiment, clients)
     fresh = Public(experiment.seed, 0, network.layout, *network.initial(), voters=voters, clients=clients)
     if composed.robust is not None:
-        refuse_misfits(composed.robust, composed.algorithm, fresh)
+        uploads = [upload_form(part, fresh) for part in composed.algorithm.parts]
+        refuse_misfits(composed.robust, composed.algorithm, uploads, fresh)
     plan = plan_of(experiment)
     ballot, *others = plain = _exchanges(experiment, composed, network, data, plan)
     exchanges = _under_masks(experiment, composed, plain, data, fresh) if experiment.secure_sum else (ballot, *others)

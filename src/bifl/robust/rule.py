@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bifl.core import return_checks
-from bifl.core.algorithm import Algorithm, Algorithms, selection, upload_form
+from bifl.core.algorithm import Algorithm, Algorithms
 from bifl.core.message import BINARY, NOTHING, Floats, Message
 from bifl.core.state import Public, Server
 from bifl.core.sums import Tally
@@ -100,8 +100,14 @@ def refuse_sum(algorithms: Algorithms) -> None:
             raise ConfigError(f"robust= replaces a mean, and algorithm '{algorithm.name}' has a sum of its own: leave it out")
 
 
-def refuse_misfits(robust: RobustSum, algorithms: Algorithms, public: Public) -> None:
+def refuse_misfits(robust: RobustSum, algorithms: Algorithms, uploads: Sequence[Message], public: Public) -> None:
     """Refuse a rule that makes no sense for what the algorithm uploads, or for so few uploads.
+
+    Args:
+        robust: the rule.
+        algorithms: of the run.
+        uploads: one of each of its parts, as far as its form goes.
+        public: the public state before the first round.
 
     Raises:
         ConfigError: it does not.
@@ -109,12 +115,10 @@ def refuse_misfits(robust: RobustSum, algorithms: Algorithms, public: Public) ->
     name, rule = robust.name, robust.rule
     if reason := rule.too_few(public.voters):
         raise ConfigError(f"robust={name} does not fit {public.voters} uploads a round: {reason}")
-    for algorithm in algorithms.parts:
-        about = selection(algorithm, public, 0)
-        if about is not None and about.place is not None:
+    for algorithm, upload in zip(algorithms.parts, uploads, strict=True):
+        if upload.about is not None and upload.about.place is not None:
             raise ConfigError(f"robust= reads uploads one by one, and of '{algorithm.name}' only the sum can be read: take murmur")
-        upload = algorithm.reads(upload_form(algorithm, public), public)
-        if reason := rule.misfit(algorithm, kind_of(upload)):
+        if reason := rule.misfit(algorithm, kind_of(algorithm.reads(upload, public))):
             raise ConfigError(f"robust={name} does not fit algorithm '{algorithm.name}': {reason}")
 
 
