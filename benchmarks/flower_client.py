@@ -36,10 +36,10 @@ def once(folder: str, deed: str) -> dict[str, float]:
     import flwr.clientapp  # noqa: F401
 
     lap("import flwr")
+    from bifl.core.sides import Request
     from bifl.deploy.client_state import Home
     from bifl.deploy.local_data import Operator
     from bifl.deploy.protocol import Terms
-    from bifl.engine.turns import Assignment
     from bifl.experiment.settings import Experiment
 
     lap("import bifl")
@@ -53,9 +53,9 @@ def once(folder: str, deed: str) -> dict[str, float]:
         raise SystemExit("there is nothing in the folder")
     lap("open")
     if deed == "turn":
-        worker.turn("ballot", Assignment(0, False, True))
+        worker.reply("ballot", Request(0, False, True))
     elif deed == "measure":
-        worker.turn("statistics", Assignment(0, False, True))
+        worker.reply("statistics", Request(0, False, True))
     lap("work")
     return laps | {"MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000}
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 from statistics import mean
 
 import numpy as np
-import torch
 
 from bifl.core import Client
-from bifl.engine.client_side import Belongings, LocalSide, client_tools
+from bifl.engine.client_side import client_tools
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.training.samples import Samples
@@ -45,13 +44,12 @@ def read_floats(words: list[str]) -> float:
     experiment = Experiment.of(None, ["algorithm=fedavg", f"clients={len(SIZES)}", *words])
     setup = build(experiment)
     public, samples = setup.public, Samples.of(setup.data.images, setup.data.labels, setup.data)
-    tools = client_tools(setup.run, samples, setup.parts)
+    tools = client_tools(setup.run, samples, [setup.parts[number][:size] for number, size in enumerate(SIZES)])
     ballot = setup.run.exchanges[0]
     moved = []
     for number, size in enumerate(SIZES):
         client = Client(public.weights, public.weights, public.real, size, number)
-        side = LocalSide(tools, torch.from_numpy(setup.parts[number][:size]), public, client, Belongings(b"", {}, None))
-        reply = ballot.say(side, public, uploads=True)
+        reply = ballot.say(tools.side(client, public.weights, public, voted=True), public, uploads=True)
         assert reply.message is not None
         moved.append(reply.message.symbols.astype(np.float64) - public.weights)
     told = np.array(SIZES) @ np.array(moved)  # all that the server learns

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from bifl import codec
 from bifl.core.layout import Layout
@@ -20,7 +19,7 @@ from bifl.core.message import NOTHING, Message
 from bifl.core.sides import ServerSide
 from bifl.core.state import Client, Public, Server
 from bifl.data.partitions import Index, dealer, split
-from bifl.engine.client_side import Belongings, ClientTools, LocalSide
+from bifl.engine.client_side import ClientTools
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import Setup, build
 from bifl.training.samples import Samples
@@ -75,7 +74,7 @@ def watch(experiment: Experiment, rounds: Collection[int], deals: int) -> Iterat
     targets, shadows = halves(setup, experiment.clients, deals)
     parts, public, server = [*targets, *shadows], setup.public, ServerSide(Server())
     samples = Samples.of(setup.data.images, setup.data.labels, setup.data)
-    tools = ClientTools(setup.run, samples)
+    tools = ClientTools(setup.run, samples, parts)
     clients = [Client(public.weights, public.weights, public.real, len(part), number) for number, part in enumerate(parts)]
     for round in range(1, max(rounds) + 1):
         remember = setup.run.algorithm.at(round).keeps
@@ -84,8 +83,7 @@ def watch(experiment: Experiment, rounds: Collection[int], deals: int) -> Iterat
         for exchange in setup.run.exchanges:
             total, known = exchange.total(public), exchange.context(public)
             for number in range(present):
-                client = clients[number]._replace(voted=round > 1)
-                side = LocalSide(tools, torch.from_numpy(parts[number]), public, client, Belongings(b"", {}, None))
+                side = tools.side(clients[number], setup.public.weights, public, voted=round > 1)
                 reply = exchange.say(side, public, uploads=True)
                 clients[number] = reply.client
                 assert reply.message is not None, "all upload"

@@ -17,7 +17,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from bifl.deploy import protocol
 from bifl.deploy.client_app import app
 
-BALLOT, STATISTICS = "ballot", "statistics"
+BALLOT, STATISTICS, EVALUATION = "ballot", "statistics", "evaluation"
 Handler = Callable[[Message, Context], Message | None]  # None: no answer ever comes
 
 

@@ -99,7 +99,8 @@ class Laws:
         self.alike.append(likeness(told, self.changes[number]))
         blank = np.full_like(state.aux, np.nan)
         nothing = Client(blank, blank, np.full_like(state.real, np.nan), state.weight, number)
-        self.clients[number] = remembered(state, self.algorithm.at(round).keeps, nothing)  # what is not kept is not missed
+        keeps = self.algorithm.at(round).keeps
+        self.clients[number] = remembered(state, keeps, frozenset(), nothing)  # what is not kept is not missed
         return received
 
     def broadcast(self, ballots: Iterable[Message]) -> tuple[ServerSide, Message]:

@@ -10,12 +10,11 @@ import pytest
 
 from bifl import codec
 from bifl.core import Message, Public
-from bifl.core.sides import ServerSide
+from bifl.core.sides import Request, ServerSide
 from bifl.core.state import Client, Server
 from bifl.engine import checkpoint
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
-from bifl.engine.turns import Assignment
 from bifl.engine.worker import Job, Worker
 from bifl.errors import Refused, RunError
 from bifl.exchanges.histories import HISTORY, continued, shown
@@ -42,8 +41,9 @@ class Federation:
         """A round, with those who are there."""
         worker, server = self.worker, ServerSide(Server())
         letters = dict.fromkeys(there, b"")
-        for name, exchange in worker.exchanges.items():
-            *_, total = worker.collect(name, [Assignment(number, voted, True, letter) for number, letter in letters.items()])
+        for exchange in worker.run.exchanges:
+            name = exchange.name
+            *_, total = worker.collect(name, [Request(number, voted, True, letter) for number, letter in letters.items()])
             server, news = exchange.answer(total, worker.public, server)
             if isinstance(news, Message):
                 worker.hear(name, codec.encode(news, exchange.context(worker.public)))
@@ -58,7 +58,7 @@ class Federation:
         yes = np.full_like(known.news.symbols, known.news.symbols.max())
         self.worker.public = known._replace(news=known.news._replace(symbols=yes), weights=np.ones_like(known.weights))
         for number in [*numbers] * 5:
-            self.worker.turn("ballot", Assignment(number, True, False))
+            self.worker.reply("ballot", Request(number, True, False))
         self.worker.public = known
 
 

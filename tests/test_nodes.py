@@ -22,7 +22,7 @@ from bifl.experiment.settings import Experiment
 from bifl.runs.folder import RunFolder
 from tests.documented import python_blocks
 from tests.federation import deploy, neighbours, quick, same, simulated, told
-from tests.grid import BALLOT, STATISTICS, Clock, LocalGrid, Node, kind_of
+from tests.grid import BALLOT, EVALUATION, STATISTICS, Clock, LocalGrid, Node, kind_of
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -49,7 +49,7 @@ def test_the_same_bytes_as_the_simulator(tmp_path: Path, small: Path, settings: 
     same(simulated(tmp_path / "simulated", experiment), tmp_path / "deployed")
     assert not any(record.refused or record.missing for record in records)
     assert {kind for node in grid.nodes.values() for kind in node.kinds} <= {
-        protocol.HELLO, BALLOT, STATISTICS, protocol.SCORE, protocol.HEAR,
+        protocol.HELLO, BALLOT, STATISTICS, EVALUATION, protocol.HEAR,
     }  # fmt: skip
 
 

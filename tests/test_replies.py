@@ -19,17 +19,19 @@ from hypothesis import strategies as st
 from bifl import codec
 from bifl.core import BINARY, FLOAT32, TERNARY, Public, Votes
 from bifl.core import Message as Said
+from bifl.core.message import NOTHING
 from bifl.deploy import protocol, requests, server_app, transport
 from bifl.deploy.client_app import app
 from bifl.deploy.client_numbers import Numbers
 from bifl.deploy.declared_sizes import Declared
 from bifl.deploy.nodes import Register
 from bifl.deploy.server_app import Deployment, Office, rules
+from bifl.exchanges.exchange import BYTES
 from bifl.experiment.setup import serve
 from bifl.runs import events
 from bifl.runs.record import Record
 from tests.federation import quick
-from tests.grid import BALLOT, STATISTICS, Clock, LocalGrid, Node, kind_of
+from tests.grid import BALLOT, EVALUATION, STATISTICS, Clock, LocalGrid, Node, kind_of
 
 HOSTILE = 102  # the node of client 2
 Fields = dict[str, Any]
@@ -233,7 +235,7 @@ def test_any_statistics(stage: Stage, reply: Any) -> None:
 @settings(max_examples=EXAMPLES // 8)
 @given(reply=replies())
 def test_any_evaluation(stage: Stage, reply: Any) -> None:
-    found, silent = stage.run(protocol.SCORE, reply).record, stage.baseline(protocol.SCORE).record
+    found, silent = stage.run(EVALUATION, reply).record, stage.baseline(EVALUATION).record
     assert found.accuracy == silent.accuracy  # on the server's own images
     assert found.clients_mean is not None
     assert 0 <= found.clients_mean <= 1
@@ -266,32 +268,49 @@ def test_a_loss_where_nobody_trains_is_refused(stage: Stage, loss: Any) -> None:
     assert found.state() == stage.baseline(STATISTICS).state()
 
 
+HONEST = (0.0, 27.0, 60.0, 20.0)  # the global model, 27 samples, summed loss, how many are right
+
+
 @pytest.mark.parametrize(
-    "change",
+    "rows",
     [
-        {"sums": [2.0**62], "held": [2**62]},
-        {"held": [500, 1], "sums": [0.0, 0.0], "losses": [0.0, 0.0]},
-        {"sums": [40.0]},
-        {"held": [1] * 33, "sums": [1.0] * 33, "losses": [0.0] * 33},
-        {"sums": [True]},
-        {"sums": [0.5]},
-        {"sums": [float("nan")]},
-        {"sums": [1.0, 1.0]},
-        {"losses": [1e300]},
-        {"losses": [-1.0]},
-        {"losses": [math.nan]},
-        {"losses": [[0.0]]},
-        {"held": [0], "sums": [0.0], "losses": [0.0]},
-        {"held": "33"},
-        {"held": [33.0]},
+        [(0.0, 2.0**62, 0.0, 2.0**62)],
+        [(0.0, 500.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0)],
+        [(0.0, 27.0, 60.0, 40.0)],
+        [(0.0, 1.0, 0.0, 1.0)] * 27,
+        [(0.0, 27.0, 60.0, 0.5)],
+        [(0.0, 27.0, 60.0, math.nan)],
+        [(0.0, 27.0, 1e300, 20.0)],
+        [(0.0, 27.0, -1.0, 20.0)],
+        [(0.0, 27.0, math.nan, 20.0)],
+        [(0.0, 0.0, 0.0, 0.0)],
+        [(0.0, 26.5, 60.0, 20.0)],
+        [(0.0, 40.0, 60.0, 20.0)],
+        [(1.0, 27.0, 60.0, 20.0)],
+        [(-1.0, 27.0, 60.0, 20.0)],
+        [HONEST[:3]],
+        [HONEST, HONEST],
     ],
     ids=str,
 )
-def test_a_forged_evaluation_is_refused(stage: Stage, change: Fields) -> None:
-    """Of 167 images a client holds 34 out, and answers for those it has and no more."""
-    found = stage.run(protocol.SCORE, lambda message, honest: changed(message, honest, change)).record
-    assert found.refused == 1
-    assert found.clients_mean == stage.baseline(protocol.SCORE).record.clients_mean
+def test_a_forged_evaluation_is_refused(stage: Stage, rows: list[tuple[float, ...]]) -> None:
+    """Of 133 images a client holds 27 out, and answers for those it has and no more."""
+    forged = stage.run(EVALUATION, lambda message, honest: evaluated(message, honest, rows)).record
+    assert forged.refused == 1
+    assert forged.clients_mean == stage.baseline(EVALUATION).record.clients_mean
+
+
+def test_an_evaluation_that_can_be_is_believed(stage: Stage) -> None:
+    record = stage.run(EVALUATION, lambda message, honest: evaluated(message, honest, [HONEST])).record
+    assert not record.refused
+
+
+def evaluated(message: Message, honest: Message, rows: list[tuple[float, ...]]) -> Message:
+    """The same client's evaluation, but for its numbers."""
+    header = codec.read_header(protocol.fields_of(honest)["upload"])
+    symbols = np.frombuffer(np.array(rows, "<f8").tobytes(), np.uint8)
+    upload = codec.encode(Said(symbols, BYTES, NOTHING, NOTHING, header.sender, header.weight, header.round))
+    return changed(message, honest, {"upload": upload})
 
 
 def changed(message: Message, honest: Message, change: Fields) -> Message:

@@ -24,19 +24,19 @@ from bifl.deploy.progress import Listener
 from bifl.deploy.protocol import Refusal
 from bifl.errors import BiflError
 from bifl.experiment.settings import Experiment
-from tests.grid import BALLOT, STATISTICS
+from tests.grid import BALLOT, EVALUATION, STATISTICS
 
 RUN, STATE = "0123456789abcdef", "fedcba9876543210"
 WORDS = shlex.join(Experiment(algorithm="biml", dataset="remote", clients=2, rounds=2, batch=2).words())
 TERMS = {"experiment": WORDS, "classes": 10, "shape": [1, 28, 28], "mean": 0.1, "std": 0.3, "share": 0.0}
 COMMON = {"run": RUN, "round": 0, "version": __version__}
-KINDS = [protocol.HELLO, BALLOT, STATISTICS, protocol.SCORE, protocol.HEAR]
+KINDS = [protocol.HELLO, BALLOT, STATISTICS, EVALUATION, protocol.HEAR]
 
 
 def asked(kind: str, fields: dict[str, Any]) -> Message:
     """A request as the server's, with whatever fields."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
-    if kind in (BALLOT, STATISTICS):
+    if kind in (BALLOT, STATISTICS, EVALUATION):
         fields, kind = {"exchange": kind} | fields, protocol.EXCHANGE
     message = Message(protocol.content(fields), 1, kind)
     message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
@@ -213,7 +213,7 @@ def test_a_request_is_read_or_refused(kind: str, fields: dict[str, Any]) -> None
     except BiflError:
         return
     assert len(request.run) == 16
-    assert isinstance(request, protocol.Request)
+    assert isinstance(request, protocol.Envelope)
 
 
 # ---- its own data and files -----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from bifl.core.message import NOTHING, Message, Votes
 from bifl.core.state import Public
 from bifl.core.weighing import Weighing
 from bifl.data.inputs import Dataset
-from bifl.exchanges.secure_step import BYTES
+from bifl.exchanges.exchange import BYTES
 from bifl.exchanges.secure_sum import Keys
 from bifl.experiment.identity import agreed
 from bifl.experiment.settings import Experiment

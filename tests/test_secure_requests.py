@@ -93,8 +93,8 @@ def test_a_client_tells_no_loss_of_any_model(tmp_path: Path, small: Path, keys: 
 
 def test_a_client_tells_no_results_on_what_it_holds_out(tmp_path: Path, small: Path, keys: Path) -> None:
     liar = Liar(tmp_path, quick(small, model="mlp", secure_sum=True), keys)
-    said = liar.ask(protocol.SCORE)
-    assert "keep to themselves" in said.pop("failed")
+    said = liar.exchange("evaluation", uploads=True)
+    assert "asks for the exchange 'evaluation', which this run does not have" in said.pop("failed")
     assert said == {"version": __version__, "number": 0}
 
 

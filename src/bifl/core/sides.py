@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple, Protocol
+
+import numpy.typing as npt
 
 from bifl.core.local_step import PLAIN, Local
 from bifl.core.message import Floats, Message
@@ -13,6 +15,7 @@ from bifl.errors import RunError
 Letters = Mapping[int, bytes]  # an answer for each client, by number
 Signed = Callable[[int, bytes, bytes], bool]  # (client, data, signature) → whether that client has signed the data
 NO_NOTES: Mapping[str, Any] = {}
+NO_ROWS: Mapping[int, Mapping[str, Any]] = {}
 
 
 class Abandoned(RunError):
@@ -28,6 +31,26 @@ class Abandoned(RunError):
     def __init__(self, text: str, at_fault: Collection[int] = ()) -> None:
         super().__init__(text)
         self.at_fault = frozenset(at_fault)
+
+
+class Request(NamedTuple):
+    """What a client is asked: its part in an exchange."""
+
+    number: int  # of the client
+    voted: bool  # its last ballot is in the news
+    uploads: bool  # what it says will be counted
+    letter: bytes = b""  # what the last exchange answered this client alone
+
+
+class Reply(NamedTuple):
+    """What a client answers."""
+
+    number: int
+    weight: int  # what it says that it weighs
+    loss: float | None = None  # of its training, if it trained and tells
+    upload: bytes | None = None  # None from a client that uploads nothing; of a counted one only where messages are kept
+    size: int | None = None  # bytes of an upload that was counted
+    ideal: float | None = None  # the same, if the coder were ideal
 
 
 class Identity(Protocol):
@@ -59,6 +82,21 @@ class ClientSide(Protocol):
     def measure(self) -> Floats:
         """Moments of the inputs of every batch-norm in the global network, on some of the client's own data."""
 
+    def evaluate(self, weights: Floats, real: Floats) -> Sequence[Evaluated]:
+        """How well a model does on what the client holds out."""
+
+    def samples(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """What the client trains on, as it is: inputs, which are not normalised, and labels."""
+
+
+class Evaluated(NamedTuple):
+    """A model on one chunk of samples."""
+
+    chunk: int
+    images: int  # samples in it
+    sums: tuple[float, ...]  # as the task sums up
+    loss: float  # summed
+
 
 class ServerSide(NamedTuple):
     """The server at work in a round, as an exchange sees it: what it keeps, and what it knows of this round."""
@@ -67,10 +105,17 @@ class ServerSide(NamedTuple):
     present: int = 0  # how many clients could have been drawn for this round; 0 where nobody knows
     signed: Signed | None = None  # knows whether a client has signed something; None where the server has no keys
     notes: Mapping[str, Any] = NO_NOTES  # what an exchange leaves for the next ones of the same round, by a name
+    report: Mapping[str, float] = NO_NOTES  # numbers that exchanges have for the round's record, by name
+    clients: Mapping[int, Mapping[str, Any]] = NO_ROWS  # the same of single clients
 
     def noting(self, name: str, note: Any) -> ServerSide:
         """The same with another note."""
         return self._replace(notes={**self.notes, name: note})
+
+    def reporting(self, report: Mapping[str, float], clients: Mapping[int, Mapping[str, Any]] = NO_ROWS) -> ServerSide:
+        """The same with more numbers for the round's record."""
+        rows = {number: {**self.clients.get(number, {}), **row} for number, row in clients.items()}
+        return self._replace(report={**self.report, **report}, clients={**self.clients, **rows})
 
 
 class ClientReply(NamedTuple):

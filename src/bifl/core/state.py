@@ -79,7 +79,15 @@ class Sent(NamedTuple):
     memory: Floats
 
 
-def remembered(client: Client, keeps: tuple[str, ...], fresh: Client) -> Client:
-    """The client with everything but what is kept as it was before the first round."""
+def remembered(client: Client, keeps: tuple[str, ...], names: frozenset[str], fresh: Client) -> Client:
+    """The client with everything but what is kept as it was before the first round.
+
+    Args:
+        client: after training.
+        keeps: the fields that its algorithm reads; with them all states are kept.
+        names: of the exchanges whose states are kept in any case.
+        fresh: as it was.
+    """
     kept = {field: getattr(client, field) for field in keeps}
-    return fresh._replace(**kept, states=client.states) if kept else fresh
+    states = client.states if kept else {name: client.states[name] for name in sorted(names & client.states.keys())}
+    return fresh._replace(**kept, states=states) if kept or states else fresh

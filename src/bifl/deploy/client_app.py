@@ -1,4 +1,4 @@
-"""The ClientApp: a client's turn, measurement and evaluation as answers to the server's messages.
+"""The ClientApp: a client's part in every exchange as answers to the server's messages.
 
 from bifl.deploy.client_app import client_app
 app = client_app(my_images)  # an app of your own: my_images(terms, experiment, number) → Images
@@ -18,13 +18,13 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from bifl import __version__
+from bifl.core.sides import Request
 from bifl.deploy import progress, protocol
 from bifl.deploy.client_notes import alone
 from bifl.deploy.client_state import FILES, Home
 from bifl.deploy.local_data import Operator, Source
-from bifl.deploy.protocol import Refusal, Request
+from bifl.deploy.protocol import Envelope, Refusal
 from bifl.engine.catch_up import digest
-from bifl.engine.turns import Assignment
 from bifl.engine.worker import Worker
 from bifl.errors import BiflError
 
@@ -44,7 +44,7 @@ def client_app(source: Source | None = None) -> ClientApp:
     def answer(message: Message, context: Context) -> Message:
         return _answer(message, context, source)
 
-    for register in (app.query("hello"), app.train(), app.evaluate(), app.query("hear")):
+    for register in (app.query("hello"), app.train(), app.query("hear")):
         register(answer)
     return app
 
@@ -70,7 +70,7 @@ def _answer(message: Message, context: Context, source: Source | None) -> Messag
     return Message(protocol.content(said), reply_to=message)
 
 
-def _done(request: Request, home: Home, told: Path | None) -> Fields:
+def _done(request: Envelope, home: Home, told: Path | None) -> Fields:
     """What comes of a request, after bringing the public state up to date."""
     if request.terms is not None:
         worker, _ = home.greet(request.terms)
@@ -82,9 +82,7 @@ def _done(request: Request, home: Home, told: Path | None) -> Fields:
         return {"lost": True}
     worker, _ = opened
     if request.kind == protocol.EXCHANGE:
-        return _turn(worker, home, request, told)
-    if request.kind == protocol.SCORE:
-        return _score(worker)
+        return _reply(worker, home, request, told)
     if request.finished:
         progress.tell(told, "finished", rounds=worker.public.round)
     return {}
@@ -100,30 +98,21 @@ def _introduced(worker: Worker, home: Home, told: Path | None) -> Fields:
     }
 
 
-def _turn(worker: Worker, home: Home, request: Request, told: Path | None) -> Fields:
+def _reply(worker: Worker, home: Home, request: Envelope, told: Path | None) -> Fields:
     """The client's part in an exchange; its operator hears of training, not of what follows it."""
     if request.exchange not in worker.exchanges:
         raise Refusal(f"the server asks for the exchange '{request.exchange}', which this run does not have")
-    turn = worker.turn(request.exchange, Assignment(home.number, request.voted, request.uploads, request.letter))
-    if not worker.exchanges[request.exchange].trains:
-        return {} if turn.upload is None else {"upload": turn.upload}
-    home.tidy(request.round + 1)
-    size = len(turn.upload or b"")
+    exchange = worker.exchanges[request.exchange]
+    reply = worker.reply(exchange.name, Request(home.number, request.voted, request.uploads, request.letter))
+    if not exchange.trains:
+        return {} if reply.upload is None else {"upload": reply.upload}
+    round = request.round + exchange.ahead
+    home.tidy(round)
+    size = len(reply.upload or b"")
     images = len(worker.parts[home.number])
-    loss = {} if turn.loss is None else {"loss": turn.loss}  # not told where results of one client are not to be known
-    progress.tell(told, "trained", round=request.round + 1, images=images, bytes=size, **loss)
-    return loss | ({} if turn.upload is None else {"upload": turn.upload})
-
-
-def _score(worker: Worker) -> Fields:
-    if not worker.run.experiment.tells_results():
-        raise Refusal("the server asks for results on held-out samples, which clients keep to themselves in this run")
-    scores = worker.score()
-    return {
-        "held": [score.images for score in scores],
-        "sums": [number for score in scores for number in score.sums],
-        "losses": [score.loss for score in scores],
-    }
+    loss = {} if reply.loss is None else {"loss": reply.loss}  # not told where results of one client are not to be known
+    progress.tell(told, "trained", round=round, images=images, bytes=size, **loss)
+    return loss | ({} if reply.upload is None else {"upload": reply.upload})
 
 
 def operator_of(context: Context, source: Source | None) -> Operator:

@@ -24,13 +24,13 @@ from bifl.data.arrays import Dataset, input_array, target_array
 from bifl.data.datasets import mapped, save
 from bifl.deploy import permits
 from bifl.deploy.client_notes import NOTE, FileNotes, noted
-from bifl.deploy.finite import finite
 from bifl.deploy.local_data import Images, Operator, own_images
 from bifl.deploy.protocol import Refusal, Terms, terms_fields
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import BEFORE, MODEL, Update, digest, restored
 from bifl.engine.worker import Job, Worker
 from bifl.errors import ConfigError, RunError
+from bifl.exchanges.intake import finite
 from bifl.experiment.run import make_run
 from bifl.experiment.setup import fitting_network
 from bifl.files import write_atomic, writing

@@ -25,8 +25,8 @@ from flwr.serverapp.strategy import FedAvg
 from bifl import codec
 from bifl.core.message import BINARY, NOTHING, Message
 from bifl.deploy.declared_sizes import over
-from bifl.deploy.finite import finite
 from bifl.errors import BiflError
+from bifl.exchanges.intake import finite
 from bifl.runs.events import quoted, say
 
 RECORD, METRICS = "bifl-one-bit", "metrics"

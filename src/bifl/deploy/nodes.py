@@ -13,9 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from flwr.serverapp import Grid
 
-from bifl import codec
-from bifl.core.message import Message
-from bifl.core.sides import Abandoned, Accumulator, ServerSide, Signed
+from bifl.core.sides import Abandoned, Accumulator, Reply, Request, ServerSide, Signed
 from bifl.core.state import Public
 from bifl.core.weighing import Weighing
 from bifl.deploy import checks, protocol
@@ -23,12 +21,12 @@ from bifl.deploy.client_numbers import Numbers
 from bifl.deploy.declared_sizes import Declared
 from bifl.deploy.members import Members
 from bifl.deploy.requests import Requests, Rules
-from bifl.deploy.transport import Fields
 from bifl.engine.catch_up import Journal, Step, digest
-from bifl.engine.scoring import Evaluation, Score
-from bifl.engine.turns import Answer, Assignment, Troubles
+from bifl.engine.round import Troubles
 from bifl.errors import BiflError, RunError
+from bifl.exchanges.evaluation import Score
 from bifl.exchanges.exchange import Exchange
+from bifl.exchanges.intake import Intake, Sender
 from bifl.experiment.setup import Setup
 from bifl.runs.events import Tell, quoted
 from bifl.training.evaluation import chunks, evaluate
@@ -44,7 +42,7 @@ class Register(NamedTuple):
 
 
 class Nodes(AbstractContextManager["Nodes"]):
-    """Runs clients' turns on Flower's nodes.
+    """Asks Flower's nodes.
 
     Args:
         grid: Flower's.
@@ -63,7 +61,7 @@ class Nodes(AbstractContextManager["Nodes"]):
         self, grid: Grid, setup: Setup, fresh: Public, steps: tuple[Step, ...], run: str,
         terms: protocol.Terms, rules: Rules, register: Register, tell: Tell,
     ) -> None:  # fmt: skip
-        self._setup, self._share, self._rules = setup, terms.share, rules
+        self._setup, self._rules = setup, rules
         what, in_context = setup.run, setup.run.in_context
         self._journal = Journal(
             what.exchanges, fresh, setup.public, steps, in_context, what.clients_sleep, lambda public, _: digest(public, in_context)
@@ -116,50 +114,34 @@ class Nodes(AbstractContextManager["Nodes"]):
         self._at_fault |= error.at_fault
 
     def collect(
-        self, exchange: Exchange, assignments: list[Assignment], note: Callable[[Answer], None], server: ServerSide
+        self, exchange: Exchange, requests: list[Request], note: Callable[[Reply], None], server: ServerSide
     ) -> Accumulator:
         """Ask clients and add up what they say, each as soon as it is there; what cannot be counted is refused."""
-        requests: dict[int, Fields] = {one.number: {"voted": one.voted, "uploads": one.uploads} for one in assignments}
-        for assignment in assignments:
-            if assignment.letter:
-                requests[assignment.number]["letter"] = assignment.letter
         # a round needs enough ballots; what follows goes on with those who are there, unless the exchange needs more
-        wanted = min(self._rules.least, sum(one.uploads for one in assignments)) if exchange.trains else 0
-        begun = any(one.letter for one in assignments)  # a round that was begun together nobody can join: it is not waited for more
+        wanted = min(self._rules.least, sum(request.uploads for request in requests)) if exchange.main else 0
+        begun = any(request.letter for request in requests)  # a round that was begun together nobody can join, so nobody is awaited
         least = 0 if begun else max(wanted, exchange.quorum)
-        public, total, form = self._journal.public, exchange.total(self._journal.public), exchange.form(self._journal.public)
+        public, asked = self._journal.public, {request.number: request for request in requests}
         context = exchange.context(public)
-        known = exchange.uploads_in(context)
+        intake = Intake(exchange, public, context, server)
         tells_loss = exchange.trains and self._setup.run.experiment.tells_results()
-        for number, said in self._requests.ask_all(exchange.name, requests, least, context.round):
-            images, uploads = self._members[number].images, requests[number]["uploads"]
-            if problem := checks.turn(said, uploads, tells_loss):
+        fields = {number: protocol.request_fields(request) for number, request in asked.items()}
+        for number, said in self._requests.ask_all(exchange.name, fields, least, context.round):
+            problem = checks.reply(said, asked[number].uploads, tells_loss)
+            reply = Reply(number, self._members[number].images, said.get("loss"), said.get("upload"))
+            if problem is None and reply.upload is not None:
+                try:
+                    size, ideal = intake.take(reply.upload, Sender(number, reply.weight))
+                    reply = reply._replace(size=size, ideal=ideal)
+                except Exception as error:  # whatever it is, this upload caused it, and the others need not suffer
+                    problem = str(error) if isinstance(error, BiflError) else f"{type(error).__name__}: {quoted(str(error))}"
+            if problem is None:
+                note(reply)
+            else:
                 self._requests.refuse(number, problem, context.round)
-                continue
-            answer, upload = Answer(number, None, None, said.get("loss"), images), said.get("upload")
-            if upload is not None:
-                message = self._opened(number, upload, exchange, context, form, server)
-                if message is None:
-                    continue
-                total.add(message[1])
-                answer = answer._replace(size=len(upload), ideal=codec.ideal_size(upload, message[0], known), upload=upload)
-            note(answer)
-        if total.clients < wanted:
-            raise Abandoned(f"round {context.round}: {total.clients} of {wanted} ballots: nothing was counted")
-        return total
-
-    def _opened(
-        self, number: int, upload: bytes, exchange: Exchange, context: codec.Context, form: Message, server: ServerSide
-    ) -> tuple[Message, Message] | None:
-        """What a client said, and what that counts as; None, and a note, if it cannot be counted."""
-        try:
-            message = codec.decode(upload, exchange.uploads_in(context))
-            checks.fits(message, number, self._members[number].images, form)
-            return message, checks.trial(message, exchange, self._journal.public, server)
-        except Exception as error:  # whatever it is, this upload caused it, and the others need not suffer
-            reason = str(error) if isinstance(error, BiflError) else f"{type(error).__name__}: {quoted(str(error))}"
-            self._requests.refuse(number, reason, context.round)
-            return None
+        if intake.total.clients < wanted:
+            raise Abandoned(f"round {context.round}: {intake.total.clients} of {wanted} ballots: nothing was counted")
+        return intake.total
 
     def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> set[int]:
         """Keep a broadcast, to be sent with the next request; the clients that are there to get it."""
@@ -167,22 +149,15 @@ class Nodes(AbstractContextManager["Nodes"]):
         self._requests.told = set(self._members.voting()).intersection(hearers)
         return self._requests.told
 
-    def score(self) -> Evaluation:
-        """The global model on the server's test images, if it has any, and on what the clients hold out."""
+    def score(self) -> list[Score]:
+        """The global model on the server's test images, if it has any."""
         setup, run, public = self._setup, self._setup.run, self._journal.public
-        scores = []
-        if len(setup.data.test_labels):
-            run.network.show(public.weights, public.real, run.algorithm.at(public.round).forward)
-            test = Samples.of(setup.data.test_images, setup.data.test_labels, setup.data)
-            found = evaluate(run.network, run.task, test, np.arange(len(test.labels)), chunks(len(test.labels)))
-            scores += [Score(None, *chunk) for chunk in found]
-        if self._share:
-            for number, said in self._requests.ask_all(protocol.SCORE, {number: {} for number in self._members.voting()}, 0):
-                sensible = checks.scores(number, said, checks.held_out(self._members[number].images, self._share), run.task)
-                if sensible is None:
-                    self._requests.refuse(number, "its evaluation makes no sense", public.round)
-                scores += sensible or []
-        return Evaluation.of(scores, run.task)
+        if not len(setup.data.test_labels):
+            return []
+        run.network.show(public.weights, public.real, run.algorithm.at(public.round).forward)
+        test = Samples.of(setup.data.test_images, setup.data.test_labels, setup.data)
+        count = len(test.labels)
+        return [Score(None, *chunk) for chunk in evaluate(run.network, run.task, test, np.arange(count), chunks(count))]
 
     def steps(self) -> tuple[Step, ...]:
         """The last broadcasts."""

@@ -15,12 +15,13 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from bifl import __version__
 from bifl.codec import WireError
+from bifl.core.sides import Request
 from bifl.data.inputs import BYTES, FLOATS, MOST_DIMENSIONS, TOKENS, Scale
 from bifl.engine.catch_up import MOST_STEPS, Step, Update
 from bifl.errors import BiflError, DataError, Diverged, Refused, RunError
 
 RECORD = "bifl"
-HELLO, EXCHANGE, SCORE, HEAR = "query.hello", "train", "evaluate", "query.hear"
+HELLO, EXCHANGE, HEAR = "query.hello", "train", "query.hear"
 FAILED, VERSION = "failed", "version"  # fields of an answer: why it is none; which bifl speaks
 LONGEST_REASON = 300  # characters
 _WHOLE = "whole."
@@ -58,8 +59,8 @@ class Terms(NamedTuple):
     kind: str = BYTES  # of inputs: bytes, floats or tokens
 
 
-class Request(NamedTuple):
-    """What the server asks, checked."""
+class Envelope(NamedTuple):
+    """What the server sends, checked."""
 
     kind: str
     run: str
@@ -105,6 +106,12 @@ def update_fields(update: Update) -> dict[str, Any]:
     return fields
 
 
+def request_fields(request: Request) -> dict[str, Any]:
+    """What a client is asked, as fields; its number it knows."""
+    fields: dict[str, Any] = {"voted": request.voted, "uploads": request.uploads}
+    return fields | {"letter": request.letter} if request.letter else fields
+
+
 def terms_fields(terms: Terms) -> dict[str, Any]:
     """Terms as fields of a request."""
     scales = {
@@ -116,7 +123,7 @@ def terms_fields(terms: Terms) -> dict[str, Any]:
 # ---- a client reads a request ----------------------------------------------------------------------------------------
 
 
-def read_request(message: Message) -> Request:
+def read_request(message: Message) -> Envelope:
     """What the server asks. Fields that are not known are passed over.
 
     Raises:
@@ -127,8 +134,8 @@ def read_request(message: Message) -> Request:
         raise Refusal(problem)
     run, round = _name(fields, "run"), _whole_number(fields, "round", 0, MOST_ROUNDS)
     if kind == HELLO:
-        return Request(kind, run, round, terms=_read_terms(fields))
-    request = Request(kind, run, round, update=_read_update(fields, round))
+        return Envelope(kind, run, round, terms=_read_terms(fields))
+    request = Envelope(kind, run, round, update=_read_update(fields, round))
     if kind == EXCHANGE:
         voted, uploads = _yes_or_no(fields, "voted"), _yes_or_no(fields, "uploads")
         letter = fields.get("letter", b"")

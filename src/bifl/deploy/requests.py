@@ -17,7 +17,7 @@ from bifl.deploy import protocol
 from bifl.deploy.members import Members
 from bifl.deploy.transport import RAISED, Asked, Failure, Fields, Post
 from bifl.engine.catch_up import Journal
-from bifl.engine.turns import NobodyVotes, Troubles
+from bifl.engine.round import NobodyVotes, Troubles
 from bifl.errors import RunError
 from bifl.runs.events import ERROR, MISSING, REFUSED, Tell
 
@@ -290,5 +290,5 @@ def _hopeless(failed: int, asked: int, needed: int) -> bool:
 
 
 def _what(kind: str) -> str:
-    names = {protocol.HELLO: "the introduction", protocol.SCORE: "the evaluation", protocol.HEAR: "the answer"}
+    names = {protocol.HELLO: "the introduction", protocol.HEAR: "the answer"}
     return names.get(kind, f"the {kind}")

@@ -72,7 +72,7 @@ class Post:
     def send(self, node: int, kind: str, round: int, number: int, fields: Mapping[str, Any], under_way: int | None = None) -> None:
         """Send a request; the answer is about the round that is complete, unless another is under way."""
         said = dict(fields) | {"run": self._run, "round": round, protocol.VERSION: __version__}
-        if kind not in (protocol.HELLO, protocol.SCORE, protocol.HEAR):
+        if kind not in (protocol.HELLO, protocol.HEAR):
             said, kind = said | {"exchange": kind}, protocol.EXCHANGE
         content = protocol.content(said)
         names = list(self._grid.push_messages([Letter(content, node, kind, ttl=self._ttl, group_id=str(round))]))

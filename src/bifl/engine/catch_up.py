@@ -188,7 +188,7 @@ def restored(said: Mapping[str, bytes], exchanges: Sequence[Exchange], fresh: Pu
             public = exchange.advance(public, _read(said[exchange.name], exchange, fresh))
     if MODEL in said:
         model = codec.decode(said[MODEL], codec.Context(fresh.layout, codec.read_header(said[MODEL]).round))
-        public = public._replace(weights=model.values(), real=model.real, scales=model.scales)
+        public = public._replace(weights=model.values(), real=model.real, scales=model.scales, round=model.round)
     return public
 
 

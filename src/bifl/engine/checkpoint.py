@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -137,8 +137,8 @@ def load_public(
 
 
 def save_client(folder: Path, number: int, round: int, client: Client, keeps: tuple[str, ...]) -> None:
-    """Keep what a client must remember of a round."""
-    if keeps:
+    """Keep what a client must remember of a round, if that is anything."""
+    if keeps or client.states:
         kept = {field: getattr(client, field) for field in keeps}
         kept |= {f"{_STATE}{name}": np.frombuffer(state, np.uint8) for name, state in client.states.items()}
         data = _packed(kept | {_STATES: np.array(sorted(client.states), np.str_)})
@@ -146,16 +146,19 @@ def save_client(folder: Path, number: int, round: int, client: Client, keeps: tu
             write_unlisted(folder / _name(number, round), data)  # a folder's entries are synced once, by the server
 
 
-def load_client(folder: Path, number: int, round: int, fresh: Client, keeps: tuple[str, ...]) -> Client:
-    """The client with what it remembered."""
+def load_client(
+    folder: Path, number: int, round: int, fresh: Client, keeps: tuple[str, ...], names: Collection[str] = ()
+) -> Client:
+    """The client with what it remembered: of its algorithm, or states of exchanges of these names, if there are any yet."""
     path = folder / _name(number, round)
-    arrays = _read(path, (*keeps, _STATES)) if keeps else {}
+    if not keeps and not (names and path.is_file()):
+        return fresh
+    arrays = _read(path, (*keeps, _STATES))
     shapes = {"aux": fresh.aux.shape, "start": fresh.start.shape}
     with _reading(path):
         shapes |= {"memory": arrays["memory"].shape} if "memory" in keeps else {}
         kept: dict[str, Any] = {field: _floats(arrays, field, shapes.get(field)) for field in keeps}
-        if keeps:
-            kept["states"] = {name: arrays[f"{_STATE}{name}"].tobytes() for name in arrays[_STATES].tolist()}
+        kept["states"] = {name: arrays[f"{_STATE}{name}"].tobytes() for name in arrays[_STATES].tolist()}
     return fresh._replace(**kept)
 
 

@@ -15,9 +15,11 @@ from bifl.attacks.attack import Attack, true_labels
 from bifl.core.local_step import PLAIN, Local
 from bifl.core.message import NOTHING, Floats
 from bifl.core.randomness import stream
-from bifl.core.sides import Identity
+from bifl.core.sides import Evaluated, Identity
 from bifl.core.state import Client, Public
+from bifl.data.arrays import Array
 from bifl.experiment.run import Run
+from bifl.training.evaluation import chunks, evaluate
 from bifl.training.local import train
 from bifl.training.measuring import image_moments
 from bifl.training.samples import Samples
@@ -30,6 +32,8 @@ class ClientTools(NamedTuple):
 
     run: Run
     samples: Samples
+    parts: Parts  # that they train on
+    shards: Parts = MappingProxyType({})  # that they hold out
     attack: Attack | None = None
     liars: frozenset[int] = frozenset()
     wrong: Mapping[int, Samples] = MappingProxyType({})  # what clients train on that lie about labels
@@ -38,6 +42,14 @@ class ClientTools(NamedTuple):
         """What a client trains on."""
         return self.wrong.get(number, self.samples)
 
+    def side(
+        self, client: Client, fresh: Floats, public: Public, *, voted: bool, letter: bytes = b"",
+        notes: MutableMapping[str, bytes] | None = None, identity: Identity | None = None,
+    ) -> LocalSide:  # fmt: skip
+        """A client as it is remembered, at work in the round under way; for `fresh` see `arrived`."""
+        there = arrived(self.run, client, fresh, public)._replace(voted=voted)
+        return LocalSide(self, public, there, letter, {} if notes is None else notes, identity)
+
     def said_of(self, moments: Floats, public: Public, number: int) -> Floats:
         """What a client says of the statistics that it measured."""
         if self.attack is None or number not in self.liars:
@@ -45,9 +57,9 @@ class ClientTools(NamedTuple):
         return self.attack.measured(moments, public, stream(public.seed, public.round, None, "attack measured"))
 
 
-def client_tools(run: Run, samples: Samples, parts: Parts) -> ClientTools:
+def client_tools(run: Run, samples: Samples, parts: Parts, shards: Parts = MappingProxyType({})) -> ClientTools:
     """What the clients with these parts of the samples work with; who lies is decided here, once."""
-    tools, experiment = ClientTools(run, samples), run.experiment
+    tools, experiment = ClientTools(run, samples, parts, shards), run.experiment
     by = attack.make(experiment.attack.name, experiment.attack.parameters)
     if by is None:
         return tools
@@ -77,20 +89,20 @@ def arrived(run: Run, client: Client, fresh: Floats, public: Public) -> Client:
     return client._replace(aux=public.weights, start=public.weights)
 
 
-class Belongings(NamedTuple):
-    """What a client has to itself: the server's last letter to it, its notes, and its keys."""
-
-    letter: bytes
-    notes: MutableMapping[str, bytes]
-    identity: Identity | None
-
-
 class LocalSide:
-    """One client in the round under way; `part` are its images among the samples."""
+    """One client in the round under way."""
 
-    def __init__(self, tools: ClientTools, part: Tensor, public: Public, client: Client, own: Belongings) -> None:
-        self._tools, self._part, self._public, self.client = tools, part, public, client
-        self.letter, self.notes, self.identity = own
+    def __init__(
+        self, tools: ClientTools, public: Public, client: Client,
+        letter: bytes, notes: MutableMapping[str, bytes], identity: Identity | None,
+    ) -> None:  # fmt: skip
+        self._tools, self._public, self.client = tools, public, client
+        self.letter, self.notes, self.identity = letter, notes, identity
+
+    @property
+    def _part(self) -> Tensor:
+        """Which of the samples it trains on."""
+        return torch.from_numpy(self._tools.parts[self.client.number])
 
     def begin_afresh(self) -> None:
         """Make the client what it was before its first round."""
@@ -110,3 +122,17 @@ class LocalSide:
         forward, most = run.algorithm.at(public.round).forward, 2 * run.experiment.batch
         number = self.client.number
         return tools.said_of(image_moments(run.network, public, forward, tools.samples, self._part, number, most), public, number)
+
+    def evaluate(self, weights: Floats, real: Floats) -> Sequence[Evaluated]:
+        """A model on what the client holds out, in chunks."""
+        tools, run, number = self._tools, self._tools.run, self.client.number
+        if isinstance(tools.shards, Mapping) and number not in tools.shards:
+            return []
+        held = tools.shards[number]
+        run.network.show(weights, real, run.algorithm.at(max(self._public.round, 1)).forward)
+        return evaluate(run.network, run.task, tools.samples, held, chunks(len(held)))
+
+    def samples(self) -> tuple[Array, Array]:
+        """What the client trains on, as it is."""
+        part, samples = self._part, self._tools.samples_of(self.client.number)
+        return samples.images[part].cpu().numpy(), samples.labels[part].cpu().numpy()

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-
 from bifl import codec
 from bifl.core.message import Message
 from bifl.core.sides import Abandoned, ServerSide
-from bifl.core.state import Client, Public, Server, remembered
-from bifl.engine.client_side import Belongings, LocalSide, arrived, client_tools
+from bifl.core.state import Client, Public, Server
+from bifl.engine.client_side import client_tools
 from bifl.exchanges.exchange import take_part
+from bifl.exchanges.intake import Intake
 from bifl.experiment.run import simulated_identity
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build, judge, sampled
@@ -43,20 +42,23 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
         heard: list[Message] = []
         uploading, letters = voters, dict[int, bytes]()
         for exchange in run.exchanges:
-            total, known = exchange.total(public), exchange.context(public)
-            spelled = exchange.uploads_in(known)
-            for number in sorted({*uploading, *exchange.listeners(uploading, range(len(clients)))}):
-                part, own = torch.from_numpy(setup.parts[number]), Belongings(letters.get(number, b""), notes[number], identity)
-                client = arrived(run, clients[number], setup.public.weights, public)
-                local = LocalSide(tools, part, public, client._replace(voted=number in counted), own)
-                reply = take_part(exchange, local, public, uploads=number in uploading)
+            context = exchange.context(public)
+            intake, spelled = Intake(exchange, public, context, side), exchange.uploads_in(context)
+            uploaders = uploading if exchange.uploads else []
+            for number in sorted({*uploaders, *exchange.listeners(uploading, range(len(clients)))}):
+                local = tools.side(
+                    clients[number], setup.public.weights, public,
+                    voted=number in counted, letter=letters.get(number, b""), notes=notes[number], identity=identity,
+                )  # fmt: skip
+                reply = take_part(exchange, local, public, uploads=number in uploaders)
                 if reply.client is not local.client:  # it has trained
-                    clients[number] = remembered(reply.client, run.algorithm.at(round).keeps, fresh[number])
+                    clients[number] = run.remembered(reply.client, round, fresh[number])
                 if reply.message is not None:
-                    upload = codec.decode(codec.encode(reply.message, spelled), spelled)
-                    total.add(exchange.open(upload, public, side))
+                    intake.take(codec.encode(reply.message, spelled))
+            if not exchange.uploads:
+                continue
             try:
-                side, news = exchange.answer(total, public, side)
+                side, news = exchange.answer(intake.total, public, side)
             except Abandoned:
                 if public.round < round:
                     raise
@@ -65,7 +67,7 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
                 letters = dict(news)
                 uploading = [number for number in uploading if number in letters]
                 continue
-            heard.append(codec.decode(codec.encode(news, known), known))
+            heard.append(codec.decode(codec.encode(news, context), context))
             public, letters = exchange.advance(public, heard[-1]), {}  # a letter answers one exchange
         server = side.server
         yield heard[0], public

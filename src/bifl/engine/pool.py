@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from bifl.core.sides import Abandoned, Accumulator, ServerSide
+from bifl.core.sides import Abandoned, Accumulator, Reply, Request, ServerSide
 from bifl.core.state import Client, Public
 from bifl.data.datasets import save
 from bifl.data.shared import Drawn
@@ -23,10 +23,10 @@ from bifl.engine import channel
 from bifl.engine.catch_up import Step
 from bifl.engine.dealing import Dealer
 from bifl.engine.missed_bytes import MissedBytes
-from bifl.engine.scoring import Evaluation, Score
-from bifl.engine.turns import Answer, Assignment, Troubles
+from bifl.engine.round import Troubles
 from bifl.engine.worker import Job, Worker
 from bifl.errors import BiflError, RunError
+from bifl.exchanges.evaluation import Score
 from bifl.exchanges.exchange import Exchange
 from bifl.experiment.run import simulated_identity
 from bifl.experiment.setup import Setup
@@ -37,7 +37,7 @@ from bifl.training.evaluation import chunks
 
 
 class Pool(AbstractContextManager["Pool"]):
-    """Runs clients' turns and evaluations; a context, so that no process outlives it.
+    """Runs clients and evaluations; a context, so that no process outlives it.
 
     Args:
         setup: what is run, with the public state as it stands.
@@ -56,13 +56,13 @@ class Pool(AbstractContextManager["Pool"]):
         run = setup.run
         self._setup, self._checkpoint, self._trained, self._keep_messages = setup, checkpoint, trained, keep_messages
         self._count = min(run.experiment.processes(), run.clients)
-        fixed = bool(run.algorithm.keeps) or run.experiment.secure_sum  # which has notes of its own
+        # those who remember something, and secure sums have notes of their own
+        fixed = bool(run.algorithm.keeps or run.remembering) or run.experiment.secure_sum
         self._dealer = Dealer(setup.parts, self._count, fixed)
         self._stack = ExitStack()
         self._local: Worker | None = None
         self._workers: list[Connection] = []
         self._missed = MissedBytes(setup, fresh, steps, trained, evaluated)
-        self._holders = [number for number, shard in enumerate(setup.shards) if len(shard)]
 
     def __enter__(self) -> Pool:
         try:
@@ -89,29 +89,29 @@ class Pool(AbstractContextManager["Pool"]):
         return self._setup.run.clients
 
     def collect(
-        self, exchange: Exchange, assignments: list[Assignment], note: Callable[[Answer], None], server: ServerSide
+        self, exchange: Exchange, requests: list[Request], note: Callable[[Reply], None], server: ServerSide
     ) -> Accumulator:
-        """Run the assignments and add up what clients say, each worker for its own."""
-        self._missed.ask(assignment.number for assignment in assignments)
+        """Let clients reply and add up what they say, each worker for its own."""
+        self._missed.ask(request.number for request in requests)
         total = exchange.total(self._missed.public)
         if self._local is not None:
-            for found in self._local.collect(exchange.name, assignments):
-                if isinstance(found, Answer):
+            for found in self._local.collect(exchange.name, requests):
+                if isinstance(found, Reply):
                     note(found)
                 else:
                     total = found
             return total
         waiting: list[Any] = []
-        ranks = self._dealer.deal(assignment.number for assignment in assignments)
+        ranks = self._dealer.deal(request.number for request in requests)
         for rank, worker in enumerate(self._workers):
-            own = [assignment for assignment in assignments if ranks[assignment.number] == rank]
+            own = [request for request in requests if ranks[request.number] == rank]
             if own:
                 self._send(worker, ("collect", (exchange.name, own)))
                 waiting.append(worker)
         while waiting:
             for ready in wait(waiting):
                 found = self._receive(ready)
-                if isinstance(found, Answer):
+                if isinstance(found, Reply):
                     note(found)
                 else:
                     total.merge(found)
@@ -130,11 +130,9 @@ class Pool(AbstractContextManager["Pool"]):
         self._missed.add(exchange.name, news, after, hearers)
         return hearers
 
-    def score(self) -> Evaluation:
-        """Let the workers evaluate the global model."""
-        self._missed.ask(self._holders)
-        scores = [score for scores in self._ask("score", [()] * self._count) for score in scores]
-        return Evaluation.of(scores, self._setup.run.task)
+    def score(self) -> list[Score]:
+        """Let the workers evaluate the global model on the test samples, each on its part."""
+        return [score for scores in self._ask("score", [()] * self._count) for score in scores]
 
     def steps(self) -> tuple[Step, ...]:
         """The last broadcasts."""
@@ -166,7 +164,8 @@ class Pool(AbstractContextManager["Pool"]):
         owner, parts = self._dealer.owner, cast(Any, setup.parts)  # what is drawn when it is needed need not be sorted out
         if not isinstance(parts, Drawn):
             parts = {number: part for number, part in enumerate(parts) if not self._dealer.fixed or owner(number) == rank}
-        shards = {number: setup.shards[number] for number in self._holders if owner(number) == rank}
+        held = {number: shard for number, shard in enumerate(setup.shards) if len(shard)}
+        shards = {number: shard for number, shard in held.items() if not self._dealer.fixed or owner(number) == rank}
         own = list(chunks(len(setup.data.test_labels)))[rank :: self._count]
         trained = {number: round for number, round in self._trained.items() if owner(number) == rank}
         return Job(
@@ -207,7 +206,7 @@ class Pool(AbstractContextManager["Pool"]):
 
     def _receive(self, worker: Any) -> Any:
         try:
-            reply: Answer | Accumulator | list[Score] | BiflError = channel.receive(worker)
+            reply: Reply | Accumulator | list[Score] | BiflError = channel.receive(worker)
         except (EOFError, OSError) as error:
             raise self._lost() from error
         if isinstance(reply, BiflError):

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from bifl import codec
+from bifl.core.exact_sum import ExactSum
 from bifl.core.message import Floats, Message
-from bifl.core.sides import Abandoned, Letters, ServerSide, Signed
+from bifl.core.sides import Abandoned, Accumulator, Letters, Reply, Request, ServerSide, Signed
 from bifl.core.state import Public, Server
+from bifl.core.sums import UploadList
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import Step
-from bifl.engine.clients import Clients
-from bifl.engine.collecting import UploadCollector
 from bifl.engine.privacy_budget import Overspent, affords_a_round, refuse_to_overspend, refuse_uncounted
-from bifl.engine.scoring import NOT_EVALUATED, Evaluation, evaluated_in
-from bifl.engine.turns import Answer, Assignment, NobodyVotes, Troubles
 from bifl.errors import RunError
-from bifl.exchanges.exchange import Exchange, ballot_of, completing
+from bifl.exchanges.evaluation import NOT_EVALUATED, Results, Score
+from bifl.exchanges.exchange import Exchange, completing, main_of
 from bifl.experiment.model import Model
+from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import Setup, judge, sampled
 from bifl.experiment.starting import refuse_nameless
 from bifl.robust import trust_of
@@ -32,12 +32,108 @@ from bifl.runs.record import Record, Traffic, flips, spread, sureness
 _ATTEMPTS = 5  # times in a row that a round is held and abandoned before the run ends
 
 
+class NobodyVotes(Exception):
+    """None of those who were drawn to vote may: the draw must be repeated without them."""
+
+
+class Troubles(NamedTuple):
+    """What a round's record says of clients that were not as they should be."""
+
+    refused: int = 0  # uploads that could not be counted
+    missing: int = 0  # clients that were asked and did not answer
+    catch_up_bytes: int = 0  # to those who had missed broadcasts
+
+
+class Clients(Protocol):
+    """Those who train, as a round sees them: worker processes on this machine (`pool`), or nodes of a federation."""
+
+    def barred(self) -> Collection[int]:
+        """A round begins: the clients that may not take part in it."""
+
+    def there(self) -> int:
+        """How many clients could be drawn: they may take part, and answer when they are asked."""
+
+    def collect(
+        self, exchange: Exchange, requests: list[Request], note: Callable[[Reply], None], server: ServerSide
+    ) -> Accumulator:
+        """Let clients say something; the sum of it. Every reply that is counted is noted; not every request need be answered.
+
+        Who adds up for a server that does not trust the clients checks what they say by what that server knows of the round.
+
+        Raises:
+            NobodyVotes: those who were to upload are barred by now.
+        """
+
+    def hold_again(self, error: Abandoned) -> None:
+        """A round was abandoned, and is held again without those by whose fault it was."""
+
+    def do_without(self, error: Abandoned) -> None:
+        """An exchange was abandoned after the broadcast that completes the round: the round ends without it."""
+
+    def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> Collection[int]:
+        """Tell a broadcast, with which the public state is `after`; those of the hearers that are there."""
+
+    def score(self) -> list[Score]:
+        """The global model on the server's own test samples, if there are any."""
+
+    def troubles(self) -> Troubles:
+        """What went wrong since the last round."""
+
+    def steps(self) -> tuple[Step, ...]:
+        """The last broadcasts, by which clients that missed some are brought up to date."""
+
+
+class Replies:
+    """What an exchange's replies cost, who sent them, and how their training went: noted while they come.
+
+    Args:
+        keep: takes a copy of an upload, by its sender.
+    """
+
+    def __init__(self, keep: Callable[[str, bytes], None]) -> None:
+        self._keep = keep
+        self.bytes = 0
+        self._losses = ExactSum()
+        self.by_client: dict[int, Reply] = {}  # without uploads
+        self._senders: set[int] = set()
+        self._ideals: list[float | None] = []  # bytes of each upload, if the coder were ideal
+
+    @property
+    def ideal(self) -> float | None:
+        """Their sum, in whatever order they came."""
+        sizes = [size for size in self._ideals if size is not None]
+        return math.fsum(sizes) if len(sizes) == len(self._ideals) else None
+
+    @property
+    def loss(self) -> float:
+        """Their mean training loss; NaN where nobody told."""
+        return float(self._losses.mean()) if self._losses.weight else math.nan
+
+    @property
+    def counted(self) -> frozenset[int]:
+        """The clients whose uploads were counted."""
+        return frozenset(self._senders)
+
+    def note(self, reply: Reply) -> None:
+        """One more."""
+        self.by_client[reply.number] = reply._replace(upload=None)
+        if reply.loss is not None:
+            self._losses.add(reply.loss, reply.weight)
+        if reply.size is not None:
+            self._senders.add(reply.number)
+            self.bytes += reply.size
+            self._ideals.append(reply.ideal)
+        if reply.upload is not None:
+            self._keep(f"{reply.number:05d}", reply.upload)
+
+
 class Outcome(NamedTuple):
     """What came of an exchange."""
 
+    exchange: Exchange
     public: Public
     server: ServerSide
-    collector: UploadCollector
+    replies: Replies
     news: Message | None = None  # None if nobody answered
     data: bytes = b""  # the same as bytes
     ideal: float | None = None  # their number, if the coder were ideal
@@ -61,7 +157,7 @@ class Rounds:
 
     def __init__(self, setup: Setup, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
         self.experiment, self.setup, self.run = setup.run.experiment, setup, setup.run
-        self._ballot, self._completing = ballot_of(self.run.exchanges), completing(self.run.exchanges)
+        self._main, self._completing = main_of(self.run.exchanges), completing(self.run.exchanges)
         self.public: Public = setup.public
         self.last: Record | None = None
         self.note_clients: Callable[[int, list[dict[str, Any]]], None] = lambda round, clients: None
@@ -142,41 +238,56 @@ class Rounds:
         outcomes = []
         public, letters = before, None
         for exchange in self.run.exchanges:
-            assignments = self._assignments(exchange, taking_part, barred, letters)
-            outcome = self._hold(exchange, clients, assignments, public, server, hearers)
-            public, server, taking_part, letters = outcome.public, outcome.server, outcome.collector.counted, outcome.letters
+            requests = self._requests(exchange, taking_part, barred, letters)
+            outcome = self._hold(exchange, clients, requests, public, server, hearers)
+            public, server, letters = outcome.public, outcome.server, outcome.letters
+            taking_part = outcome.replies.counted if exchange.uploads else taking_part
             outcomes.append(outcome)
-        main = outcomes[self.run.exchanges.index(self._ballot)]
-        evaluation = clients.score() if evaluated_in(self.experiment, round) else NOT_EVALUATED
-        record = self._record(before, main, outcomes, evaluation, clients.troubles())
+        main = next(outcome for outcome in outcomes if outcome.exchange is self._main)
+        results = self._evaluate(clients, barred, server) if evaluated_in(self.experiment, round) else NOT_EVALUATED
+        record = self._record(before, main, outcomes, results, clients.troubles())
         record = record._replace(seconds=float(f"{time.perf_counter() - began:.3f}"))
-        self.note_clients(round, _client_rows(main.collector.answers, evaluation, trust_of(server.server)))
-        trained = self._trained | dict.fromkeys(main.collector.trained, round)
-        kept = server.server._replace(judge=None)
-        self._complete(checkpoint.State(public, record, trained, main.collector.counted, kept, clients.steps()))
+        rows = {number: {**results.clients.get(number, {}), **row} for number, row in server.clients.items()}
+        self.note_clients(round, _client_rows(main.replies.by_client, results.clients | rows, trust_of(server.server)))
+        trained = {number for outcome in outcomes if outcome.exchange.trains for number in outcome.replies.by_client}
+        kept, counted = server.server._replace(judge=None), main.replies.counted
+        state = checkpoint.State(public, record, self._trained | dict.fromkeys(trained, round), counted, kept, clients.steps())
+        self._complete(state)
         return record
+
+    def _evaluate(self, clients: Clients, barred: Collection[int], server: ServerSide) -> Results:
+        """The global model on the server's test samples, and on what clients hold out, if they tell."""
+        scores, exchange = clients.score(), self.run.evaluation
+        if exchange is not None and exchange.share:
+            asked = [number for number in range(self.run.clients) if number not in barred]
+            requests = [Request(number, number in self._counted, uploads=True) for number in asked]
+            total = clients.collect(exchange, requests, lambda reply: None, server)
+            assert isinstance(total, UploadList)
+            scores = scores + exchange.scores(total)
+        return Results.of(scores, self.run.task)
 
     def _hearers(self, round: int, barred: Collection[int]) -> list[int]:
         """The clients that have something to do in a round."""
         voters = sampled(self.experiment, self.run.clients, round, barred, self.setup.draw)
-        return [assignment.number for assignment in self._assignments(self._ballot, voters, barred)]
+        return [request.number for request in self._requests(self._main, voters, barred)]
 
-    def _assignments(
-        self, exchange: Exchange, uploading: Collection[int], barred: Collection[int], letters: Letters | None = None
-    ) -> list[Assignment]:
+    def _requests(
+        self, exchange: Exchange, taking_part: Collection[int], barred: Collection[int], letters: Letters | None = None
+    ) -> list[Request]:
         """What an exchange asks of whom: of those who upload, if there were letters those who got one, and of those who listen."""
         everyone = range(self.run.clients)
         present: Collection[int] = set(everyone).difference(barred) if barred else everyone
-        uploaders = set(uploading) if letters is None else set(uploading).intersection(letters)
-        asked = sorted(uploaders.union(exchange.listeners(uploaders, present)))
+        there = set(taking_part) if letters is None else set(taking_part).intersection(letters)
+        uploaders: Collection[int] = there if exchange.uploads else ()
+        asked = sorted({*uploaders, *exchange.listeners(there, present)})
         told = letters or {}
-        return [Assignment(number, number in self._counted, number in uploaders, told.get(number, b"")) for number in asked]
+        return [Request(number, number in self._counted, number in uploaders, told.get(number, b"")) for number in asked]
 
     def _hold(
         self,
         exchange: Exchange,
         clients: Clients,
-        assignments: list[Assignment],
+        requests: list[Request],
         public: Public,
         server: ServerSide,
         hearers: Collection[int],
@@ -187,11 +298,13 @@ class Rounds:
             Abandoned: it cannot be completed, and nothing of the round was told: the round can be held again.
         """
         context, told = exchange.context(public), public.round > self.public.round
-        collector = UploadCollector(lambda sender, data: self._keep(exchange.name, sender, data), exchange.trains)
-        nothing = Outcome(public, server, collector, letters={})  # what was public must do; nobody is asked for what follows
+        replies = Replies(lambda sender, data: self._keep(exchange.name, sender, data))
+        nothing = Outcome(exchange, public, server, replies, letters={})  # what was public must do; nobody is asked what follows
         try:
-            total = clients.collect(exchange, assignments, collector.note, server)
-            if not total.clients and not exchange.trains:
+            total = clients.collect(exchange, requests, replies.note, server)
+            if not exchange.uploads:
+                return Outcome(exchange, public, server, replies)
+            if not total.clients:
                 if told:
                     return nothing  # everyone went away
                 raise Abandoned(f"round {context.round}: nobody has answered in '{exchange.name}': nothing was counted")
@@ -202,25 +315,26 @@ class Rounds:
             clients.do_without(error)
             return nothing
         if not isinstance(news, Message):
-            return Outcome(public, server, collector, letters=news)
+            return Outcome(exchange, public, server, replies, letters=news)
         refuse_to_overspend(self.run, self.public, server.server)
         data = codec.encode(news, context)
         self._keep(exchange.name, None, data)
         heard = codec.decode(data, context)  # what the clients will read
         after = exchange.advance(public, heard)
         receivers = clients.tell(exchange, data, after, hearers)
-        return Outcome(after, server, collector, heard, data, codec.ideal_size(data, news, context), receivers)
+        return Outcome(exchange, after, server, replies, heard, data, codec.ideal_size(data, news, context), receivers)
 
-    def _record(self, before: Public, main: Outcome, outcomes: list[Outcome], evaluation: Evaluation, troubles: Troubles) -> Record:
-        """What the round achieved; `main` is the outcome of its ballot."""
+    def _record(self, before: Public, main: Outcome, outcomes: list[Outcome], results: Results, troubles: Troubles) -> Record:
+        """What the round achieved; `main` is the outcome of what it was held for."""
         after, round = outcomes[-1].public, before.round + 1
         flipped, by_layer = flips(before, after)
         private, server = self.run.privacy, outcomes[-1].server.server
-        told = outcomes[self.run.exchanges.index(self._completing)]
-        uploads, receivers = len(main.collector.counted), len(told.receivers)
-        traffic = Traffic(uploads, main.collector.bytes, receivers, len(told.data), main.collector.ideal, told.ideal)
+        told = next(outcome for outcome in outcomes if outcome.exchange is self._completing)
+        metrics = {**results.metrics, **outcomes[-1].server.report}
+        uploads, receivers = len(main.replies.counted), len(told.receivers)
+        traffic = Traffic(uploads, main.replies.bytes, receivers, len(told.data), main.replies.ideal, told.ideal)
         for other in outcomes:
-            up, down = 0 if other is main else other.collector.bytes, 0 if other is told else len(other.data)
+            up, down = 0 if other is main else other.replies.bytes, 0 if other is told else len(other.data)
             traffic = traffic.plus(up, down)
         letters = sum(len(letter) for outcome in outcomes for letter in (outcome.letters or {}).values())
         traffic = traffic._replace(catch_up=troubles.catch_up_bytes, letters=letters)
@@ -228,18 +342,18 @@ class Rounds:
             traffic = Traffic(uploads, 0, receivers, 0)
         return Record(
             round=round,
-            accuracy=evaluation.metrics.get("accuracy", math.nan),
-            loss=evaluation.loss,
-            train_loss=main.collector.loss,
+            accuracy=metrics.get("accuracy", math.nan),
+            loss=metrics.pop("loss", results.loss),
+            train_loss=main.replies.loss,
             flips=flipped,
             layer_flips=by_layer,
             sureness=None if told.news is None else sureness(told.news),
             seconds=0.0,
             **traffic.fields(before.layout.parameters),
-            **spread([held[next(iter(evaluation.metrics))] for held in evaluation.clients.values()]),
+            **spread([row[next(iter(results.metrics))] for row in results.clients.values()]),
             refused=troubles.refused,
             missing=troubles.missing,
-            metrics=evaluation.metrics or None,
+            metrics=metrics or None,
             epsilon=None if private is None else private.spending.epsilon(private.summed(server), before.layout),
             delta=None if private is None else private.spending.delta,
         )
@@ -254,15 +368,20 @@ class Rounds:
             self._mailbox.keep(codec.read_header(data).round, exchange, sender, data)
 
 
-def _client_rows(answers: dict[int, Answer], evaluation: Evaluation, trust: Floats) -> list[dict[str, Any]]:
+def evaluated_in(experiment: Experiment, round: int) -> bool:
+    """Whether the global model is evaluated in a round."""
+    return round % experiment.evaluate_every == 0 or round == experiment.rounds
+
+
+def _client_rows(replies: dict[int, Reply], results: Mapping[int, dict[str, Any]], trust: Floats) -> list[dict[str, Any]]:
     """A round client by client: what it trained on, uploaded, how the model does on what it holds out, and its credit."""
     rows = []
-    for number in sorted({*answers, *evaluation.clients}):
+    for number in sorted({*replies, *results}):
         row: dict[str, Any] = {"client": number}
-        if number in answers:
-            answer = answers[number]
-            row |= {"images": answer.images, "train_loss": answer.loss, "up_bytes": answer.size}
+        if number in replies:
+            reply = replies[number]
+            row |= {"images": reply.weight, "train_loss": reply.loss, "up_bytes": reply.size}
         if trust.ndim == 1 and number < len(trust):
             row["trust"] = round(float(trust[number]), 4)
-        rows.append(row | evaluation.clients.get(number, {}))
+        rows.append(row | results.get(number, {}))
     return rows

@@ -16,24 +16,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from bifl import codec
 from bifl.core.message import NOTHING
-from bifl.core.sides import Accumulator, Identity
-from bifl.core.state import Client, Public, remembered
+from bifl.core.sides import Accumulator, Identity, Reply, Request
+from bifl.core.state import Client, Public
 from bifl.data.datasets import Dataset, mapped
 from bifl.engine import channel, checkpoint
-from bifl.engine.client_side import Belongings, LocalSide, arrived, client_tools
+from bifl.engine.client_side import client_tools
 from bifl.engine.client_store import LIMIT, ClientStore
-from bifl.engine.scoring import Score
-from bifl.engine.turns import Answer, Assignment, Turn
 from bifl.errors import BiflError, Diverged, RunError
+from bifl.exchanges.evaluation import Score
 from bifl.exchanges.exchange import completing, take_part
+from bifl.exchanges.intake import Intake
 from bifl.experiment.run import Run
 from bifl.experiment.setup import device_of
 from bifl.experiment.transfer import loads
-from bifl.training.evaluation import chunks, evaluate
+from bifl.training.evaluation import evaluate
 from bifl.training.samples import Samples
 
 
@@ -42,7 +41,7 @@ class Job(NamedTuple):
 
     run: Run
     parts: dict[int, np.ndarray[Any, Any]] | Sequence[np.ndarray[Any, Any]]  # images of the clients that this worker may run
-    shards: dict[int, np.ndarray[Any, Any]]  # images that they hold out, of those that do
+    shards: dict[int, np.ndarray[Any, Any]]  # images that those of them hold out that do
     chunks: list[int]  # parts of the test set that this worker evaluates
     public: Public
     checkpoint: Path | None  # where clients' state is kept
@@ -57,14 +56,14 @@ class Worker:
     def __init__(self, job: Job, data: Dataset) -> None:
         self.run, self.parts, self.checkpoint = job.run, job.parts, job.checkpoint
         self.shards, self._keep_messages, self.chunks = job.shards, job.keep_messages, job.chunks
-        self.exchanges = {exchange.name: exchange for exchange in job.run.exchanges}
+        self.exchanges = {exchange.name: exchange for exchange in job.run.asked}
         self.completing = completing(job.run.exchanges)
         device = device_of(job.run.experiment)
         job.run.network.move(device)
         self.samples = Samples.of(data.images, data.labels, data).on(device)
         self.test = Samples.of(data.test_images, data.test_labels, data).on(device)
         self.public = job.public
-        self._tools = client_tools(job.run, self.samples, job.parts)
+        self._tools = client_tools(job.run, self.samples, job.parts, job.shards)
         self._known: tuple[str, Public, codec.Context] | None = None  # the exchange, the public state and their context
         self.fresh, _ = job.run.network.initial()
         self.identity = job.identity
@@ -73,7 +72,8 @@ class Worker:
         for number, round in job.trained.items():
             if job.checkpoint is not None:
                 keeps = job.run.algorithm.at(round).keeps
-                self.clients[number] = checkpoint.load_client(job.checkpoint, number, round, self._fresh_client(number), keeps)
+                fresh = self._fresh_client(number)
+                self.clients[number] = checkpoint.load_client(job.checkpoint, number, round, fresh, keeps, job.run.remembering)
 
     def _fresh_client(self, number: int) -> Client:
         return Client(self.fresh, self.fresh, NOTHING, self.weight(number), number)
@@ -92,53 +92,48 @@ class Worker:
         much = vectors * len(self.parts) * self.fresh.nbytes > LIMIT
         return ClientStore(self.fresh, self.checkpoint) if much else {}
 
-    def turn(self, name: str, assignment: Assignment) -> Turn:
+    def reply(self, name: str, request: Request) -> Reply:
         """A client's part in an exchange: what it says, as bytes."""
-        exchange = self.exchanges[name]
-        part = torch.from_numpy(self.parts[assignment.number])
-        client = arrived(self.run, self._client(assignment.number), self.fresh, self.public)
-        own = Belongings(assignment.letter, self.notes[assignment.number], self.identity)
-        side = LocalSide(self._tools, part, self.public, client._replace(voted=assignment.voted), own)
-        reply = take_part(exchange, side, self.public, uploads=assignment.uploads)
+        exchange, number = self.exchanges[name], request.number
+        side = self._tools.side(
+            self._client(number), self.fresh, self.public,
+            voted=request.voted, letter=request.letter, notes=self.notes[number], identity=self.identity,
+        )  # fmt: skip
+        reply = take_part(exchange, side, self.public, uploads=request.uploads)
         context, loss = self._context(name), reply.loss
         if loss is not None and not np.isfinite(loss):
-            raise Diverged(
-                f"round {context.round}: the loss of client {assignment.number} is {loss}: the training diverged; lower lr"
-            )
+            raise Diverged(f"round {context.round}: the loss of client {number} is {loss}: the training diverged; lower lr")
         if reply.client is not side.client:
             self._remember(reply.client, context.round)
-        said = None if reply.message is None else codec.encode(reply.message, exchange.uploads_in(context))
-        return Turn(assignment.number, said, loss, self.weight(assignment.number))
+        upload = None if reply.message is None else codec.encode(reply.message, exchange.uploads_in(context))
+        return Reply(number, self.weight(number), loss, upload)
 
     def trained(self, number: int, voted: bool) -> Client:
         """A client as it would be after training once more; it is not remembered."""
-        client = arrived(self.run, self._client(number), self.fresh, self.public)._replace(voted=voted)
-        side = LocalSide(self._tools, torch.from_numpy(self.parts[number]), self.public, client, Belongings(b"", {}, None))
-        return self.run.ballot.train(client, self.public, side.train)[0]
+        side = self._tools.side(self._client(number), self.fresh, self.public, voted=voted)
+        return self.run.ballot.train(side.client, self.public, side.train)[0]
 
     def _remember(self, client: Client, round: int) -> None:
         """Keep what a client must know of a round."""
-        keeps = self.run.algorithm.at(round).keeps
-        if keeps:
-            self.clients[client.number] = remembered(client, keeps, self._fresh_client(client.number))
-        else:
+        fresh = self._fresh_client(client.number)
+        kept = self.run.remembered(client, round, fresh)
+        if kept is fresh:
             self.clients.pop(client.number, None)  # what another algorithm of a schedule kept
+            return
+        self.clients[client.number] = kept
         if self.checkpoint is not None:
-            checkpoint.save_client(self.checkpoint, client.number, round, client, keeps)
+            checkpoint.save_client(self.checkpoint, client.number, round, kept, self.run.algorithm.at(round).keeps)
 
-    def collect(self, name: str, assignments: list[Assignment]) -> Iterator[Answer | Accumulator]:
+    def collect(self, name: str, requests: list[Request]) -> Iterator[Reply | Accumulator]:
         """Clients' parts in an exchange, one after the other, and at last the sum of what they said."""
-        exchange = self.exchanges[name]
-        total, context = exchange.total(self.public), exchange.uploads_in(self._context(name))
-        for assignment in assignments:
-            answered, size, ideal = self.turn(name, assignment), None, None
-            if answered.upload is not None:
-                upload = codec.decode(answered.upload, context)  # what a server would read
-                total.add(exchange.open(upload, self.public))
-                size, ideal = len(answered.upload), codec.ideal_size(answered.upload, upload, context)
-            kept = answered.upload if self._keep_messages else None
-            yield Answer(assignment.number, size, ideal, answered.loss, answered.images, kept)
-        yield total
+        intake = Intake(self.exchanges[name], self.public, self._context(name))
+        for request in requests:
+            reply = self.reply(name, request)
+            if reply.upload is not None:
+                size, ideal = intake.take(reply.upload)
+                reply = reply._replace(size=size, ideal=ideal, upload=reply.upload if self._keep_messages else None)
+            yield reply
+        yield intake.total
 
     def _context(self, name: str) -> codec.Context:
         """One for all messages of an exchange: what is computed of it is kept."""
@@ -152,15 +147,11 @@ class Worker:
         self.public = exchange.advance(self.public, codec.decode(bytes(news), self._context(name)))
 
     def score(self) -> list[Score]:
-        """The global model on this worker's part of the test images, and on what its clients hold out."""
+        """The global model on this worker's part of the test images."""
         network, task = self.run.network, self.run.task
         network.show(self.public.weights, self.public.real, self.run.algorithm.at(self.public.round).forward)
         tests = evaluate(network, task, self.test, np.arange(len(self.test.labels)), self.chunks)
-        scores = [Score(None, *found) for found in tests]
-        for number, shard in self.shards.items():
-            found = evaluate(network, task, self.samples, shard, chunks(len(shard)))
-            scores += [Score(number, *chunk) for chunk in found]
-        return scores
+        return [Score(None, *chunk) for chunk in tests]
 
 
 def main() -> None:
@@ -182,6 +173,6 @@ def main() -> None:
         except Exception as error:
             if not isinstance(error, BiflError):  # a mistake in an algorithm, most likely: its author wants to see where
                 traceback.print_exc()
-                error = RunError(f"a client's turn failed with {type(error).__name__}: {error}")
+                error = RunError(f"a client failed with {type(error).__name__}: {error}")
             with suppress(ConnectionError):
                 channel.send(server, error)

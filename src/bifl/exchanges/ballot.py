@@ -61,8 +61,8 @@ class Ballot(Summable):
     robust: RobustSum | None = None
     privacy: Private | None = None
     name: str = "ballot"
+    main: bool = True
     trains: bool = True
-    ahead: int = 1
 
     # ---- how messages are spelled ------------------------------------------------------------------------------------
 

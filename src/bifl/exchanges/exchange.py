@@ -2,10 +2,10 @@
 
 The ballot is one exchange (`ballot`), batch-norm's statistics are another (`batchnorm`). No model, update or statistic crosses
 between a client and the server in another way. Who carries a round out knows no exchange by name: it asks clients to `say`
-something, adds up what the uploads are read as (`open`), sends the `answer` to all, and all move on by `advance`. Exactly one
-exchange of a round trains: the ballot. Others may come before it, among those who were drawn to vote, or after it, among those
-whose ballots were counted. An answer is one message for all, or a letter for each (`Letters`): letters change nothing public, and
-those who get one take part in the next exchange. The first broadcast from the ballot on completes the round.
+something, adds up what the uploads are read as (`open`), sends the `answer` to all, and all move on by `advance`. One exchange is
+what the round is held for (`main`): most often the ballot. Others may come before it, among those who were drawn to upload, or
+after it, among those whose uploads were counted. An answer is one message for all, or a letter for each (`Letters`): letters change
+nothing public, and those who get one take part in the next exchange. The broadcast of the main exchange completes the round.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import numpy as np
 
 from bifl.codec import Context
 from bifl.core.layout import Layout
-from bifl.core.message import Message, Selection, reals_only
+from bifl.core.message import Alphabet, Floats, Message, Selection, reals_only
 from bifl.core.sides import Accumulator, ClientReply, ClientSide, Letters, ServerSide
-from bifl.core.state import Public
+from bifl.core.state import Client, Public
 from bifl.core.sums import Tally, Total
 from bifl.errors import Refused
+
+BYTES = Alphabet("bytes", 256)
 
 
 class Exchange(ABC):
@@ -30,21 +32,36 @@ class Exchange(ABC):
 
     Attributes:
         name: a word, by which both ends and the files of a run know it.
-        trains: whether clients train in it.
+        main: whether the round is held for it: enough uploads must come, and who sent one has voted.
+        trains: whether clients train in it: they tell their loss, and those who upload nothing may take part as well.
+        uploads: whether clients upload anything in it; otherwise there is no answer either.
         tells: whether its answer is a broadcast; otherwise it is letters.
+        remembers: whether clients keep something for its next round, in `Client.states` under its name.
         quorum: how many must answer, whatever the rules of a deployment say.
         ahead: 1 if its messages are of the round after the last complete one, 0 if they are of that.
     """
 
     name: Any  # str; any, so that frozen records may have it
+    main: Any = False
     trains: Any = False
+    uploads: Any = True
     tells: Any = True
+    remembers: Any = False
     quorum: Any = 0
-    ahead: Any = 0
 
-    @abstractmethod
+    @property
+    def ahead(self) -> Any:
+        """Until the main exchange is over the round is under way."""
+        return int(self.main)
+
+    @property
+    def completes(self) -> Any:
+        """Whether its broadcast completes the round."""
+        return self.main and self.tells
+
     def layout(self, public: Public) -> Layout:
-        """How the numbers of its messages are laid out."""
+        """How the numbers of its messages are laid out; by default there are none."""
+        return Layout((), (), (), ())
 
     def context(self, public: Public) -> Context:
         """What both ends know of the next messages before they are sent."""
@@ -70,9 +87,10 @@ class Exchange(ABC):
         """An upload, as far as its form goes: alphabet, number of symbols and of scales."""
         return reals_only(np.zeros(self.layout(public).reals, np.float32))
 
-    @abstractmethod
     def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
         """What an upload counts as: within bounds, and in the form that is added up. A client may say anything: think of bounds.
+
+        By default it counts as it is.
 
         Args:
             upload: as it was sent.
@@ -82,25 +100,30 @@ class Exchange(ABC):
         Raises:
             BiflError: it cannot be counted.
         """
+        return upload
 
     def total(self, public: Public) -> Accumulator:
         """A sum of no uploads yet."""
         return Total()
 
-    @abstractmethod
     def answer(self, total: Any, public: Public, server: ServerSide) -> tuple[ServerSide, Message | Letters]:
-        """The server's part: what it is like afterwards, and its broadcast or letters.
+        """The server's part: what it is like afterwards, and its broadcast or letters; by default letters to nobody.
 
         Raises:
             Abandoned: too few have answered.
         """
+        return server, {}
 
     def advance(self, public: Public, news: Message) -> Public:
-        """Everyone's part: the public state after the broadcast. It is changed nowhere else."""
-        return public
+        """Everyone's part: the public state after the broadcast. It is changed nowhere else. By default the round is the news'."""
+        return public._replace(round=news.round)
 
     def repeat(self, public: Public) -> Message | None:
         """The broadcast that tells a newcomer what this exchange added to the public state; None before the first."""
+        return None
+
+    def own_model(self, client: Client, public: Public) -> tuple[Floats, Floats] | None:
+        """Weights and real numbers of a model that a client keeps for itself, evaluated beside the shared one; None without."""
         return None
 
 
@@ -158,11 +181,16 @@ def take_part(exchange: Exchange, side: ClientSide, public: Public, *, uploads: 
     return reply if uploads else reply._replace(message=None)
 
 
-def ballot_of(exchanges: Sequence[Exchange]) -> Exchange:
-    """The exchange of a round that trains."""
-    return next(exchange for exchange in exchanges if exchange.trains)
+def main_of(exchanges: Sequence[Exchange]) -> Exchange:
+    """The exchange that a round is held for."""
+    return next(exchange for exchange in exchanges if exchange.main)
 
 
 def completing(exchanges: Sequence[Exchange]) -> Exchange:
-    """The exchange whose broadcast completes the round: the ballot itself, or the first after it that tells."""
-    return next(exchange for exchange in exchanges[exchanges.index(ballot_of(exchanges)) :] if exchange.tells)
+    """The exchange whose broadcast completes the round: the main one itself, or the end of its secure sum."""
+    return next(exchange for exchange in exchanges if exchange.completes)
+
+
+def bytes_in(upload: Message) -> bytes:
+    """The bytes of a message of bytes."""
+    return upload.symbols.astype(np.uint8).tobytes()

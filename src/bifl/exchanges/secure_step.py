@@ -8,31 +8,23 @@ import numpy as np
 
 from bifl.codec import Context, WireError
 from bifl.codec.state_digest import state_digest
-from bifl.core.layout import Layout
-from bifl.core.message import NOTHING, Alphabet, Message
+from bifl.core.message import NOTHING, Message
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
 from bifl.core.state import Public
 from bifl.core.weighing import Weighing
 from bifl.errors import Refused
-from bifl.exchanges.exchange import Exchange
+from bifl.exchanges.exchange import BYTES, Exchange
 from bifl.secure import cards, threshold
 from bifl.secure.circle import Circle
 from bifl.secure.member import Member
 from bifl.secure.unmasking import Said, Talk
 
-BYTES = Alphabet("bytes", 256)
-_NO_MODEL = Layout((), (), (), ())
 TALK = "talk"  # under which the server notes what it knows of the round so far
 
 
 def talk_of(server: ServerSide | None) -> Talk | None:
     """What the server knows of the round so far; None where nothing is known."""
     return None if server is None else server.notes.get(TALK)
-
-
-def said_in(upload: Message) -> bytes:
-    """The bytes of a message."""
-    return upload.symbols.astype(np.uint8).tobytes()
 
 
 _hashed: list[tuple[str, Public, bytes]] = []  # the last common ground: clients of a simulation, and steps, have the same
@@ -67,6 +59,7 @@ class Step(Exchange):
     settings: str
     weighing: Weighing
     ahead: int = 0
+    main: bool = False
     trains: bool = False
     tells: bool = False
     quorum: int = 0  # nobody can join a round under way, so that waiting longer than the deadline is of no use
@@ -89,10 +82,6 @@ class Step(Exchange):
             raise Refused("a secure sum needs keys to sign with, and this client has none: start it with --key and --peers")
         circle = self.circle(public)
         return Member(side.notes, side.identity, side.client.number, circle.weighing.counts(side.client.weight), circle)
-
-    def layout(self, public: Public) -> Layout:
-        """Nothing: there is no broadcast."""
-        return _NO_MODEL
 
     def uploads_in(self, context: Context) -> Context | None:
         """Bytes for any reader."""

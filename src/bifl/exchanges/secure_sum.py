@@ -17,9 +17,9 @@ from bifl.core.message import Message
 from bifl.core.sides import Abandoned, ClientReply, ClientSide, Letters, ServerSide
 from bifl.core.state import Client, Public
 from bifl.core.weighing import Weighing
-from bifl.exchanges.exchange import Exchange, Summable
+from bifl.exchanges.exchange import Exchange, Summable, bytes_in
 from bifl.exchanges.histories import continued, shown
-from bifl.exchanges.secure_step import TALK, Step, said_in, talk_of
+from bifl.exchanges.secure_step import TALK, Step, talk_of
 from bifl.exchanges.summable import summand
 from bifl.secure import cards, threshold, unmasking
 from bifl.secure.integers import WIDEST, fields, packed, summands
@@ -34,7 +34,7 @@ class Keys(Step):
     def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
         """A card must be signed by its client, and its keys must be some."""
         return unmasking.card_fault(
-            number, upload.weight, said_in(upload), self.circle(public), None if server is None else server.signed
+            number, upload.weight, bytes_in(upload), self.circle(public), None if server is None else server.signed
         )
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
@@ -83,7 +83,7 @@ class Masked(Step):
         if talk is None:
             return None
         like, place = self.inner.like(public), self.inner.place(public)
-        return unmasking.masked_fault(talk, number, said_in(upload), like, place)
+        return unmasking.masked_fault(talk, number, bytes_in(upload), like, place)
 
     def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
         """As without masks."""
@@ -142,7 +142,7 @@ class Agree(Step):
         talk = talk_of(server)
         if server is None or talk is None or server.signed is None:
             return None
-        signed = server.signed(number, unmasking.to_sign(talk, self.sum), said_in(upload))
+        signed = server.signed(number, unmasking.to_sign(talk, self.sum), bytes_in(upload))
         return None if signed else "it has not signed the list of those who are left"
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
@@ -161,13 +161,14 @@ class Reveal(Step):
     sum: str
     inner: Summable
     tells: bool = True
+    completes: bool = False
 
     def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
         """What is revealed must be what was committed to and dealt."""
         talk = talk_of(server)
         if talk is None:
             return None
-        return unmasking.revealed_fault(talk, number, said_in(upload), self.circle(public), self.sum)
+        return unmasking.revealed_fault(talk, number, bytes_in(upload), self.circle(public), self.sum)
 
     def context(self, public: Public) -> Context:
         """As without masks."""
@@ -221,8 +222,8 @@ def secured(parts: Sequence[Summable], voters: int, colluders: int, settings: st
     for part in parts:
         common = (sums, voters, colluders, settings, weighing, part.ahead)
         steps += [
-            Masked(part.name, *common, trains=part.trains, inner=part),
+            Masked(part.name, *common, main=part.main, trains=part.trains, inner=part),
             Agree(f"{part.name}_agree", *common, sum=part.name, inner=part),
-            Reveal(f"{part.name}_reveal", *common, sum=part.name, inner=part),
+            Reveal(f"{part.name}_reveal", *common, sum=part.name, inner=part, completes=part.completes),
         ]
     return tuple(steps)

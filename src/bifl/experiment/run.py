@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -13,12 +14,13 @@ from bifl.core.algorithm import Algorithms
 from bifl.core.forward import Forward
 from bifl.core.message import Floats
 from bifl.core.sides import Identity
-from bifl.core.state import Public
+from bifl.core.state import Client, Public, remembered
 from bifl.core.weighing import Weighing
 from bifl.data.inputs import TOKENS, Dataset
 from bifl.exchanges.ballot import Ballot, upload_form
 from bifl.exchanges.batchnorm import Statistics
 from bifl.exchanges.bounds import Bounds
+from bifl.exchanges.evaluation import Evaluation
 from bifl.exchanges.exchange import Exchange, Summable
 from bifl.experiment.composition import Composition, compose, plain_algorithm
 from bifl.experiment.identity import agreed
@@ -35,6 +37,7 @@ from bifl.training.plan import Plan
 from bifl.training.rates import rate_of, schedule
 
 PRECISIONS = {"short": SHORT, "float32": EXACT}  # by the words of the setting `reals`
+HOLDOUT = 0.2  # where there are no test images to evaluate on
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,13 @@ class Run:
         privacy: how clients hide in the sum, and what that has cost; None where they do not.
         task: what is learnt.
         network: that is trained.
+        evaluation: how well models do on what clients hold out; None where nobody may know, or nobody asks.
         clients: how many there are.
         fresh: the public state before the first round: the network's own initialisation.
         ballot: how clients train and upload, whether under masks or not.
         exchanges: what a round consists of, in order.
+        clients_sleep: whether clients that do not upload have nothing to do, and miss what the others hear; or remember nothing.
+        in_context: whether messages are coded in what both ends know: not where clients miss what the others hear.
         plan: round → how clients train in it.
     """
 
@@ -67,17 +73,24 @@ class Run:
     fresh: Public
     ballot: Ballot
     exchanges: tuple[Exchange, ...]
+    evaluation: Evaluation | None
     plan: Callable[[int], Plan]
+    clients_sleep: bool
+    in_context: bool
 
     @property
-    def clients_sleep(self) -> bool:
-        """Whether clients that do not upload have nothing to do, and miss what the others hear; or remember nothing."""
-        return not self.ballot.idle_trains
+    def asked(self) -> tuple[Exchange, ...]:
+        """All that a client may be asked to take part in."""
+        return self.exchanges if self.evaluation is None else (*self.exchanges, self.evaluation)
 
-    @property
-    def in_context(self) -> bool:
-        """Whether messages are coded in what both ends know: not where clients miss what the others hear."""
-        return self.ballot.in_context
+    @cached_property
+    def remembering(self) -> frozenset[str]:
+        """Names of the exchanges of which clients keep something."""
+        return frozenset(exchange.name for exchange in self.exchanges if exchange.remembers)
+
+    def remembered(self, client: Client, round: int, fresh: Client) -> Client:
+        """What a client must know of a round; `fresh` if that is nothing."""
+        return remembered(client, self.algorithm.at(round).keeps, self.remembering, fresh)
 
     @property
     def warm(self) -> bool:
@@ -107,7 +120,16 @@ def make_run(experiment: Experiment, network: Network, data: Dataset, dice: Dice
     plan = plan_of(experiment)
     ballot, *others = plain = _exchanges(experiment, composed, network, data, plan)
     exchanges = _under_masks(experiment, composed, plain, data, fresh) if experiment.secure_sum else (ballot, *others)
-    return Run(experiment, *composed, task_of(experiment), network, clients, fresh, ballot, exchanges, plan)
+    evaluation = Evaluation(task_of(experiment), share_of(experiment, data)) if experiment.tells_results() else None
+    return Run(
+        experiment, *composed, task_of(experiment), network, clients, fresh, ballot, exchanges, evaluation, plan,
+        clients_sleep=not ballot.idle_trains, in_context=ballot.in_context,
+    )  # fmt: skip
+
+
+def share_of(experiment: Experiment, data: Dataset) -> float:
+    """Which part of its images a client holds out: what was asked for, and a fifth where there are no test images."""
+    return experiment.holdout or (0.0 if len(data.test_labels) else HOLDOUT)
 
 
 def task_of(experiment: Experiment) -> Task:

@@ -26,7 +26,7 @@ from bifl.data.shared import Drawn
 from bifl.errors import ConfigError, DataError
 from bifl.experiment.choices import Choice
 from bifl.experiment.composition import plain_algorithm
-from bifl.experiment.run import Run, make_network, make_run, task_of, voters_of
+from bifl.experiment.run import Run, make_network, make_run, share_of, task_of, voters_of
 from bifl.experiment.settings import Experiment
 from bifl.experiment.starting import warmed
 from bifl.nn.misfit import Misfit
@@ -37,8 +37,6 @@ from bifl.registry import short
 from bifl.secure import threshold
 from bifl.training.evaluation import evaluate_all
 from bifl.training.samples import Samples
-
-HOLDOUT = 0.2  # where there are no test images to evaluate on
 
 
 class Setup(NamedTuple):
@@ -122,7 +120,7 @@ def held_share(experiment: Experiment, data: Dataset) -> float:
         raise ConfigError(
             "with secure_sum=true or privacy= no client tells results on what it holds out: the server needs test images of its own"
         )
-    return experiment.holdout or (0.0 if len(data.test_labels) else HOLDOUT)
+    return share_of(experiment, data)
 
 
 def _remedy(chosen: Choice, misfit: Misfit) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from bifl.core.sides import Evaluated
 from bifl.nn.network import Network
 from bifl.tasks.task import Task
 from bifl.training.samples import Samples
@@ -17,15 +17,6 @@ from bifl.training.threads import one_thread
 CHUNK = 500  # samples per evaluation step
 
 Index = npt.NDArray[np.int64]
-
-
-class Evaluated(NamedTuple):
-    """One chunk."""
-
-    chunk: int
-    images: int  # samples in it
-    sums: tuple[float, ...]  # as the task sums up
-    loss: float  # summed
 
 
 def chunks(images: int) -> range:

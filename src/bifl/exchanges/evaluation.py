@@ -1,0 +1,197 @@
+"""How well models do: sums of the task's metrics over chunks of samples, wherever those were evaluated.
+
+Clients evaluate the global model on what they hold out, and beside it the models that they keep for themselves
+(`Exchange.own_model`). They say their sums in double precision, chunk by chunk, so that the sum of all does not depend on who
+computed what. In training this exchange is held after a round's, in some rounds, and its bytes are not the training's. The server's
+own test samples are evaluated by whoever computes for the server: there nobody says anything to anybody.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bifl.codec import Context
+from bifl.core.layout import Layout, Tensor
+from bifl.core.message import NOTHING, Message, reals_only
+from bifl.core.sides import Abandoned, ClientReply, ClientSide, ServerSide
+from bifl.core.state import Public
+from bifl.core.sums import UploadList
+from bifl.errors import Refused
+from bifl.exchanges.exchange import BYTES, Exchange, bytes_in
+from bifl.tasks.task import Task
+from bifl.training.evaluation import CHUNK
+
+LARGEST_LOSS = 1e4  # of one sample
+_FIXED = 3  # numbers of a row before the task's sums: which model, samples, loss
+
+
+class Score(NamedTuple):
+    """A model on one chunk of the test samples, or of those that a client holds out."""
+
+    client: int | None
+    chunk: int
+    images: int
+    sums: tuple[float, ...]  # as the task sums up
+    loss: float
+    model: str = ""  # the name of the exchange that it is of; empty for the global model
+
+
+class Results(NamedTuple):
+    """The global model on the test samples, or where there are none on all that clients hold out; and client by client."""
+
+    metrics: dict[str, float]
+    loss: float
+    clients: dict[int, dict[str, Any]]  # of each that holds samples out: how many, its loss, its metrics
+
+    @classmethod
+    def of(cls, scores: Iterable[Score], task: Task) -> Results:
+        """Add up; in one order, whoever computed what. Models of the clients' own have metrics that begin with their name."""
+        scores = sorted(scores, key=lambda score: (score.client is not None, score.client or 0, score.chunk))
+        shared = [score for score in scores if not score.model]
+        tests = [score for score in shared if score.client is None] or shared
+        metrics, loss = _added(tests, task) if tests else _unknown(task)
+        clients = {number: _row(own, task) for number, own in _grouped(shared, "client").items() if number is not None}
+        for name, own in _grouped([score for score in scores if score.model], "model").items():
+            metrics |= _prefixed(name, _added(own, task)[0])
+            for number, few in _grouped(own, "client").items():
+                clients[number] |= _prefixed(name, _added(few, task)[0])
+        return cls(metrics, loss, clients)
+
+
+NOT_EVALUATED = Results({}, math.nan, {})
+
+
+def _unknown(task: Task) -> tuple[dict[str, float], float]:
+    return dict.fromkeys(task.metrics(np.zeros(task.length), 1), math.nan), math.nan
+
+
+def _grouped(scores: Sequence[Score], field: str) -> dict[Any, list[Score]]:
+    groups: dict[Any, list[Score]] = {}
+    for score in scores:
+        groups.setdefault(getattr(score, field), []).append(score)
+    return groups
+
+
+def _prefixed(name: str, metrics: dict[str, float]) -> dict[str, float]:
+    return {f"{name}_{metric}": value for metric, value in metrics.items()}
+
+
+def _added(scores: Sequence[Score], task: Task) -> tuple[dict[str, float], float]:
+    samples = sum(score.images for score in scores)
+    sums = np.zeros(task.length)
+    for score in scores:
+        sums = sums + np.array(score.sums)
+    return task.metrics(sums, samples), sum(score.loss for score in scores) / samples
+
+
+def _row(scores: Sequence[Score], task: Task) -> dict[str, Any]:
+    metrics, loss = _added(scores, task)
+    return {"held": sum(score.images for score in scores), "loss": loss, **metrics}
+
+
+@dataclass(frozen=True)
+class Evaluation(Exchange):
+    """Clients evaluate models on what they hold out.
+
+    Attributes:
+        task: of the run: it knows what sums can be.
+        share: of its samples that a client holds out; 0 where none does.
+        others: exchanges of the run that may keep models of the clients' own.
+        main: whether rounds consist of nothing else.
+    """
+
+    task: Task
+    share: float
+    others: tuple[Exchange, ...] = ()
+    main: bool = False
+    name: str = "evaluation"
+
+    def layout(self, public: Public) -> Layout:
+        """That of the broadcast: metrics and loss."""
+        return Layout((), (), (Tensor("metrics", (len(_unknown(self.task)[0]) + 1,)),), ())
+
+    def uploads_in(self, context: Context) -> Context | None:
+        """Bytes for any reader."""
+        return None
+
+    def form(self, public: Public) -> Message:
+        """Bytes."""
+        return Message(np.zeros(0, np.uint8), BYTES, NOTHING)
+
+    def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
+        """Evaluate the global model, and the client's own."""
+        client = side.client
+        models = [(public.weights, public.real), *(other.own_model(client, public) for other in self.others)]
+        rows = [
+            (place, chunk.images, chunk.loss, *chunk.sums)
+            for place, model in enumerate(models)
+            if model is not None
+            for chunk in side.evaluate(*model)
+        ]
+        data = np.array(rows, "<f8").tobytes()
+        message = Message(np.frombuffer(data, np.uint8), BYTES, NOTHING, NOTHING, client.number, client.weight)
+        return ClientReply(message._replace(round=public.round + self.ahead), client)
+
+    def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
+        """The upload, if such sums can be. A worker believes its own clients, whose model may have diverged."""
+        if server is not None and (upload.round != public.round + self.ahead or len(upload.real) or not self._sensible(upload)):
+            raise Refused("its evaluation makes no sense")
+        return upload
+
+    def _sensible(self, upload: Message) -> bool:
+        """Whether a client may say so, of the samples that it can hold out."""
+        most, width = held_out(upload.weight, self.share), 8 * (_FIXED + self.task.length)
+        if len(upload.symbols) % width or len(upload.symbols) > width * most * (1 + len(self.others)):
+            return False
+        rows = np.frombuffer(bytes_in(upload), "<f8").reshape(-1, width // 8)
+        if not np.isfinite(rows).all() or not np.isin(rows[:, 0], range(1 + len(self.others))).all():
+            return False
+        counts = [rows[rows[:, 0] == place, 1].tolist() for place in range(1 + len(self.others))]
+        if any(not _chunks(held) or sum(held) > most or held not in ([], counts[0]) for held in counts):
+            return False
+        return all(
+            self.task.sensible(row[_FIXED:], int(row[1])) and 0 <= row[2] <= LARGEST_LOSS * row[1] for row in rows
+        )  # fmt: skip
+
+    def total(self, public: Public) -> UploadList:
+        """What each says: there are rows of single clients."""
+        return UploadList()
+
+    def scores(self, total: UploadList) -> list[Score]:
+        """What clients have said."""
+        names, found = ["", *(other.name for other in self.others)], []
+        for upload in total.in_order():
+            rows = np.frombuffer(bytes_in(upload), "<f8").reshape(-1, _FIXED + self.task.length)
+            for chunk, (place, images, loss, *sums) in enumerate(rows.tolist()):
+                found.append(Score(upload.sender or 0, chunk, int(images), tuple(sums), loss, names[int(place)]))
+        return found
+
+    def answer(self, total: UploadList, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
+        """Metrics and loss over all samples that clients hold out.
+
+        Raises:
+            Abandoned: there are none.
+        """
+        scores = self.scores(total)
+        if not scores:
+            raise Abandoned("no client holds samples out to evaluate on: set holdout=0.2, for example")
+        results = Results.of(scores, self.task)
+        said = [*list(results.metrics.values())[: len(_unknown(self.task)[0])], results.loss]
+        news = reals_only(np.array(said, np.float32))._replace(round=public.round + self.ahead)
+        return server.reporting({**results.metrics, "loss": results.loss}, results.clients), news
+
+
+def _chunks(held: list[float]) -> bool:
+    """Whether samples are evaluated as everyone does: in chunks that are full, but for the last."""
+    whole = all(count == int(count) for count in held)
+    return whole and all(count == CHUNK for count in held[:-1]) and all(1 <= count <= CHUNK for count in held[-1:])
+
+
+def held_out(samples: int, share: float) -> int:
+    """How many samples a client can hold out that trains on so many, where it holds a share of all out (`experiment.setup.cut`)."""
+    return math.floor((share * samples + 1) / (1 - share)) + 1  # one more: shares are floats

@@ -1,0 +1,119 @@
+"""How an upload is taken in, by whoever adds up: decoded, checked, opened and counted, as a whole or not at all.
+
+The readable loop, a worker and the server of a deployment do the same. A server that did not make the uploads itself says whom each
+one should be from, and then nothing is believed that can be checked. (Imports no torch: apps that only compress may not have it.)
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bifl import codec
+from bifl.codec import Context, WireError
+from bifl.core.message import Message
+from bifl.core.sides import ServerSide
+from bifl.core.state import Public
+from bifl.core.sums import Total
+from bifl.exchanges.exchange import Exchange
+
+LARGEST = 2.0**31  # no trained number is as large
+
+
+class Sender(NamedTuple):
+    """Whom an upload should be from."""
+
+    number: int
+    weight: int  # as it has declared
+
+
+class Receipt(NamedTuple):
+    """What an upload that was counted has cost."""
+
+    size: int  # bytes
+    ideal: float | None  # the same, if the coder were ideal
+
+
+class Intake:
+    """Takes in the uploads of one exchange.
+
+    Args:
+        exchange: that they belong to.
+        public: the public state.
+        context: of the exchange's messages.
+        server: what the server knows of the round; None where another adds up for it.
+
+    Attributes:
+        total: the sum of all that was taken in.
+    """
+
+    def __init__(self, exchange: Exchange, public: Public, context: Context, server: ServerSide | None = None) -> None:
+        self._exchange, self._public, self._server = exchange, public, server
+        self._context = exchange.uploads_in(context)
+        self.total = exchange.total(public)
+
+    def take(self, data: bytes, sender: Sender | None = None) -> Receipt:
+        """Count an upload.
+
+        Args:
+            data: the upload.
+            sender: whom it should be from; None for one that was made here.
+
+        Raises:
+            Exception: it cannot be counted, and nothing of it was.
+        """
+        upload = codec.decode(data, self._context)
+        if sender is not None:
+            refuse_misfit(upload, sender, self._form)
+        opened = self._exchange.open(upload, self._public, self._server)
+        if sender is not None:
+            self._try(opened)
+        self.total.add(opened)
+        return Receipt(len(data), codec.ideal_size(data, upload, self._context))
+
+    @cached_property
+    def _form(self) -> Message:
+        return self._exchange.form(self._public)
+
+    def _try(self, opened: Message) -> None:
+        """Count an upload alone first, so that nothing in it can spoil what the others have said."""
+        alone = self._exchange.total(self._public)
+        alone.add(opened)
+        if isinstance(alone, Total):
+            tally = alone.tally()
+            finite(tally.mean, tally.real, tally.scales)
+        else:  # what is made of several uploads may need several
+            finite(opened.values(), opened.real, opened.scales)
+
+
+def refuse_misfit(upload: Message, sender: Sender, form: Message) -> None:
+    """Refuse what can be read and yet cannot be counted.
+
+    Raises:
+        WireError: as for what cannot be read.
+    """
+    if upload.sender != sender.number:
+        raise WireError(16, f"is from client {upload.sender}, not from {sender.number}")
+    if upload.weight != sender.weight:
+        raise WireError(20, f"weighs {upload.weight} images, the client has {sender.weight}")
+    finite(upload.real, upload.scales, *([] if upload.alphabet.size else [upload.symbols]))
+    if upload.alphabet != form.alphabet:
+        raise WireError(6, f"is spelled in {upload.alphabet.name}, this algorithm's uploads in {form.alphabet.name}")
+    if len(upload.scales) != len(form.scales):
+        raise WireError(56, f"has {len(upload.scales)} scales, this algorithm's uploads have {len(form.scales)}")
+
+
+def finite(*vectors: npt.NDArray[Any]) -> None:
+    """Check that all numbers are finite and below `LARGEST`.
+
+    Raises:
+        WireError: one is not.
+    """
+    for numbers in vectors:
+        with np.errstate(over="ignore", invalid="ignore"):
+            sensible = np.all(np.abs(numbers) < LARGEST)  # written so that NaN fails too
+        if not sensible:
+            raise WireError(68, "holds numbers that are not finite or far too large")
