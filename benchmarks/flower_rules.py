@@ -23,10 +23,10 @@ Sum = Callable[[list[tuple[Arrays, int]]], Arrays]
 
 
 def _total(uploads: Sequence[Message], public: Public, trust: Floats, *, sums: Callable[[int], Sum]) -> tuple[Tally, Floats]:
-    results = [([upload.values(), upload.real, upload.scales], upload.weight) for upload in uploads]
+    results = [([upload.update.values(), upload.real, upload.update.scales], upload.weight) for upload in uploads]
     weights, real, scales = sums(len(uploads))(results)
-    tally = mean(uploads)._replace(real=real.astype(np.float32), scales=scales.astype(np.float32))
-    return tally._replace(mean=weights.astype(np.float64)), trust
+    tally = mean(uploads).with_update(real=real.astype(np.float32), scales=scales.astype(np.float32))
+    return tally.with_update(mean=weights.astype(np.float64)), trust
 
 
 def _only_updates(algorithm: Algorithm, kind: str) -> str:

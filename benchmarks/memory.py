@@ -31,7 +31,7 @@ def tally_peak(clients: int, floats: bool) -> int:
     """Peak bytes of decoding and tallying that many uploads, one at a time."""
     generator = np.random.default_rng(0)
     symbols = generator.random(COUNT, np.float32) if floats else generator.integers(0, 2, COUNT).astype(np.uint8)
-    upload = codec.encode(Message(symbols, FLOAT32 if floats else BINARY, generator.random(REALS, np.float32), weight=600))
+    upload = codec.encode(Message.of(symbols, FLOAT32 if floats else BINARY, generator.random(REALS, np.float32), weight=600))
     tracemalloc.start()
     mean(codec.decode(upload) for _ in range(clients))
     used = tracemalloc.get_traced_memory()[1]

@@ -27,10 +27,10 @@ def murmur_step(rate: float = 1.0, beta: float = 0.0) -> Algorithm:
 
 def _stretch(public: Public, power: float) -> Floats:
     """(count,) how much louder each weight is made before the rotation: layers whose last change was small, by a power of it."""
-    if public.news is None or not len(public.news.scales):
+    if public.news is None or not len(public.news.update.scales):
         return np.ones(public.layout.count, np.float32)
-    loudest = max(float(public.news.scales.max()), 1e-30)
-    ratios = loudest / np.maximum(public.news.scales, np.float32(loudest / MOST))
+    loudest = max(float(public.news.update.scales.max()), 1e-30)
+    ratios = loudest / np.maximum(public.news.update.scales, np.float32(loudest / MOST))
     return public.layout.per_weight(ratios ** np.float32(power))  # as an experiment: elsewhere both ends compute no powers
 
 
@@ -44,7 +44,7 @@ def murmur_layers(power: float = 0.5) -> Algorithm:
 
     def reads(message: Message, public: Public) -> Message:
         found = ours.reads(message, public, GROUP)
-        return found._replace(symbols=public.weights + (found.values() - public.weights) / _stretch(public, power))
+        return found.with_update(symbols=public.weights + (found.update.values() - public.weights) / _stretch(public, power))
 
     return compressed(with_other(ours.murmur(down="float"), upload=upload, reads=reads), "sign")
 

@@ -42,7 +42,7 @@ def measured(update: Floats, say: Say, read: Read) -> tuple[float, float]:
     client, total, errors = Client(update, update, public.real, 1), np.zeros(COUNT), []
     for number in range(UPLOADS):
         upload = say(client._replace(number=number), public)._replace(sender=number)
-        told = read(upload, public).values()
+        told = read(upload, public).update.values()
         total += told
         errors.append(float(np.square(told - update).sum()))
     error = float(np.mean(errors))

@@ -51,7 +51,7 @@ def read_floats(words: list[str]) -> float:
         client = Client(public.weights, public.weights, public.real, size, number)
         reply = ballot.say(tools.side(client, public.weights, public, voted=True), public, uploads=True)
         assert reply.message is not None
-        moved.append(reply.message.symbols.astype(np.float64) - public.weights)
+        moved.append(reply.message.update.symbols.astype(np.float64) - public.weights)
     told = np.array(SIZES) @ np.array(moved)  # all that the server learns
     patterns = 2 * ways(len(SIZES)) - 1
     sums = experiment.lr[0] * patterns @ np.array(SIZES)

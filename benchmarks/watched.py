@@ -106,7 +106,7 @@ def _view(setup: Setup, parts: Sequence[Index], before: Public, seen: dict[str, 
     forward = setup.run.algorithm.at(before.round + 1).forward
     ballots = seen["ballot"]
     known = before.weights if forward.name == "real" else np.sign(before.weights)
-    weights = [ballot.values() - known for ballot in ballots]
+    weights = [ballot.update.values() - known for ballot in ballots]
     real = [ballot.real[:trained] - before.real[:trained] for ballot in ballots]
     moments = [message.real for message in seen.get("statistics", [])] or [NOTHING] * len(parts)
     return View(*(np.stack(part).astype(np.float64) for part in (images, weights, real, moments)))

@@ -39,10 +39,10 @@ def federation(layout: Layout) -> tuple[Public, Message, Message]:
     real = np.ones(layout.reals, np.float32)
     lean = generator.beta(0.5, 0.5, layout.count)
     before, news, after = (
-        Message(generator.binomial(VOTERS, lean).astype(np.uint8), Votes(VOTERS), real, round=round) for round in (1, 2, 3)
+        Message.of(generator.binomial(VOTERS, lean).astype(np.uint8), Votes(VOTERS), real, round=round) for round in (1, 2, 3)
     )
-    ballot = Message((generator.random(layout.count) < lean).astype(np.uint8), BINARY, real, sender=0, round=3)
-    return Public(0, 2, layout, news.values(), real, news=news, before=before), ballot, after
+    ballot = Message.of((generator.random(layout.count) < lean).astype(np.uint8), BINARY, real, sender=0, round=3)
+    return Public(0, 2, layout, news.update.values(), real, news=news, before=before), ballot, after
 
 
 def rates() -> Iterator[tuple[str, float]]:
@@ -51,9 +51,9 @@ def rates() -> Iterator[tuple[str, float]]:
     public, ballot, news = federation(layout)
     preparing = best(lambda: codec.encode(ballot, codec.Context(layout, 3, codec.SHORT, public)))
     plain, context = codec.Context(layout, 3), codec.Context(layout, 3, codec.SHORT, public)
-    bits = np.packbits(ballot.symbols)
-    yield "memory copy of one byte per weight", WEIGHTS / best(ballot.symbols.copy)
-    yield "numpy.packbits", WEIGHTS / best(lambda: np.packbits(ballot.symbols))
+    bits = np.packbits(ballot.update.symbols)
+    yield "memory copy of one byte per weight", WEIGHTS / best(ballot.update.symbols.copy)
+    yield "numpy.packbits", WEIGHTS / best(lambda: np.packbits(ballot.update.symbols))
     yield "numpy.unpackbits", WEIGHTS / best(lambda: np.unpackbits(bits))
     for name, message, end in (
         ("packed ballot", ballot, plain),

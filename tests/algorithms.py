@@ -15,6 +15,7 @@ import numpy as np
 from bifl.core import (
     BINARY,
     FLOAT32,
+    UPDATE,
     Algorithm,
     Alphabet,
     Client,
@@ -22,6 +23,7 @@ from bifl.core import (
     Message,
     Public,
     Selection,
+    Selections,
     Sent,
     Server,
     Tally,
@@ -53,9 +55,9 @@ def padded(public: Public) -> int:
     return int(1 << (public.layout.count - 1).bit_length())
 
 
-def coordinates(public: Public, sender: int | None, share: float) -> Selection | None:
+def coordinates(public: Public, sender: int | None, share: float) -> Selections:
     """Uploads are about a share of the rotated coordinates, the broadcast about all weights."""
-    return None if sender is None else Selection(round(share * padded(public)))
+    return {UPDATE: None if sender is None else Selection(round(share * padded(public)))}
 
 
 def eden_upload(client: Client, public: Public, share: float) -> Message:
@@ -65,15 +67,17 @@ def eden_upload(client: Client, public: Public, share: float) -> Message:
     rotated = hadamard(change * random_signs(public.stream(client.number, "rotation"), size))
     chosen = rotated[random_positions(public.stream(client.number, "coordinates"), size, round(share * size))]
     scale = np.square(rotated).sum() / np.abs(rotated).sum() / share
-    return Message((chosen > 0).astype(np.uint8), BINARY, client.real, np.array([scale], np.float32))
+    return Message.of((chosen > 0).astype(np.uint8), BINARY, client.real, np.array([scale], np.float32))
 
 
 def eden_reads(upload: Message, public: Public, share: float, shift: int = 0) -> Message:
     size, sender = padded(public), (upload.sender or 0) + shift
     rotated = np.zeros(size, np.float32)
-    rotated[random_positions(public.stream(sender, "coordinates"), size, round(share * size))] = upload.values() * upload.scales[0]
+    rotated[random_positions(public.stream(sender, "coordinates"), size, round(share * size))] = (
+        upload.update.values() * upload.update.scales[0]
+    )
     change = hadamard(rotated) * random_signs(public.stream(sender, "rotation"), size)
-    return upload._replace(symbols=public.weights + change[: public.layout.count], alphabet=FLOAT32, about=None)
+    return upload.with_update(symbols=public.weights + change[: public.layout.count], alphabet=FLOAT32, about=None)
 
 
 @register
@@ -94,11 +98,11 @@ def feedback_upload(client: Client, public: Public) -> Sent:
     dice = public.stream(client.number, "rounding").random(len(wanted), np.float32)
     symbols = np.clip(np.floor((wanted / largest + 1) * 1.5 + dice), 0, 3).astype(np.uint8)
     lost = (wanted - largest * FOUR.values(symbols)).astype(np.float32)
-    return Sent(Message(symbols, FOUR, client.real, np.array([largest], np.float32)), memory=lost)
+    return Sent(Message.of(symbols, FOUR, client.real, np.array([largest], np.float32)), memory=lost)
 
 
 def feedback_reads(upload: Message, public: Public) -> Message:
-    return upload._replace(symbols=public.weights + upload.scales[0] * upload.values(), alphabet=FLOAT32)
+    return upload.with_update(symbols=public.weights + upload.update.scales[0] * upload.update.values(), alphabet=FLOAT32)
 
 
 @register
@@ -113,18 +117,18 @@ def example_feedback() -> Algorithm:
 def adam_broadcast(tally: Tally, public: Public, server: Server, *, rate: float) -> Sent:
     """Memory: the moments of Adam and what the last broadcast lost."""
     first, second, lost = server.memory if server.memory.size else np.zeros((3, public.layout.count), np.float32)
-    change = (tally.mean - public.weights).astype(np.float32)
+    change = (tally.update.mean - public.weights).astype(np.float32)
     first, second = np.float32(0.9) * first + np.float32(0.1) * change, np.float32(0.99) * second + np.float32(0.01) * change**2
     wanted = np.float32(rate) * first / (np.sqrt(second) + np.float32(1e-3)) + lost
     scales = np.array([np.abs(part).mean() for part in public.layout.layer_parts(wanted)], np.float32)
-    news = Message((wanted > 0).astype(np.uint8), BINARY, tally.real, scales)
-    said = news.values() * public.layout.per_weight(scales)
+    news = Message.of((wanted > 0).astype(np.uint8), BINARY, tally.real, scales)
+    said = news.update.values() * public.layout.per_weight(scales)
     return Sent(news, memory=np.stack([first, second, wanted - said]).astype(np.float32))
 
 
 def add(public: Public, news: Message) -> Public:
-    change = news.values() * public.layout.per_weight(news.scales)
-    return public._replace(weights=public.weights + change, real=news.real, scales=news.scales)
+    change = news.update.values() * public.layout.per_weight(news.update.scales)
+    return public._replace(weights=public.weights + change, real=news.real, scales=news.update.scales)
 
 
 @register
@@ -140,8 +144,8 @@ def trimmed(uploads: Sequence[Message], public: Public) -> Tally:
     """The mean without the largest and the smallest value of every weight."""
     if len(uploads) < 3:
         raise ValueError("two uploads of three are left out")
-    values = np.sort([upload.values() for upload in uploads], axis=0)[1:-1].mean(0, dtype=np.float64)
-    return mean(uploads)._replace(mean=values)
+    values = np.sort([upload.update.values() for upload in uploads], axis=0)[1:-1].mean(0, dtype=np.float64)
+    return mean(uploads).with_update(mean=values)
 
 
 @register

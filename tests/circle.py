@@ -25,7 +25,7 @@ NEVER = bytes(32)  # the history of clients that remember nothing
 def ballot(number: int, weight: int, alphabet: Alphabet = BINARY, count: int = COUNT) -> Message:
     dice = np.random.default_rng([number, weight])
     symbols = dice.integers(0, alphabet.size, count).astype(np.uint8) if alphabet.size else _floats(dice, count)
-    return Message(symbols, alphabet, _floats(dice, 3), _floats(dice, 1), number, weight, 1)
+    return Message.of(symbols, alphabet, _floats(dice, 3), _floats(dice, 1), number, weight, 1)
 
 
 def _floats(dice: np.random.Generator, count: int) -> Floats:

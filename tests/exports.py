@@ -60,7 +60,7 @@ def saved(path: Path, name: str, forward: Forward, classes: int = 10, shape: tup
     trained = [np.full(len(layout.layers), 0.1), draw.normal(0, 0.3, layout.trained - len(layout.layers))]
     reals = np.concatenate([*trained, means, means**2 + draw.uniform(0.5, 2, norms)]).astype(np.float32)
     symbols = draw.integers(0, forward.alphabet.size, layout.count).astype(np.uint8)
-    message = Message(symbols, forward.alphabet, reals, round=3)
+    message = Message.of(symbols, forward.alphabet, reals, round=3)
     Model(Choice(name, {}), classes, forward, 0.1307, 0.3081, message, network.constants.read(), shape=shape).save(path)
     return path
 

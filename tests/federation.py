@@ -97,7 +97,7 @@ def otherwise(**changes: Any) -> Callable[[bytes], bytes]:
     def spoil(data: bytes) -> bytes:
         header = codec.read_header(data)
         symbols, real = np.zeros(header.symbols, np.uint8), np.zeros(header.reals, np.float32)
-        message = Said(symbols, BINARY, real, sender=header.sender, weight=header.weight, round=header.round)
+        message = Said.of(symbols, BINARY, real, sender=header.sender, weight=header.weight, round=header.round)
         plain = bytearray(codec.encode(message._replace(**changes)))
         plain[28:36] = changes.get("model", header.model)
         plain[-4:] = zlib.crc32(plain[:-4]).to_bytes(4, "little")

@@ -55,7 +55,7 @@ class Liar:
     def told(self, change: Callable[[Public], Public] = lambda public: public) -> Update:
         """What makes a client take up any model, before the first round."""
         public = change(self.setup.public)
-        model = Said(public.weights, FLOAT32, public.real, public.scales, round=0)
+        model = Said.of(public.weights, FLOAT32, public.real, public.scales, round=0)
         whole = {MODEL: codec.encode(model, codec.Context(public.layout, 0))}
         return Update(digest(restored(whole, self.exchanges, public), self.setup.run.in_context), (), whole)
 

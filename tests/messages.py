@@ -17,7 +17,7 @@ from bifl.core.layout import Layout, Tensor
 
 HEADER, CHECKSUM = 68, 4
 NOTHING = np.zeros(0, np.float32)
-SMALL = encode(Message(np.array([1, 0, 1, 1, 0]), BINARY, np.array([1.5, -2], np.float32), sender=3, weight=4, round=2))
+SMALL = encode(Message.of(np.array([1, 0, 1, 1, 0]), BINARY, np.array([1.5, -2], np.float32), sender=3, weight=4, round=2))
 
 alphabets = st.one_of(
     st.sampled_from([BINARY, TERNARY, FLOAT32]),
@@ -45,19 +45,28 @@ def context_of(count: int, said: Alphabet | None = None, earlier: Alphabet | Non
     """What both ends know after no, one or two broadcasts."""
     layout = layout_of(count)
     real = np.array([1, 1, 0.5, -0.25, 30, 0.1, 1000], np.float32)
-    news = None if said is None else Message(symbols_of(said, count, 1), said, real)
-    before = None if earlier is None else Message(symbols_of(earlier, count, 1), earlier, real)
-    weights = np.random.default_rng(2).uniform(-0.3, 0.3, count).astype(np.float32) if news is None else news.values()
+    news = None if said is None else Message.of(symbols_of(said, count, 1), said, real)
+    before = None if earlier is None else Message.of(symbols_of(earlier, count, 1), earlier, real)
+    weights = np.random.default_rng(2).uniform(-0.3, 0.3, count).astype(np.float32) if news is None else news.update.values()
     return Context(layout, 7, precision, Public(0, 6, layout, weights, real, news=news, before=before))
 
 
 def upload_of(symbols: npt.NDArray[Any], alphabet: Alphabet, context: Context) -> Message:
     real = np.array([1.01, 0.99, 0.48, -0.2, 31, 0.11, 1100], np.float32)
-    return Message(symbols, alphabet, real, sender=3, weight=600, round=context.round)
+    return Message.of(symbols, alphabet, real, sender=3, weight=600, round=context.round)
 
 
 def same(back: Message, message: Message) -> bool:
-    return back.symbols.tolist() == message.symbols.tolist() and back[1] == message[1] and back[4:] == message[4:]
+    """Whether two messages say the same, but for the rounding of real numbers."""
+    if back.vectors.keys() != message.vectors.keys() or back[2:] != message[2:]:
+        return False
+    pairs = ((vector, message.vectors[name]) for name, vector in back.vectors.items())
+    return all(
+        one.symbols.tolist() == other.symbols.tolist()
+        and one.alphabet == other.alphabet
+        and one.scales.tobytes() == other.scales.tobytes()
+        for one, other in pairs
+    )
 
 
 def checked(body: bytes) -> bytes:

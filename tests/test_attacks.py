@@ -53,7 +53,7 @@ def said(name: str, algorithm: str, public: Public, number: int = 1) -> tuple[Me
 
 def change(algorithm: str, message: Message, public: Public) -> Floats:
     """What an upload stands for, as a change of the public weights."""
-    return register.make(algorithm, {}).at(1).reads(message, public).values() - public.weights
+    return register.make(algorithm, {}).at(1).reads(message, public).update.values() - public.weights
 
 
 def cosine(one: Floats, other: Floats) -> float:
@@ -64,9 +64,9 @@ def cosine(one: Floats, other: Floats) -> float:
 @pytest.mark.parametrize("algorithm", [*BALLOTS, *UPDATES])
 def test_an_honest_client_says_what_it_would_have_said(name: str, algorithm: str, public: Public) -> None:
     honest, other = said(name, algorithm, public, number=3)
-    assert other.symbols.tobytes() == honest.symbols.tobytes()
+    assert other.update.symbols.tobytes() == honest.update.symbols.tobytes()
     assert other.real.tobytes() == honest.real.tobytes()
-    assert other.scales.tobytes() == honest.scales.tobytes()
+    assert other.update.scales.tobytes() == honest.update.scales.tobytes()
 
 
 @pytest.mark.parametrize("algorithm", BALLOTS)
@@ -75,15 +75,19 @@ def test_lies_about_ballots(algorithm: str, public: Public) -> None:
     for name in ("flip", "collude", "random"):
         honest, lie = said(name, algorithm, public)
         assert lie.real.tobytes() == honest.real.tobytes()
-        assert lie.alphabet == BINARY
-        agree = np.mean(lie.symbols == honest.symbols)
+        assert lie.update.alphabet == BINARY
+        agree = np.mean(lie.update.symbols == honest.update.symbols)
         if name == "flip":
             assert agree == 0
         elif name == "collude":
-            assert lie.symbols.tobytes() == against.tobytes() == said(name, algorithm, public, number=2)[1].symbols.tobytes()
+            assert (
+                lie.update.symbols.tobytes()
+                == against.tobytes()
+                == said(name, algorithm, public, number=2)[1].update.symbols.tobytes()
+            )
         else:
             assert 0.45 < agree < 0.55
-            assert lie.symbols.tobytes() != said(name, algorithm, public, number=2)[1].symbols.tobytes()
+            assert lie.update.symbols.tobytes() != said(name, algorithm, public, number=2)[1].update.symbols.tobytes()
 
 
 @pytest.mark.parametrize("algorithm", UPDATES)
@@ -102,9 +106,9 @@ def test_lies_about_updates(algorithm: str, public: Public) -> None:
 
 def test_exactly_the_other_way_and_ten_times_as_far(public: Public) -> None:
     honest, lie = said("flip", "fedavg", public)
-    np.testing.assert_allclose(lie.symbols - public.weights, public.weights - honest.symbols, atol=1e-6)
+    np.testing.assert_allclose(lie.update.symbols - public.weights, public.weights - honest.update.symbols, atol=1e-6)
     honest, lie = said("scaled", "fedavg", public)
-    np.testing.assert_allclose(lie.symbols - public.weights, -10 * (honest.symbols - public.weights), atol=1e-5)
+    np.testing.assert_allclose(lie.update.symbols - public.weights, -10 * (honest.update.symbols - public.weights), atol=1e-5)
     trained = public.layout.trained
     np.testing.assert_allclose((lie.real - public.real)[:trained], -10 * (honest.real - public.real)[:trained], atol=1e-4)
     assert lie.real[trained:].tobytes() == honest.real[trained:].tobytes()
@@ -114,7 +118,7 @@ def test_exactly_the_other_way_and_ten_times_as_far(public: Public) -> None:
 def test_poisoned_reals_leave_the_weights_alone(algorithm: str, public: Public) -> None:
     honest, lie = said("reals", algorithm, public)
     trained = public.layout.trained
-    assert lie.symbols.tobytes() == honest.symbols.tobytes()
+    assert lie.update.symbols.tobytes() == honest.update.symbols.tobytes()
     assert np.all(np.abs(lie.real[:trained]) == LARGE)
     assert lie.real[trained:].tobytes() == honest.real[trained:].tobytes()
     assert lie.real[:trained].tobytes() == said("reals", algorithm, public, number=2)[1].real[:trained].tobytes()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bifl.algorithms.murmur_dealt import murmur_dealt
 from bifl.algorithms.paper import biml
-from bifl.core import BINARY, Algorithm, Client, Message, Public, register
+from bifl.core import BINARY, UPDATE, Algorithm, Client, Message, Public, Tally, VectorTally, register
 from bifl.core.layout import Layout
 from bifl.core.layout import Tensor as Spec
 from bifl.core.message import FLOAT32, NOTHING, Floats
@@ -78,7 +78,7 @@ def measured(bound: Bounds, public: Public, lie: str, liars: int) -> tuple[Float
         own = moved + dice.normal(0, 0.05, len(mean)) * np.sqrt(variance)
         honest = np.concatenate([own, variance * np.exp(dice.normal(0, 0.1, len(mean))) + own**2])
         said = told(lie, moved) if number < liars else honest
-        uploads.append(Message(np.zeros(0, np.uint8), BINARY, said.astype(np.float32), sender=number, weight=400))
+        uploads.append(Message.of(np.zeros(0, np.uint8), BINARY, said.astype(np.float32), sender=number, weight=400))
     taken = bound.statistics(uploads, public)
     for one, other in zip(taken, bound.statistics(uploads[::-1], public), strict=True):
         assert one.real.tobytes() == other.real.tobytes(), "it matters who comes first"
@@ -108,7 +108,7 @@ def test_where_nobody_lies_the_last_stages_alone_count(
     mean, variance = central(known)
     rows = [mean + (far + dice.normal(0, 0.1, len(mean))) * np.sqrt(variance) for _ in range(10)]
     said = [np.concatenate([row, variance * dice.uniform(0.6, 1.8, len(mean)) + row**2]).astype(np.float32) for row in rows]
-    uploads = [Message(np.zeros(0, np.uint8), BINARY, row, sender=number, weight=400) for number, row in enumerate(said)]
+    uploads = [Message.of(np.zeros(0, np.uint8), BINARY, row, sender=number, weight=400) for number, row in enumerate(said)]
     monkeypatch.setattr(bounds, "STAGES", ())
     taken = bound.statistics(uploads, public._replace(round=5))
     assert [one.real.tobytes() for one in taken] == [row.tobytes() for row in said]
@@ -131,7 +131,7 @@ def federation() -> tuple[Bounds, Public]:
 @given(lie=st.floats(-(2.0**31), 2.0**31, width=32), weight=st.integers(1, 6400))
 def test_trained_numbers_stay_within_reach_of_the_learning_rate(federation: tuple[Bounds, Public], lie: float, weight: int) -> None:
     bound, public = federation
-    said = Message(np.zeros(0, np.uint8), BINARY, np.full(public.layout.reals, lie, np.float32), weight=weight)
+    said = Message.of(np.zeros(0, np.uint8), BINARY, np.full(public.layout.reals, lie, np.float32), weight=weight)
     moved = np.abs(bound.ballot(said, public).real - public.real)[: public.layout.trained]
     assert moved.max() <= bounds.REACH * 0.005 * -(-weight // 64) + 2**-6 * 1.001
 
@@ -154,7 +154,7 @@ def test_a_mean_of_bounded_numbers_is_plausible(federation: tuple[Bounds, Public
     for numbers in said[:2]:  # channels that do not vary: E[x²] is E[x]², as far as float32 holds it
         means = numbers[public.layout.trained :].reshape(2, -1)
         means[1] = means[0] ** 2
-    uploads = [Message(NOTHING, FLOAT32, numbers, sender=one, weight=64 + one) for one, numbers in enumerate(said)]
+    uploads = [Message.of(NOTHING, FLOAT32, numbers, sender=one, weight=64 + one) for one, numbers in enumerate(said)]
     assert bound.plausible_ballot(pooled([bound.ballot(upload, public) for upload in uploads]), public, 67)
     measures = [upload._replace(real=upload.real[public.layout.trained :]) for upload in uploads]
     if round:
@@ -170,7 +170,7 @@ def test_one_lie_about_moments_makes_a_sum_implausible(federation: tuple[Bounds,
     wrong = public.real.copy()
     wrong[trained:] = lie if lie > 0 else wrong[trained:]
     wrong[trained:].reshape(2, -1)[1] = lie
-    uploads = [Message(NOTHING, FLOAT32, real, weight=64) for real in (*[public.real] * 3, wrong)]
+    uploads = [Message.of(NOTHING, FLOAT32, real, weight=64) for real in (*[public.real] * 3, wrong)]
     assert not bound.plausible_ballot(pooled(uploads), public, 64)
     measures = [upload._replace(real=upload.real[trained:]) for upload in uploads]
     assert not round or not bound.plausible_statistics(pooled(measures), public, 64)
@@ -181,7 +181,8 @@ def test_scales_are_no_more_than_training_can_move(federation: tuple[Bounds, Pub
     """Two steps with lr=0.005 move weights by 0.01 in the root mean square; the bound is six times that."""
     bound, public = federation
     form = partial(upload_form, murmur_dealt(), public)
-    found = bound.plausible_scales(np.array([scale], np.float32), public, 128, form)
+    tally = Tally(1, 1, 1, {UPDATE: VectorTally(np.zeros(0), scales=np.array([scale], np.float32))}, NOTHING)
+    found = bound.plausible_scales(tally, public, 128, form)
     assert found is plausible
 
 
@@ -200,7 +201,7 @@ def test_a_network_may_start_with_any_statistics_that_images_give(federation: tu
         batch = np.concatenate([images, images[:, :, ::-1], images[..., ::-1] * 0.5]).astype(np.float32)
         with torch.no_grad():
             found = network.input_moments(torch.from_numpy(batch).to(memory_format=torch.channels_last))
-        said = Message(np.zeros(0, np.uint8), BINARY, found)
+        said = Message.of(np.zeros(0, np.uint8), BINARY, found)
         assert bound.statistics([said], public._replace(round=round))[0].real.tobytes() == found.tobytes()
 
 

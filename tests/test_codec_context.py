@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bifl.codec import SHORT, Context, WireError, bits_by_weight, decode, encode, ideal_size, read_header
 from bifl.codec.context import Coarse
 from bifl.codec.header import CODED_QUICKLY
-from bifl.core import BINARY, TERNARY, Alphabet, Message, Public, Votes
+from bifl.core import BINARY, TERNARY, UPDATE, Alphabet, Message, Public, Votes
 from bifl.core.layout import Layout, Tensor
 from tests.messages import CHECKSUM, SMALL, alphabets, checked, context_of, counts, layout_of, peak_of, same, symbols_of, upload_of
 
@@ -49,17 +49,17 @@ def test_a_predictable_ballot_costs_what_it_surprises() -> None:
     assert ideal is not None
     assert len(data) < 100_000 / 8 / 1.5
     assert ideal < len(data) < 1.02 * ideal
-    bits = bits_by_weight(data, message, context)
+    bits = bits_by_weight(data, message, context)[UPDATE]
     assert abs(bits.sum() / 8 - read_header(data).symbol_bytes) < 8
 
 
 def test_a_broadcast_unlike_the_last_is_learnt_quickly() -> None:
     """The server takes the shorter of two spellings: one trusts the last round's changes, one learns faster from the message."""
     alphabet, layout, real = Votes(20), layout_of(5000), np.zeros(7, np.float32)
-    before = Message(symbols_of(alphabet, 5000, 1), alphabet, real)
-    news = Message((before.symbols * 8 + 3) % 21, alphabet, real)
-    context = Context(layout, 7, SHORT, Public(0, 6, layout, news.values(), real, news=news, before=before))
-    message = Message(20 - news.symbols, alphabet, real, round=7)
+    before = Message.of(symbols_of(alphabet, 5000, 1), alphabet, real)
+    news = Message.of((before.update.symbols * 8 + 3) % 21, alphabet, real)
+    context = Context(layout, 7, SHORT, Public(0, 6, layout, news.update.values(), real, news=news, before=before))
+    message = Message.of(20 - news.update.symbols, alphabet, real, round=7)
     data = encode(message, context)
     assert read_header(data).coder == CODED_QUICKLY  # the golden broadcast below is like the last, its coder is the other
     assert same(decode(data, context), message)
@@ -68,7 +68,7 @@ def test_a_broadcast_unlike_the_last_is_learnt_quickly() -> None:
 @pytest.mark.floats
 @pytest.mark.parametrize(
     ("sender", "alphabet", "golden"),
-    [(4, BINARY, "7649e9204bc3e09e"), (None, Votes(5), "046e941567bc0b0a"), (4, TERNARY, "f2657968e16714bc")],
+    [(4, BINARY, "47e3952af244f92b"), (None, Votes(5), "50fb09e6d751ad3b"), (4, TERNARY, "fc2cab6da2a66e73")],
 )
 def test_golden_bytes_of_the_context_coder(sender: int | None, alphabet: Alphabet, golden: str) -> None:
     """Probabilities come from integers alone: these bytes, here their hash, must be the same on every machine."""
@@ -76,10 +76,10 @@ def test_golden_bytes_of_the_context_coder(sender: int | None, alphabet: Alphabe
     layout = Layout(("l",), (Tensor("l.weight", (3000,), 0),), (Tensor("norm.weight", (3,)),), (Tensor("norm", (1,)),))
     real = np.array([1, 1, 0.5, -30, 0.5, 4], np.float32)
     counts = [number * number % 17 % 6 + (number % step == 0) * (number % 2) for step in (97, 41, 29)]
-    before, news = (Message(np.minimum(votes, 5), Votes(5), real) for votes in counts[:2])
-    public = Public(0, 2, layout, news.values(), real, news=news, before=before)
+    before, news = (Message.of(np.minimum(votes, 5), Votes(5), real) for votes in counts[:2])
+    public = Public(0, 2, layout, news.update.values(), real, news=news, before=before)
     symbols = ((alphabet.size - 1) * np.minimum(counts[2], 5) + 2) // 5
-    message = Message(symbols, alphabet, real + np.float32(0.25), sender=sender, weight=600, round=3)
+    message = Message.of(symbols, alphabet, real + np.float32(0.25), sender=sender, weight=600, round=3)
     data = encode(message, Context(layout, 3, SHORT, public))
     assert read_header(data).coder == 1
     assert hashlib.sha256(data).hexdigest()[:16] == golden
@@ -108,31 +108,34 @@ def test_what_was_meant_for_somebody_else_is_refused_by_name() -> None:
 
 def other_news(public: Public, place: int, step: int) -> Public:
     assert public.news is not None
-    symbols = public.news.symbols.copy()
+    symbols = public.news.update.symbols.copy()
     symbols[place] += step
-    return public._replace(news=public.news._replace(symbols=symbols))
+    return public._replace(news=public.news.with_update(symbols=symbols))
 
 
 def test_the_digest_covers_everything_that_the_coder_uses() -> None:
     """Two ends that differ in one of these would decode each other's messages to nonsense, so their digests must differ."""
     layout, alphabet, real = layout_of(64), Votes(700), np.arange(7, dtype=np.float32)
     symbols = np.full(64, 300)
-    news, before = Message(symbols, alphabet, real), Message(symbols, alphabet, real)
-    public = Public(0, 6, layout, news.values(), real, news=news, before=before)
+    news, before = Message.of(symbols, alphabet, real), Message.of(symbols, alphabet, real)
+    public = Public(0, 6, layout, news.update.values(), real, news=news, before=before)
     ours = Context(layout, 7, SHORT, public)
     others = {
         "round": Context(layout, 8, SHORT, public),
         "real": Context(layout, 7, SHORT, public._replace(real=real + np.float32(1))),
         "news, another drawer": Context(layout, 7, SHORT, other_news(public, 5, 30)),
         "news, the same drawer": Context(layout, 7, SHORT, other_news(public, 5, 1)),
-        "before": Context(layout, 7, SHORT, public._replace(before=before._replace(symbols=symbols + 30))),
+        "before": Context(layout, 7, SHORT, public._replace(before=before.with_update(symbols=symbols + 30))),
         "no before": Context(layout, 7, SHORT, public._replace(before=None)),
         "alphabet": Context(
-            layout, 7, SHORT, public._replace(news=news._replace(alphabet=Votes(701)), before=before._replace(alphabet=Votes(701)))
+            layout,
+            7,
+            SHORT,
+            public._replace(news=news.with_update(alphabet=Votes(701)), before=before.with_update(alphabet=Votes(701))),
         ),
     }
     assert Coarse.of(alphabet).width == 3  # 300 and 301 are in one drawer, 330 is not
-    assert others["news, the same drawer"].classes.tolist() == ours.classes.tolist()
+    assert others["news, the same drawer"].vector(UPDATE).classes.tolist() == ours.vector(UPDATE).classes.tolist()
     digests = {name: context.digest for name, context in others.items()} | {"ours": ours.digest}
     assert len(set(digests.values())) == len(digests), digests
     assert Context(layout, 7, SHORT, public._replace(round=99)).digest == ours.digest, "what the coder does not use is not in it"
@@ -143,9 +146,10 @@ def test_a_difference_within_a_drawer_is_noticed() -> None:
     ours = context_of(3000, Votes(700), Votes(700))
     assert isinstance(ours.known, Public)
     assert ours.known.news is not None
-    theirs = Context(ours.layout, 7, SHORT, other_news(ours.known, int(ours.known.news.symbols.argmin()), 1))
-    assert theirs.classes.tolist() == ours.classes.tolist()
-    assert theirs.seen(BINARY, upload=True).tolist() != ours.seen(BINARY, upload=True).tolist()
+    theirs = Context(ours.layout, 7, SHORT, other_news(ours.known, int(ours.known.news.update.symbols.argmin()), 1))
+    mine, other = ours.vector(UPDATE), theirs.vector(UPDATE)
+    assert other.classes.tolist() == mine.classes.tolist()
+    assert other.seen(BINARY, upload=True).tolist() != mine.seen(BINARY, upload=True).tolist()
     data = encode(upload_of(symbols_of(BINARY, 3000, 1), BINARY, ours), ours)
     with pytest.raises(WireError, match="was coded in context"):
         decode(data, theirs)

@@ -50,7 +50,7 @@ widths = st.sampled_from([0.0, 0.5, -1.0, 1e9, 1e30, math.nan, math.inf])
 
 def upload(widths: Sequence[float] = (0.5, 0.25), real: float = 1.0, alphabet: Alphabet = BINARY, more: int = 0) -> bytes:
     symbols = np.zeros(16 + more, np.uint8 if alphabet.size else np.float32)
-    return codec.encode(Message(symbols, alphabet, np.full(5, real, np.float32), np.array(widths, np.float32), sender=0))
+    return codec.encode(Message.of(symbols, alphabet, np.full(5, real, np.float32), np.array(widths, np.float32), sender=0))
 
 
 def honest(examples: float = 100, data: object = None) -> RecordDict:

@@ -10,8 +10,23 @@ from hypothesis import strategies as st
 from bifl.algorithms.eden import eden
 from bifl.algorithms.fedmrn import centred
 from bifl.algorithms.murmur import group_of, murmur, reads, upload
-from bifl.core import FLOAT32, Client, Floats, Layout, Message, Public, Sent, Server, Tally, compressed, register, stream
-from bifl.core.algorithm import Algorithm, selection
+from bifl.core import (
+    FLOAT32,
+    UPDATE,
+    Client,
+    Floats,
+    Layout,
+    Message,
+    Public,
+    Sent,
+    Server,
+    Tally,
+    VectorTally,
+    compressed,
+    register,
+    stream,
+)
+from bifl.core.algorithm import Algorithm, selections
 from bifl.core.layout import Tensor
 from bifl.core.loudest import groups, loudest, spread
 from bifl.core.rotation import block_size, rotate, rotated_length, unrotate
@@ -101,7 +116,7 @@ def test_many_murmurs_are_right_in_the_mean_and_err_as_said() -> None:
     told = []
     for number in range(40):
         message = upload(client._replace(number=number), place, 128)._replace(sender=number)
-        told.append(reads(message, place, 128).values().astype(np.float64))
+        told.append(reads(message, place, 128).update.values().astype(np.float64))
     squares = np.square(values).sum()
     assert 13 < np.mean([np.square(one - values).sum() for one in told]) / squares < 17
     assert np.square(np.mean(told, 0) - values).sum() / squares < 0.45
@@ -113,16 +128,16 @@ def test_a_client_that_did_not_move_uploads_nothing_of_size() -> None:
     for algorithm in (murmur(), eden(p=0.5)):
         message = algorithm.upload(still, place)
         assert isinstance(message, Message)
-        assert np.all(algorithm.reads(message._replace(sender=0), place).values() == 0)
+        assert np.all(algorithm.reads(message._replace(sender=0), place).update.values() == 0)
 
 
 def test_an_upload_is_as_long_as_both_ends_expect() -> None:
     place = public(1000, voters=100)
-    found = selection(murmur(), place, 3)
+    found = selections(murmur(), place, 3)[UPDATE]
     assert found is not None
     assert found.length == 8
-    assert selection(murmur(), place, None) is None
-    found = selection(murmur(down="1of8"), place, None)
+    assert selections(murmur(), place, None)[UPDATE] is None
+    found = selections(murmur(down="1of8"), place, None)[UPDATE]
     assert found is not None
     assert found.length == 125
 
@@ -132,7 +147,7 @@ def test_an_upload_is_as_long_as_both_ends_expect() -> None:
 
 def broadcast(algorithm: Algorithm, where: Public, server: Server, target: Floats) -> tuple[Public, Server]:
     """A round whose mean is the target."""
-    tally = Tally(1, 1, 1, None, target.astype(np.float64), where.real)
+    tally = Tally(1, 1, 1, {UPDATE: VectorTally(target.astype(np.float64))}, where.real)
     sent = algorithm.broadcast(tally, where, server)
     assert isinstance(sent, Sent)
     return algorithm.absorb(where, sent.message), server._replace(memory=sent.memory)
@@ -156,10 +171,12 @@ def test_what_a_broadcast_could_not_say_is_said_later(down: str) -> None:
 def test_another_memory_of_the_server_survives_compression() -> None:
     def momentum(tally: Tally, where: Public, server: Server) -> Sent:
         before = server.memory[0] if server.memory.size else np.zeros(where.layout.count, np.float32)
-        step = (np.float32(0.5) * before + (tally.mean - where.weights)).astype(np.float32)
-        return Sent(Message(where.weights + step, FLOAT32, tally.real), memory=step[None])
+        step = (np.float32(0.5) * before + (tally.update.mean - where.weights)).astype(np.float32)
+        return Sent(Message.of(where.weights + step, FLOAT32, tally.real), memory=step[None])
 
-    inner = Algorithm(lambda client, place: Message(client.aux, FLOAT32, client.real), momentum, lambda client, place, news: client)
+    inner = Algorithm(
+        lambda client, place: Message.of(client.aux, FLOAT32, client.real), momentum, lambda client, place, news: client
+    )
     small, plain = compressed(inner, "16"), inner
     where, other, server, kept = public(64), public(64), Server(), Server()
     for _ in range(20):
@@ -171,8 +188,8 @@ def test_another_memory_of_the_server_survives_compression() -> None:
 
 def test_a_memory_of_another_shape_is_refused() -> None:
     inner = Algorithm(
-        lambda client, place: Message(client.aux, FLOAT32, client.real),
-        lambda tally, where, server: Sent(Message(where.weights, FLOAT32, where.real), memory=np.zeros(3, np.float32)),
+        lambda client, place: Message.of(client.aux, FLOAT32, client.real),
+        lambda tally, where, server: Sent(Message.of(where.weights, FLOAT32, where.real), memory=np.zeros(3, np.float32)),
         lambda client, place, news: client,
     )
     with pytest.raises(AlgorithmError, match="rows of 64 numbers"):

@@ -11,14 +11,16 @@ import pytest
 
 import bifl.algorithms  # noqa: F401
 from bifl import codec
+from bifl.codec.state_digest import state_digest
 from bifl.core import FLOAT32, VOTES, WEIGHTS, Client, Floats, Layout, Local, Message, Public, Server, Votes, register, stream
-from bifl.core.algorithm import Algorithms
+from bifl.core.algorithm import Algorithms, first_vectors
 from bifl.core.layout import Tensor
 from bifl.core.sides import ServerSide
 from bifl.core.state import remembered
 from bifl.exchanges.ballot import Ballot, make_upload
 from bifl.exchanges.bounds import Bounds
 from tests.algorithms import EXAMPLES
+from tests.messages import same
 
 COUNT = 2003
 LAYOUT = Layout(
@@ -57,7 +59,8 @@ class Laws:
         self.ballot = Ballot(algorithm, UNBOUNDED, codec.SHORT)
         self.plain = Ballot(algorithm, UNBOUNDED, codec.SHORT, in_context=False)
         weights = np.random.default_rng(0).uniform(-1, 1, COUNT).astype(np.float32)
-        self.public = Public(0, 0, LAYOUT, frozen(weights), frozen(np.ones(LAYOUT.reals, np.float32)))
+        public = Public(0, 0, LAYOUT, frozen(weights), frozen(np.ones(LAYOUT.reals, np.float32)), clients=len(SIZES))
+        self.public = public._replace(vectors=first_vectors(algorithm, public))
         self.server = ServerSide(Server())
         self.changes = [np.zeros(COUNT, np.float32) for _ in SIZES]  # by which clients have trained
         self.clients = [Client(weights, weights, self.public.real, size, number) for number, size in enumerate(SIZES)]
@@ -82,7 +85,7 @@ class Laws:
         state, upload = self.turn(ready)
         self.changes[number] = state.aux - state.start
         again = self.turn(ready)
-        assert upload.symbols.tobytes() == again[1].symbols.tobytes(), "pure: the same in, the same out"
+        assert same(upload, again[1]), "pure: the same in, the same out"
         assert ready.aux.tobytes() == before.aux.tobytes(), "pure: nothing changed in place"
         assert state.aux.shape == (COUNT,)
         assert state.aux.dtype == np.float32
@@ -90,12 +93,12 @@ class Laws:
         assert (upload.round, upload.weight, upload.sender) == (round, SIZES[number], number)
         for spelling in (known, self.plain.context(self.public)):
             received = codec.decode(codec.encode(upload, spelling), known)
-            assert received.symbols.tobytes() == upload.symbols.astype(received.symbols.dtype).tobytes(), "survives the wire"
+            assert same(received, upload), "survives the wire"
         opened = self.ballot.open(received, self.public)
-        assert opened.values().shape == (COUNT,), "the server reads a number for every weight"
+        assert opened.update.values().shape == (COUNT,), "the server reads a number for every weight"
         if self.algorithm.at(round).uploads == WEIGHTS:
-            assert opened.values().tobytes() == state.aux.tobytes(), "as it declares: the client's weights"
-        told = opened.values() - self.public.weights if opened.alphabet == FLOAT32 else opened.values()
+            assert opened.update.values().tobytes() == state.aux.tobytes(), "as it declares: the client's weights"
+        told = opened.update.values() - self.public.weights if opened.update.alphabet == FLOAT32 else opened.update.values()
         self.alike.append(likeness(told, self.changes[number]))
         blank = np.full_like(state.aux, np.nan)
         nothing = Client(blank, blank, np.full_like(state.real, np.nan), state.weight, number)
@@ -126,7 +129,8 @@ class Laws:
         after = self.ballot.advance(self.public, codec.decode(codec.encode(said, plain), known))
         assert on_server.weights.tobytes() == after.weights.tobytes(), "server and clients make the same public state"
         assert on_server.real.tobytes() == after.real.tobytes()
-        counts = isinstance(said.alphabet, Votes)
+        assert state_digest(on_server, ()) == state_digest(after, ()), "all of it, further public vectors too"
+        counts = isinstance(said.update.alphabet, Votes)
         assert counts == (self.algorithm.at(after.round).broadcasts == VOTES), "it declares whether it broadcasts counts of votes"
         assert after.round == self.public.round + 1
         assert after.weights.shape == (COUNT,)

@@ -54,10 +54,10 @@ def test_an_algorithm_is_the_same_everywhere(
     same(alone(name), tmp_path / "deployed")
     *_, (_, public) = loop(experiment)
     saved = Model.read(alone(name) / "model").message
-    if saved.alphabet == BINARY:
-        assert saved.symbols.tobytes() == (public.weights > 0).astype(np.uint8).tobytes()
+    if saved.update.alphabet == BINARY:
+        assert saved.update.symbols.tobytes() == (public.weights > 0).astype(np.uint8).tobytes()
     elif name not in SHOWN:
-        assert saved.symbols.tobytes() == public.weights.tobytes()
+        assert saved.update.symbols.tobytes() == public.weights.tobytes()
 
 
 @pytest.mark.parametrize("name", IN_WORKERS)
@@ -96,8 +96,8 @@ def test_a_rotation_is_its_own_inverse() -> None:
 
 
 def test_four_levels_are_evenly_spaced() -> None:
-    message = Message(np.arange(4, dtype=np.uint8), Alphabet("four levels", 4), np.zeros(0, np.float32))
-    np.testing.assert_allclose(message.values(), [-1, -1 / 3, 1 / 3, 1], rtol=1e-6)
+    message = Message.of(np.arange(4, dtype=np.uint8), Alphabet("four levels", 4), np.zeros(0, np.float32))
+    np.testing.assert_allclose(message.update.values(), [-1, -1 / 3, 1 / 3, 1], rtol=1e-6)
 
 
 def test_random_signs_and_positions_are_golden() -> None:

@@ -69,7 +69,7 @@ def test_another_exchange_needs_no_other_edit(tmp_path: Path, small: Path, clock
     deploy(neighbours(tmp_path), tmp_path / "deployed", experiment)
     same(alone, tmp_path / "deployed")
     *_, (_, public) = loop(experiment)
-    assert Model.read(alone / "model").message.symbols.tobytes() == (public.weights > 0).astype(np.uint8).tobytes()
+    assert Model.read(alone / "model").message.update.symbols.tobytes() == (public.weights > 0).astype(np.uint8).tobytes()
     assert len(list((alone / "messages/round-00001").glob("greeting-*"))) == 3
     assert (alone / "messages/round-00001/greeting").is_file()
 

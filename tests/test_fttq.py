@@ -45,21 +45,21 @@ def said(found: Message | Sent) -> Message:
 def test_uploads_are_what_the_network_computed_with() -> None:
     client, public = state()
     upload = said(algorithm().upload(client, public))
-    assert upload.alphabet == TERNARY
+    assert upload.update.alphabet == TERNARY
     aux = torch.from_numpy(AUX)
     placed = ternary.weights(Latent(aux, aux, 0, 0, torch.tensor([0.5, 2.0]), LAYOUT.sizes, training=True))
-    assert (upload.values() * np.repeat([0.5, 2], LAYOUT.sizes)).tolist() == placed.tolist()
+    assert (upload.update.values() * np.repeat([0.5, 2], LAYOUT.sizes)).tolist() == placed.tolist()
 
 
 def test_the_server_averages_with_each_senders_factor_and_quantises_again() -> None:
     _, public = state()
-    one = Message(np.array([2, 0, 1, 0, 1, 2, 0, 1]), TERNARY, np.array([0.5, 2, 1], np.float32), weight=10)
-    other = Message(np.array([2, 2, 1, 0, 2, 1, 0, 1]), TERNARY, np.array([1, 4, 3], np.float32), weight=10)
+    one = Message.of(np.array([2, 0, 1, 0, 1, 2, 0, 1]), TERNARY, np.array([0.5, 2, 1], np.float32), weight=10)
+    other = Message.of(np.array([2, 2, 1, 0, 2, 1, 0, 1]), TERNARY, np.array([1, 4, 3], np.float32), weight=10)
     tally = mean(algorithm().reads(upload, public) for upload in (one, other))
-    assert tally.mean.tolist() == [0.75, 0.25, 0, -0.75, 0.5, 1, -3, 0]
+    assert tally.update.mean.tolist() == [0.75, 0.25, 0, -0.75, 0.5, 1, -3, 0]
     news = said(algorithm().broadcast(tally, public, Server()))
-    assert news.alphabet == TERNARY
-    assert news.values().tolist() == [1, 1, 0, -1, 1, 1, -1, 0]
+    assert news.update.alphabet == TERNARY
+    assert news.update.values().tolist() == [1, 1, 0, -1, 1, 1, -1, 0]
     assert news.real.tolist() == [np.float32(0.5625), 2, 2], "mean kept magnitudes; other reals are averaged"
     after = algorithm().absorb(public, news)
     aux = algorithm().update(state()[0], after, news).aux
@@ -70,13 +70,13 @@ def test_the_server_averages_with_each_senders_factor_and_quantises_again() -> N
 def test_floats_are_sent_where_ternary_loses_three_points(small: float, large: float, alphabet: object) -> None:
     client, public = state()
     tally = mean([algorithm().reads(said(algorithm().upload(client, public)), public)])
-    tally = tally._replace(mean=AUX.astype(np.float64))
+    tally = tally.with_update(mean=AUX.astype(np.float64))
 
     def scores(weights: Floats, real: Floats) -> float:
         return small if np.isin(weights, (-1, 0, 1)).all() else large
 
     news = said(algorithm().broadcast(tally, public, Server(judge=scores)))
-    assert news.alphabet == alphabet
+    assert news.update.alphabet == alphabet
     if alphabet == FLOAT32:
         after = algorithm().absorb(public, news)
         np.testing.assert_allclose(algorithm().update(client, after, news).aux, AUX, rtol=1e-6)
@@ -84,17 +84,17 @@ def test_floats_are_sent_where_ternary_loses_three_points(small: float, large: f
 
 def test_a_layer_of_zeros_stays_one() -> None:
     _, public = state()
-    upload = Message(np.ones(8, np.uint8), TERNARY, np.array([0.5, 2, 1], np.float32))
+    upload = Message.of(np.ones(8, np.uint8), TERNARY, np.array([0.5, 2, 1], np.float32))
     news = said(algorithm().broadcast(mean([algorithm().reads(upload, public)]), public, Server()))
-    assert news.values().tolist() == [0] * 8
+    assert news.update.values().tolist() == [0] * 8
     assert np.isfinite(news.real).all()
 
 
 def test_no_more_than_a_trit_is_sent() -> None:
     layout = Network(mnist_cnn(10), ternary).layout
     trits = np.ones(layout.count, np.uint8)
-    empty = len(codec.encode(Message(trits[:0], TERNARY, np.zeros(layout.reals, np.float32))))
-    full = len(codec.encode(Message(trits, TERNARY, np.zeros(layout.reals, np.float32))))
+    empty = len(codec.encode(Message.of(trits[:0], TERNARY, np.zeros(layout.reals, np.float32))))
+    full = len(codec.encode(Message.of(trits, TERNARY, np.zeros(layout.reals, np.float32))))
     assert 8 * (full - empty) <= 1.6 * layout.count + 8
 
 
@@ -126,7 +126,7 @@ def test_it_learns_and_its_model_file_scores_the_same(tolerance: float, tmp_path
     # ϑ times a layer and a layer with its weights times ϑ are rounded differently: of 1,000 images the odd one may change sides
     assert accuracy == pytest.approx(records[-1].accuracy, abs=0.003)
     assert loss == pytest.approx(records[-1].loss, rel=1e-4)
-    assert (again.message.alphabet == TERNARY) or tolerance == 0.0
+    assert (again.message.update.alphabet == TERNARY) or tolerance == 0.0
 
 
 def test_a_network_without_inner_layers_is_refused(tmp_path: Path) -> None:

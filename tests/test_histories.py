@@ -55,8 +55,8 @@ class Federation:
         """Have clients train with news of the server's invention, until all that they remember is its own."""
         known = self.worker.public
         assert known.news is not None
-        yes = np.full_like(known.news.symbols, known.news.symbols.max())
-        self.worker.public = known._replace(news=known.news._replace(symbols=yes), weights=np.ones_like(known.weights))
+        yes = np.full_like(known.news.update.symbols, known.news.update.symbols.max())
+        self.worker.public = known._replace(news=known.news.with_update(symbols=yes), weights=np.ones_like(known.weights))
         for number in [*numbers] * 5:
             self.worker.reply("ballot", Request(number, True, False))
         self.worker.public = known

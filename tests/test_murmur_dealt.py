@@ -7,7 +7,6 @@ import pytest
 
 from bifl.algorithms.murmur_dealt import FIRST
 from bifl.core import Algorithm, Client, Floats, Layout, Public, Server, register
-from bifl.core.algorithm import selection
 from bifl.core.layout import Tensor
 from bifl.core.message import Message
 from bifl.core.sums import Total
@@ -40,7 +39,7 @@ def told(algorithm: Algorithm, public: Public, trained: list[Floats]) -> Public:
         total.add(algorithm.reads(make_upload(algorithm, client, public)[1], public))
     news = algorithm.broadcast(total.tally(), public, Server())
     assert isinstance(news, Message)
-    return algorithm.absorb(public, news._replace(about=selection(algorithm, public, None)))._replace(round=public.round + 1)
+    return algorithm.absorb(public, news)._replace(round=public.round + 1)
 
 
 def first(seed: int) -> Public:

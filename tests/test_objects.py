@@ -239,7 +239,7 @@ def test_a_clients_own_network_is_what_it_trains_next(algorithm: str, tmp_path: 
             assert sent == np.ascontiguousarray(wanted.astype(np.uint8 if algorithm == "biml" else np.float32)).tobytes()
         models = simulation.client_model(1), with_folder.client_model(1)
         assert models[0].to_bytes() == models[1].to_bytes()
-        own[record.round] = models[0].message.symbols.tobytes(), models[0].message.real.tobytes()
+        own[record.round] = models[0].message.update.symbols.tobytes(), models[0].message.real.tobytes()
     data, part = simulation.setup.data, simulation.setup.parts[1]
     mine = data._replace(test_images=data.images[part], test_labels=data.labels[part])
     own_loss, loss = (one.metrics(mine)[1] for one in (with_folder.client_model(1), with_folder.model()))

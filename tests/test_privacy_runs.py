@@ -69,11 +69,11 @@ def test_nothing_is_sent_that_is_not_accounted(tmp_path: Path, small: Path, how:
         message = codec.decode(path.read_bytes(), ballot.context(setup.public))
         assert message.weight == 1
         assert message.real.tobytes() == setup.public.real.tobytes()
-        assert not len(message.scales)
-        assert message.alphabet == alphabet
-        assert len(message.symbols) == (rotated_length(length) if alphabet == BINARY else length)
+        assert not len(message.update.scales)
+        assert message.update.alphabet == alphabet
+        assert len(message.update.symbols) == (rotated_length(length) if alphabet == BINARY else length)
         if alphabet == FLOAT32:
-            assert np.linalg.norm(message.symbols) <= 1 + 1e-6
+            assert np.linalg.norm(message.update.symbols) <= 1 + 1e-6
     rows = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
     assert {(row["images"], row["train_loss"]) for row in rows[0].get("clients", rows)} == {(1, None)}
 

@@ -63,7 +63,7 @@ def test_an_old_and_a_new_processor_make_a_federation(tmp_path: Path, small: Pat
 
 def adding(public: Public, news: Message) -> Public:
     """An `absorb` for broadcasts that are changes: the new state depends on the initial weights for ever."""
-    return take_over(public, news)._replace(weights=public.weights + news.values())
+    return take_over(public, news)._replace(weights=public.weights + news.update.values())
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2])
@@ -75,7 +75,7 @@ def test_the_whole_state_does_without_the_readers_initial_weights(rounds: int, r
     public, generator = fresh, np.random.default_rng(0)
     for round in range(1, rounds + 1):
         symbols = generator.normal(size=fresh.layout.count).astype(np.float32)
-        public = ballot.advance(public, Message(symbols, FLOAT32, fresh.real, NOTHING, round=round))
+        public = ballot.advance(public, Message.of(symbols, FLOAT32, fresh.real, NOTHING, round=round))
     elsewhere = fresh._replace(weights=np.nextafter(fresh.weights, np.float32(2)))
     assert digest(elsewhere, True) != digest(fresh, True)
     exchanges = (ballot, *setup.run.exchanges[1:])

@@ -45,7 +45,7 @@ def test_only_batch_norm_is_rounded_and_in_proportion(seed: int, scale: float) -
     trained = generator.normal(size=LAYOUT.trained) * 0.01
     real = np.concatenate([trained, first, second]).astype(np.float32)
     context = Context(LAYOUT, 1, SHORT)
-    message = Message(np.zeros(8, np.uint8), BINARY, real, sender=2, round=1)
+    message = Message.of(np.zeros(8, np.uint8), BINARY, real, sender=2, round=1)
     back = decode(encode(message, context), context).real
     assert back[[0, 1, 8, 9, 10, 11, 12]].tolist() == real[[0, 1, 8, 9, 10, 11, 12]].tolist(), "ϑ and layers kept real are exact"
     assert np.all(np.abs(back[2:8] - real[2:8]) <= 2.0**-6), "γ, β"
@@ -56,7 +56,7 @@ def test_only_batch_norm_is_rounded_and_in_proportion(seed: int, scale: float) -
 def test_a_small_variance_beside_a_large_mean_survives() -> None:
     real = np.zeros(LAYOUT.reals, np.float32)
     real[13:16], real[16:] = 30, 901  # deviation 1
-    message, context = Message(np.zeros(8, np.uint8), BINARY, real, round=1), Context(LAYOUT, 1, SHORT)
+    message, context = Message.of(np.zeros(8, np.uint8), BINARY, real, round=1), Context(LAYOUT, 1, SHORT)
     back = decode(encode(message, context), context).real.astype(np.float64)
     assert np.all(np.abs(back[16:] - back[13:16] ** 2 - 1) < 0.01)
 
@@ -75,7 +75,7 @@ def context_with(real: npt.NDArray[np.float32]) -> Context:
 
 def uploads_of(real: npt.NDArray[np.float32], context: Context, senders: int) -> npt.NDArray[np.float32]:
     """(senders, reals) what the server reads when so many clients upload the same real numbers."""
-    message = Message(np.zeros(8, np.uint8), BINARY, real, round=1)
+    message = Message.of(np.zeros(8, np.uint8), BINARY, real, round=1)
     return np.stack([decode(encode(message._replace(sender=client), context), context).real for client in range(senders)])
 
 
@@ -104,7 +104,7 @@ def test_known_numbers_beyond_the_grid_do_not_prevent_short_ones() -> None:
     """After a broadcast that diverged, the next uploads are spelled as differences to zero."""
     known = np.full(LAYOUT.reals, np.inf, np.float32)
     real = np.concatenate([np.zeros(13), np.zeros(3), np.ones(3)]).astype(np.float32)
-    message, context = Message(np.zeros(8, np.uint8), BINARY, real, sender=0, round=1), context_with(known)
+    message, context = Message.of(np.zeros(8, np.uint8), BINARY, real, sender=0, round=1), context_with(known)
     data = encode(message, context)
     assert read_header(data).precision == SHORT.upload
     assert decode(data, context).real.tolist() == real.tolist()
@@ -123,7 +123,7 @@ def test_numbers_beyond_the_grid_are_refused(bits: int) -> None:
     """A sender may spell any integer; those beyond the grid stand for no float32."""
     context = Context(LAYOUT, 1, SHORT)
     sender = 0 if bits == SHORT.upload else None
-    message = Message(np.zeros(8, np.uint8), BINARY, np.zeros(LAYOUT.reals, np.float32), sender=sender, round=1)
+    message = Message.of(np.zeros(8, np.uint8), BINARY, np.zeros(LAYOUT.reals, np.float32), sender=sender, round=1)
     data = encode(message, context)
     header = read_header(data)
     exact = 4 * int((~LAYOUT.normed).sum())

@@ -151,7 +151,7 @@ def forged(draw: st.DrawFn) -> Any:
         reals, scales = np.ones(header.reals, np.float32), np.full(lengths[1], scale, np.float32)
         reals[where : where + 1] = real
         weight = max(1, min(changed.get("weight", header.weight), 2**30))
-        said = Said(
+        said = Said.of(
             symbols, alphabet, reals, scales, changed.get("sender", header.sender), weight, changed.get("round", header.round)
         )
         plain = bytearray(codec.encode(said))

@@ -10,7 +10,22 @@ import pytest
 
 import bifl
 from bifl.algorithms.paper import biml, fedavg
-from bifl.core import BINARY, FLOAT32, NOTHING, Algorithm, Alphabet, Layout, Message, Public, Selection, Sent, register, stream
+from bifl.core import (
+    BINARY,
+    FLOAT32,
+    NOTHING,
+    UPDATE,
+    Algorithm,
+    Alphabet,
+    Layout,
+    Message,
+    Public,
+    Selection,
+    Selections,
+    Sent,
+    register,
+    stream,
+)
 from bifl.errors import AlgorithmError
 
 
@@ -23,24 +38,38 @@ def changed(**fields: Any) -> Callable[..., Any]:
     return change
 
 
+def changed_update(**fields: Any) -> Callable[..., Any]:
+    """The same of the update of a message."""
+    return lambda found: found.with_vectors({UPDATE: changed(**fields)(found.update)})
+
+
+def renamed(found: Any) -> Any:
+    """A message whose update has another name."""
+    return found._replace(vectors={"weights": found.update})
+
+
 LONG, DOUBLE = (lambda array: np.append(array, array[:1])), (lambda array: array.astype(np.float64))
 WRONG: list[tuple[str, Callable[..., Any], str]] = [
-    ("upload", changed(symbols=LONG), r"upload returned symbols of shape \(81959,\); it must be \(81958,\)"),
-    ("upload", changed(symbols=lambda array: array.astype(np.float32)), "upload returned binary symbols of float32; it"),
-    ("upload", changed(symbols=lambda array: array + 1), "upload returned binary symbols from 1 to 2; it must be from 0 to 1"),
-    ("upload", changed(symbols=list), "upload returned symbols of shape list"),
-    ("upload", changed(alphabet=lambda _: "binary"), "upload returned alphabet 'binary'; it must be an Alphabet"),
+    ("upload", changed_update(symbols=LONG), r"upload returned symbols of shape \(81959,\); it must be \(81958,\)"),
+    ("upload", changed_update(symbols=lambda array: array.astype(np.float32)), "upload returned binary symbols of float32; it"),
+    ("upload", changed_update(symbols=lambda array: array + 1), "upload returned binary symbols from 1 to 2; it must be from"),
+    ("upload", changed_update(symbols=list), "upload returned symbols of shape list"),
+    ("upload", changed_update(alphabet=lambda _: "binary"), "upload returned alphabet 'binary'; it must be an Alphabet"),
     ("upload", changed(real=DOUBLE), "upload returned real of float64; it must be float32"),
     ("upload", changed(real=LONG), r"upload returned real of shape"),
-    ("upload", lambda found: found.symbols, "upload returned a ndarray; it must be a Message, or Sent"),
+    ("upload", lambda found: found.update.symbols, "upload returned a ndarray; it must be a Message, or Sent"),
+    ("upload", changed(vectors=list), "upload returned a Message with a list for its vectors; it must be Message.of"),
+    ("upload", changed(vectors=lambda _: {UPDATE: 3}), r"upload returned a int among its vectors; it must be Vector\(symbols"),
+    ("upload", renamed, "upload returned the vectors 'weights'; it must be 'update', as `selects` says"),
+    ("absorb", changed(vectors=lambda _: {"x": NOTHING}), "absorb returned the public vectors 'x'; it must be none"),
     ("upload", lambda found: changed(memory=DOUBLE)(Sent(found, np.zeros(3, np.float32))), "upload returned memory of float64"),
-    ("broadcast", changed(symbols=LONG), "broadcast returned symbols of shape"),
-    ("broadcast", changed(scales=lambda _: np.zeros(2)), "broadcast returned scales of float64"),
+    ("broadcast", changed_update(symbols=LONG), "broadcast returned symbols of shape"),
+    ("broadcast", changed_update(scales=lambda _: np.zeros(2)), "broadcast returned scales of float64"),
     ("update", changed(aux=DOUBLE), "update returned aux of float64"),
     ("update", changed(aux=LONG), "update returned aux of shape"),
     ("update", lambda found: found.aux, "update returned a ndarray; it must be the client"),
-    ("reads", changed(symbols=LONG), "reads returned symbols of shape"),
-    ("reads", lambda found: found.symbols, "reads returned a ndarray; it must be the upload"),
+    ("reads", changed_update(symbols=LONG), "reads returned symbols of shape"),
+    ("reads", lambda found: found.update.symbols, "reads returned a ndarray; it must be the upload"),
     ("absorb", changed(scales=lambda _: [1.0]), "absorb returned scales of list"),
     ("update", changed(memory=lambda _: np.full(2, np.nan, np.float32)), "update returned a memory that holds NaN"),
     ("absorb", changed(weights=DOUBLE), "absorb returned weights of float64"),
@@ -73,11 +102,11 @@ def test_symbols_about_different_weights_are_not_averaged_as_they_are() -> None:
     def halves() -> Algorithm:
         """FedAvg of a half of the weights."""
 
-        def selects(public: Any, sender: int | None) -> Selection | None:
-            return None if sender is None else Selection.of(np.arange(sender % 2, public.layout.count, 2))
+        def selects(public: Any, sender: int | None) -> Selections:
+            return {UPDATE: None if sender is None else Selection.of(np.arange(sender % 2, public.layout.count, 2))}
 
         def upload(client: Any, public: Any) -> Message:
-            return Message(client.aux[client.number % 2 :: 2], FLOAT32, client.real)
+            return Message.of(client.aux[client.number % 2 :: 2], FLOAT32, client.real)
 
         return Algorithm(upload, honest.broadcast, honest.update, selects=selects, forward=honest.forward, keeps=())
 
@@ -110,7 +139,7 @@ def test_symbols_of_any_alphabet_are_taken() -> None:
 
         def upload(client: Any, public: Any) -> Message:
             symbols = np.clip(np.rint((client.aux + 1) * 7.5), 0, 15).astype(np.uint8)
-            return Message(symbols, levels, client.real)
+            return Message.of(symbols, levels, client.real)
 
         return Algorithm(upload, honest.broadcast, honest.update, forward=honest.forward, keeps=())
 

@@ -37,11 +37,11 @@ NUMBERS = st.floats(-100, 100, width=32)
 
 def update(values: object, number: int = 0, weight: int = 1) -> Message:
     weights = np.asarray(values, np.float32)
-    return Message(weights, FLOAT32, weights[:1].copy(), sender=number, weight=weight)
+    return Message.of(weights, FLOAT32, weights[:1].copy(), sender=number, weight=weight)
 
 
 def ballot(values: object, number: int = 0, weight: int = 1) -> Message:
-    return Message(np.asarray(values, np.uint8), BINARY, np.zeros(1, np.float32), sender=number, weight=weight)
+    return Message.of(np.asarray(values, np.uint8), BINARY, np.zeros(1, np.float32), sender=number, weight=weight)
 
 
 def total(name: str, uploads: list[Message], trust: Floats = NOTHING, public: Public = PUBLIC, **parameters: Any) -> Tally:
@@ -75,7 +75,7 @@ def test_it_does_not_matter_who_comes_first(name: str, data: st.DataObject) -> N
         uploads = [make(row, number, weight=1 + number % 2) for number, row in enumerate(data.draw(rows))]
         shuffled = data.draw(st.permutations(uploads))
         one, other = total(name, uploads), total(name, shuffled)
-        assert one.mean.tobytes() == other.mean.tobytes()
+        assert one.update.mean.tobytes() == other.update.mean.tobytes()
         assert one.real.tobytes() == other.real.tobytes()
 
 
@@ -86,8 +86,8 @@ def test_a_minority_cannot_leave_the_honest_range(name: str, honest: list[list[f
     parameters: dict[str, Any] = {} if name == "median" else {"share": len(lies) / len(uploads)}
     found = total(name, uploads, **parameters)
     known = np.array(honest, np.float32)
-    assert np.all(found.mean >= known.min(0) - 1e-4)
-    assert np.all(found.mean <= known.max(0) + 1e-4)
+    assert np.all(found.update.mean >= known.min(0) - 1e-4)
+    assert np.all(found.update.mean <= known.max(0) + 1e-4)
     assert known[:, 0].min() - 1e-4 <= found.real[0] <= known[:, 0].max() + 1e-4  # real parameters too
 
 
@@ -95,13 +95,13 @@ def test_a_minority_cannot_leave_the_honest_range(name: str, honest: list[list[f
 def test_median_and_trimmed_mean_are_those_of_flower(rows: list[list[float]]) -> None:
     """docs/robust.md says so."""
     uploads = [update(row, number) for number, row in enumerate(rows)]
-    results = [([upload.values(), upload.real], 1) for upload in uploads]
+    results = [([upload.update.values(), upload.real], 1) for upload in uploads]
     pairs = [
         (total("median", uploads), aggregate_median(results)),
         (total("trimmed_mean", uploads, share=0.25), aggregate_trimmed_avg(results, 0.25)),
     ]
     for ours, theirs in pairs:
-        assert np.allclose(ours.mean, theirs[0], atol=1e-4)
+        assert np.allclose(ours.update.mean, theirs[0], atol=1e-4)
         assert np.allclose(ours.real, theirs[1], atol=1e-4)
 
 
@@ -115,9 +115,9 @@ def test_a_minority_cannot_turn_what_all_others_vote(honest: int, liars: int, vo
     settings: dict[str, Any] = {"median": {}, "trimmed_mean": {"share": liars / len(uploads)}, "credibility": {}}
     for name, parameters in settings.items():
         found = total(name, uploads, **parameters)
-        assert found.mean.tolist() == truth, name
-        assert found.votes is not None
-        assert found.votes.tolist() == [found.total * vote for vote in votes]
+        assert found.update.mean.tolist() == truth, name
+        assert found.update.votes is not None
+        assert found.update.votes.tolist() == [found.total * vote for vote in votes]
         assert found.unit == 50
 
 
@@ -128,27 +128,27 @@ def test_krum_leaves_out_who_is_far_from_the_others(lie: list[float], liars: int
     far = [update(np.array(lie) * (number - 10.5), number) for number in range(7, 7 + liars)]
     for keep in (0, 7, 9):  # never more than are left without the liars
         found = total("krum", [*near, *far], share=liars / (7 + liars), keep=keep)
-        assert found.mean.tobytes() == mean(near).mean.tobytes()
+        assert found.update.mean.tobytes() == mean(near).update.mean.tobytes()
 
 
 @given(vectors(), st.lists(NUMBERS, min_size=8, max_size=8))
 def test_nobody_pulls_further_than_the_clip(honest: list[list[float]], lie: list[float]) -> None:
     known = [update(row, number) for number, row in enumerate(honest)]
     loud = update(1e4 * np.array(lie), len(honest))
-    lengths = [float(np.linalg.norm(upload.values().astype(np.float64) - PUBLIC.weights)) for upload in [*known, loud]]
-    found = total("norm_clip", [*known, loud]).mean - PUBLIC.weights
+    lengths = [float(np.linalg.norm(upload.update.values().astype(np.float64) - PUBLIC.weights)) for upload in [*known, loud]]
+    found = total("norm_clip", [*known, loud]).update.mean - PUBLIC.weights
     assert np.linalg.norm(found) <= np.median(lengths) * 1.001 + 1e-3
 
 
 def test_counts_move_by_a_step_at_most() -> None:
-    news = Message(np.array([0, 2, 5, 10, 7, 5, 5, 5]), Votes(10), np.zeros(1, np.float32))
+    news = Message.of(np.array([0, 2, 5, 10, 7, 5, 5, 5]), Votes(10), np.zeros(1, np.float32))
     public = PUBLIC._replace(news=news)
     found = total("bounded_step", [ballot([1, 0, 0, 0, 1, 1, 1, 1], number) for number in range(10)], public=public, step=0.2)
-    assert found.votes is not None
-    assert found.votes.tolist() == [2, 0, 3, 8, 9, 7, 7, 7]
+    assert found.update.votes is not None
+    assert found.update.votes.tolist() == [2, 0, 3, 8, 9, 7, 7, 7]
     first = total("bounded_step", [ballot([1] * 8, number) for number in range(10)])  # there was no last count
-    assert first.votes is not None
-    assert first.votes.tolist() == [10] * 8
+    assert first.update.votes is not None
+    assert first.update.votes.tolist() == [10] * 8
 
 
 # ---- credibility -----------------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_liars_are_found_in_noise(liars: int, noise: float) -> None:
     """Also where nine tenths of an upload's square are noise, as of murmur's: there Krum and the median find nothing."""
     uploads = crowd(liars, noise)
     found, trust = with_trust("credibility", uploads, public=WIDE)
-    assert found.mean.tobytes() == mean(uploads[liars:]).mean.tobytes()
+    assert found.update.mean.tobytes() == mean(uploads[liars:]).update.mean.tobytes()
     assert (found.clients, found.total, found.unit) == (10 - liars, 10 - liars, 40)
     assert np.all(trust[:liars] == np.float32(0.5))
     assert np.all(trust[liars:] > 0.9)
@@ -190,20 +190,20 @@ def ballots(honest: int, liars: int) -> list[Message]:
 def test_ballots_are_judged_where_they_differ(honest: int, liars: int) -> None:
     """Who trains on wrong labels votes like the others on most weights."""
     uploads = ballots(honest, liars)
-    assert total("credibility", uploads, public=WIDE).mean.tobytes() == mean(uploads[liars:]).mean.tobytes()
+    assert total("credibility", uploads, public=WIDE).update.mean.tobytes() == mean(uploads[liars:]).update.mean.tobytes()
 
 
 @pytest.mark.parametrize("honest", [2, 3, 5, 30])
 def test_honest_ballots_count_in_full(honest: int) -> None:
     """Few of them too, of whom some are nearer to the others by chance."""
     uploads = ballots(honest, 0)
-    assert total("credibility", uploads, public=WIDE).mean.tobytes() == mean(uploads).mean.tobytes()
+    assert total("credibility", uploads, public=WIDE).update.mean.tobytes() == mean(uploads).update.mean.tobytes()
 
 
 def test_too_loud_is_shortened() -> None:
     uploads = crowd(1, 0.3, lie=50.0)
     found = total("credibility", uploads, public=WIDE)
-    assert np.linalg.norm(found.mean) < 1.3 * np.linalg.norm(mean(uploads[1:]).mean)
+    assert np.linalg.norm(found.update.mean) < 1.3 * np.linalg.norm(mean(uploads[1:]).update.mean)
 
 
 def test_credit_is_lost_at_once_and_regained_slowly() -> None:
@@ -225,9 +225,9 @@ def test_a_round_that_tells_nothing_changes_nothing() -> None:
     public = PUBLIC._replace(weights=np.zeros(8, np.float32))
     before = np.array([0.2, 0.2, *[1.0] * 7], np.float32)
     found, trust = with_trust("credibility", uploads, before.copy(), public, reach=10.0)
-    assert found.mean.tobytes() == mean(uploads[2:]).mean.tobytes()
+    assert found.update.mean.tobytes() == mean(uploads[2:]).update.mean.tobytes()
     assert trust.tobytes() == before.tobytes()
-    assert total("credibility", uploads, public=public, reach=10.0).mean.tobytes() == mean(uploads).mean.tobytes()
+    assert total("credibility", uploads, public=public, reach=10.0).update.mean.tobytes() == mean(uploads).update.mean.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -251,24 +251,24 @@ def test_who_has_no_credit_does_not_judge() -> None:
     uploads = crowd(3, 0.3)[:5]
     known = np.array([0.05] * 3 + [1.0] * 2, np.float32)
     found, trust = with_trust("credibility", uploads, known, WIDE)
-    assert found.mean.tobytes() == mean(uploads[3:]).mean.tobytes()
+    assert found.update.mean.tobytes() == mean(uploads[3:]).update.mean.tobytes()
     assert trust[3:].tolist() == [1, 1]
 
 
 def test_decoys_do_not_hide_liars() -> None:
     """Two of four liars send the mean of their honest updates, which is less noisy than others': it agrees with them too well."""
     uploads = crowd(0, 3.0)
-    signals = [upload.symbols for upload in uploads[:4]]
+    signals = [upload.update.symbols for upload in uploads[:4]]
     decoy = np.mean(signals, axis=0)
     lies = [update(decoy, 0, 40), update(decoy, 1, 40), update(-2 * signals[2], 2, 40), update(-2 * signals[3], 3, 40)]
     found = total("credibility", [*lies, *uploads[4:]], public=WIDE)
-    assert found.mean.tobytes() == mean([*lies[:2], *uploads[4:]]).mean.tobytes()
+    assert found.update.mean.tobytes() == mean([*lies[:2], *uploads[4:]]).update.mean.tobytes()
 
 
 def test_if_nobody_has_credit_this_round_alone_counts() -> None:
     uploads = crowd(0, 0.3)
     nobody = np.full(10, 0.1, np.float32)
-    assert total("credibility", uploads, nobody, WIDE).mean.tobytes() == mean(uploads).mean.tobytes()
+    assert total("credibility", uploads, nobody, WIDE).update.mean.tobytes() == mean(uploads).update.mean.tobytes()
 
 
 def test_equal_ballots_agree() -> None:
@@ -279,6 +279,6 @@ def test_equal_ballots_agree() -> None:
 def test_where_nobody_agrees_all_count() -> None:
     uploads = [update(sign * np.eye(8)[place], place) for place, sign in enumerate([1, -1] * 4)]
     found = total("credibility", uploads, public=PUBLIC._replace(weights=np.zeros(8, np.float32)))
-    assert found.mean.tobytes() == mean(uploads).mean.tobytes()
+    assert found.update.mean.tobytes() == mean(uploads).update.mean.tobytes()
     alone = update(np.ones(8), 3)
-    assert total("credibility", [alone]).mean.tobytes() == mean([alone]).mean.tobytes()
+    assert total("credibility", [alone]).update.mean.tobytes() == mean([alone]).update.mean.tobytes()

@@ -37,8 +37,8 @@ def test_a_rule_is_the_same_everywhere(algorithm: str, rule: str, tmp_path: Path
     same(alone, tmp_path / "deployed")
     *_, (_, public) = loop(experiment)
     saved = Model.read(alone / "model").message
-    expected = (public.weights > 0).astype(np.uint8) if saved.alphabet == BINARY else public.weights
-    assert saved.symbols.tobytes() == expected.tobytes()
+    expected = (public.weights > 0).astype(np.uint8) if saved.update.alphabet == BINARY else public.weights
+    assert saved.update.symbols.tobytes() == expected.tobytes()
 
 
 def test_two_workers_send_every_upload(tmp_path: Path, small: Path) -> None:

@@ -9,7 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bifl.core import BINARY, FLOAT32, NOTHING, Client, Message, Public, Server, Tally, Votes, likelihood, mean, take_over
+from bifl.core import (
+    BINARY,
+    FLOAT32,
+    NOTHING,
+    UPDATE,
+    Client,
+    Message,
+    Public,
+    Server,
+    Tally,
+    VectorTally,
+    Votes,
+    likelihood,
+    mean,
+    take_over,
+)
 from bifl.core.layout import Layout
 from bifl.core.rules import blend, blend_signs, floats, majority, means, ml_pu, replace, rounded_votes, sign, signs, votes
 from bifl.errors import ConfigError
@@ -28,38 +43,40 @@ def shared_after(news: Message) -> Public:
 
 def test_sign_of_zero_is_minus_one_everywhere() -> None:
     assert sign(AUX).tolist() == [1, -1, -1, 1]
-    assert signs(client_of(AUX), shared_after(Message(AUX, FLOAT32, NOTHING))).symbols.tolist() == [1, 0, 0, 1]
+    assert signs(client_of(AUX), shared_after(Message.of(AUX, FLOAT32, NOTHING))).update.symbols.tolist() == [1, 0, 0, 1]
 
 
 def test_votes_majority_and_means_say_the_same_tally() -> None:
     ballots = [[1, 0, 1, 1], [1, 0, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0]]
-    tally = mean(Message(np.array(b, np.uint8), BINARY, NOTHING, weight=600) for b in ballots)
-    public = shared_after(Message(AUX, FLOAT32, NOTHING))
-    assert votes(tally, public, Server()).symbols.tolist() == [4, 1, 2, 1]
-    assert votes(tally, public, Server()).alphabet == Votes(4, 600)
+    tally = mean(Message.of(np.array(b, np.uint8), BINARY, NOTHING, weight=600) for b in ballots)
+    public = shared_after(Message.of(AUX, FLOAT32, NOTHING))
+    assert votes(tally, public, Server()).update.symbols.tolist() == [4, 1, 2, 1]
+    assert votes(tally, public, Server()).update.alphabet == Votes(4, 600)
     assert (
-        votes(tally, public, Server()).values().tolist() == means(tally, public, Server()).values().tolist() == [1, -0.5, 0, -0.5]
+        votes(tally, public, Server()).update.values().tolist()
+        == means(tally, public, Server()).update.values().tolist()
+        == [1, -0.5, 0, -0.5]
     )
-    assert majority(tally, public, Server()).values().tolist() == [1, -1, -1, -1]  # a tie is −1
+    assert majority(tally, public, Server()).update.values().tolist() == [1, -1, -1, -1]  # a tie is −1
 
 
 @given(st.integers(1, 400), st.integers(3, 300), st.integers(1, 1000))
 def test_rounded_votes_are_near_and_worth_as_much(total: int, levels: int, unit: int) -> None:
     """W̃ is off by half a level at most, and all votes together weigh what they weighed, but for the rounding of the unit."""
     counts = np.arange(total + 1)
-    tally = Tally(total, total, unit, counts, 2 * counts / total - 1, NOTHING)
-    public = shared_after(Message(AUX, FLOAT32, NOTHING))
+    tally = Tally(total, total, unit, {UPDATE: VectorTally(2 * counts / total - 1, counts)}, NOTHING)
+    public = shared_after(Message.of(AUX, FLOAT32, NOTHING))
     exact, news = (rule(tally, public, Server()) for rule in (votes, partial(rounded_votes, levels=levels)))
-    assert news.alphabet.size <= max(levels, 2)
-    assert np.abs(news.values() - exact.values()).max() <= 1 / (news.alphabet.size - 1) + 1e-6
-    assert isinstance(news.alphabet, Votes)
-    assert abs(news.alphabet.total * news.alphabet.unit - total * unit) <= news.alphabet.total
+    assert news.update.alphabet.size <= max(levels, 2)
+    assert np.abs(news.update.values() - exact.update.values()).max() <= 1 / (news.update.alphabet.size - 1) + 1e-6
+    assert isinstance(news.update.alphabet, Votes)
+    assert abs(news.update.alphabet.total * news.update.alphabet.unit - total * unit) <= news.update.alphabet.total
     if total < levels:
-        assert np.array_equal(news.symbols, exact.symbols)
+        assert np.array_equal(news.update.symbols, exact.update.symbols)
 
 
 def test_blend_and_replace() -> None:
-    news = Message(np.array([4, 1, 2, 1]), Votes(4), NOTHING)
+    news = Message.of(np.array([4, 1, 2, 1]), Votes(4), NOTHING)
     public = shared_after(news)
     assert replace(client_of(AUX), public, news).aux.tolist() == [1, -0.5, 0, -0.5]
     assert blend(client_of(AUX), public, news, beta=0.25).aux.tolist() == [0.625, -0.3125, 0, 0.625]
@@ -75,7 +92,7 @@ def test_ml_pu_is_the_definition(weight: int, voted: bool) -> None:
     aux = generator.uniform(-1, 1, 500).astype(np.float32)
     own = weight // unit
     counts = generator.integers(own, total - own + 1, 500)
-    news = Message(counts, Votes(total, unit), NOTHING)
+    news = Message.of(counts, Votes(total, unit), NOTHING)
     public = shared_after(news)
     expected = []
     for w, w_mean in zip(aux, public.weights, strict=True):
@@ -89,9 +106,9 @@ def test_ml_pu_is_the_definition(weight: int, voted: bool) -> None:
 
 
 def test_rules_that_need_ballots_say_so() -> None:
-    public = shared_after(Message(AUX, FLOAT32, NOTHING))
+    public = shared_after(Message.of(AUX, FLOAT32, NOTHING))
     tally = mean([floats(client_of(AUX), public)])
     with pytest.raises(ConfigError, match="upload of signs"):
         votes(tally, public, Server())
     with pytest.raises(ConfigError, match="broadcast of votes"):
-        ml_pu(client_of(AUX), public, Message(AUX, FLOAT32, NOTHING), alpha=1.25)
+        ml_pu(client_of(AUX), public, Message.of(AUX, FLOAT32, NOTHING), alpha=1.25)

@@ -251,6 +251,6 @@ def test_a_record_tells_flips_by_layer_and_how_sure_the_clients_are() -> None:
 
 def test_sureness_counts_votes_exactly() -> None:
     nothing = np.zeros(0, np.float32)
-    news = Message(np.array([0, 50, 55, 45, 56, 95, 96, 100]), Votes(100), nothing)
+    news = Message.of(np.array([0, 50, 55, 45, 56, 95, 96, 100]), Votes(100), nothing)
     assert sureness(news) == [0.125, 0.375, 0, 0, 0, 0, 0, 0, 0, 0.5]
-    assert sureness(Message(np.array([0, 1], np.uint8), BINARY, nothing)) is None
+    assert sureness(Message.of(np.array([0, 1], np.uint8), BINARY, nothing)) is None

@@ -140,7 +140,7 @@ def test_implausible_statistics_are_not_told_and_cost_no_round(
     honest = summands
 
     def masked(upload: Said, times: int, form: Fields) -> tuple[Parts, Parts]:
-        lies = upload.sender == 3 and not len(upload.symbols)
+        lies = upload.sender == 3 and not len(upload.update.symbols)
         return honest(upload._replace(real=upload.real + np.float32(1e6)) if lies else upload, times, form)
 
     monkeypatch.setattr(secure_sum, "summands", masked)

@@ -138,7 +138,7 @@ def test_all_agree_on_settings_and_model() -> None:
     others += [
         terms(experiment, data=other) for other in (data._replace(mean=9.0), data._replace(std=1e6), data._replace(classes=9))
     ]
-    counts = [Message(np.ones(public.layout.count, np.uint8), Votes(4, unit), public.real) for unit in (1, 100)]
+    counts = [Message.of(np.ones(public.layout.count, np.uint8), Votes(4, unit), public.real) for unit in (1, 100)]
     others += [terms(experiment, public._replace(news=news)) for news in counts]
     assert len({*others, terms(experiment)}) == 11
 
@@ -156,7 +156,7 @@ def test_a_mark_is_of_one_share() -> None:
 
 
 def test_such_bytes_are_a_message_of_256_levels() -> None:
-    message = Message(np.frombuffer(b"\0\xff\x10", np.uint8), BYTES, NOTHING, NOTHING, 3, 450, 7)
+    message = Message.of(np.frombuffer(b"\0\xff\x10", np.uint8), BYTES, NOTHING, NOTHING, 3, 450, 7)
     data = codec.encode(message)
     assert (data[5], data[6], data[7], data[28:44]) == (1, 5, 0, bytes(16))  # an upload, levels, packed; no model, no context
     assert struct.unpack("<III", data[12:24]) == (7, 3, 450)

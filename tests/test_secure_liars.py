@@ -121,7 +121,7 @@ def test_marks_tell_every_share_from_every_other() -> None:
 
 def test_a_count_beyond_all_votes_is_noticed() -> None:
     table = Table([1] * 4)
-    table.said[1] = table.said[1]._replace(symbols=np.full(COUNT, 6, np.uint8))
+    table.said[1] = table.said[1].with_update(symbols=np.full(COUNT, 6, np.uint8))
     with pytest.raises(Abandoned, match="more than there are votes"):
         table.whole(ALL, ALL, ALL, ALL, ALL)
 

@@ -26,7 +26,7 @@ def changed(change: Change) -> Callable[[bytes], bytes]:
 
     def spoil(data: bytes) -> bytes:
         message = codec.decode(data, None)
-        return codec.encode(message._replace(symbols=change(message.symbols)))
+        return codec.encode(message.with_update(symbols=change(message.update.symbols)))
 
     return spoil
 

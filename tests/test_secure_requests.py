@@ -50,7 +50,7 @@ class _Talks:
     name, trains = "talks", True
 
     def say(self, side: Any, public: Any, *, uploads: bool) -> ClientReply:
-        return ClientReply(Said(NOTHING, FLOAT32, NOTHING), side.client)
+        return ClientReply(Said.of(NOTHING, FLOAT32, NOTHING), side.client)
 
 
 def test_a_message_that_was_not_asked_for_is_not_sent() -> None:

@@ -23,8 +23,13 @@ ALL = range(4)
 
 def same(one: Tally, other: Tally) -> None:
     assert (one.clients, one.total, one.unit) == (other.clients, other.total, other.unit)
-    assert (one.votes is None) == (other.votes is None)
-    for first, second in ((one.votes, other.votes), (one.mean, other.mean), (one.real, other.real), (one.scales, other.scales)):
+    assert (one.update.votes is None) == (other.update.votes is None)
+    for first, second in (
+        (one.update.votes, other.update.votes),
+        (one.update.mean, other.update.mean),
+        (one.real, other.real),
+        (one.update.scales, other.update.scales),
+    ):
         if first is not None and second is not None:
             assert first.tobytes() == second.tobytes()
 
@@ -141,8 +146,8 @@ def test_groups_speak_of_their_own_weights() -> None:
     wide = Total()
     for number in there:
         values = np.zeros(2 * COUNT, np.float32)
-        values[COUNT * (number % 2) :][:COUNT] = table.said[number].values()
-        wide.add(table.said[number]._replace(symbols=values, alphabet=FLOAT32))
+        values[COUNT * (number % 2) :][:COUNT] = table.said[number].update.values()
+        wide.add(table.said[number].with_update(symbols=values, alphabet=FLOAT32))
     same(total, wide.tally())
 
 
@@ -174,7 +179,7 @@ def test_a_client_signs_no_sum_of_fewer_than_it_wants() -> None:
 @pytest.mark.parametrize(("value", "counts"), [(2.0**6, 64.0), (-(2.0**7), -64.0), (np.nan, 0.0), (np.inf, 64.0), (63.5, 63.5)])
 def test_numbers_out_of_range_count_as_its_end(value: float, counts: float) -> None:
     """Their owner does not refuse to send them: that would tell the server something of its data."""
-    upload = Message(np.array([value], np.float32), FLOAT32, np.zeros(0, np.float32))
+    upload = Message.of(np.array([value], np.float32), FLOAT32, np.zeros(0, np.float32))
     form = fields(upload, 5, 5)
     (whole, fraction), _ = summands(upload, 5, form)
     exact = form.symbols[0].signed(whole) + form.symbols[1].signed(fraction) * 2.0**-32

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bifl
-from bifl.core import FLOAT32, Message, Sent, Server, Tally, register
+from bifl.core import FLOAT32, UPDATE, Message, Sent, Server, Tally, VectorTally, register
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError
 from bifl.experiment.settings import Experiment
@@ -29,13 +29,13 @@ def test_the_steps_are_the_papers() -> None:
         first, second = 0.9 * first + 0.1 * change, 0.99 * second + 0.01 * change.astype(np.float64) ** 2
         for name, step in {"fedavgm": speed, "fedadam": 0.01 * first / (np.sqrt(second) + 0.001)}.items():
             server, known = states[name]
-            tally = Tally(3, 3, 1, None, known.weights.astype(np.float64) + change, known.real)
+            tally = Tally(3, 3, 1, {UPDATE: VectorTally(known.weights.astype(np.float64) + change)}, known.real)
             said = register.make(name, {}).at(1).broadcast(tally, known, server)
             assert isinstance(said, Sent)
             assert isinstance(said.message, Message)
-            assert said.message.alphabet == FLOAT32
-            np.testing.assert_allclose(said.message.values() - known.weights, step, atol=1e-5)
-            states[name] = Server(said.memory), known._replace(weights=said.message.values())
+            assert said.message.update.alphabet == FLOAT32
+            np.testing.assert_allclose(said.message.update.values() - known.weights, step, atol=1e-5)
+            states[name] = Server(said.memory), known._replace(weights=said.message.update.values())
 
 
 @pytest.mark.parametrize("algorithm", ["fedavgm", {"name": "fedadam", "down": "sign"}], ids=str)

@@ -26,10 +26,10 @@ floats = hnp.arrays(np.float32, (8, 5), elements=st.floats(-1e6, 1e6, width=32))
 
 @given(values=floats, sizes=weights, seed=st.integers(0, 2**32))
 def test_any_order_gives_the_same_bits(values: npt.NDArray[np.float32], sizes: list[int], seed: int) -> None:
-    messages = [Message(row, FLOAT32, row[::-1], weight=size) for row, size in zip(values, sizes, strict=False)]
+    messages = [Message.of(row, FLOAT32, row[::-1], weight=size) for row, size in zip(values, sizes, strict=False)]
     shuffled = [messages[i] for i in np.random.default_rng(seed).permutation(len(messages))]
     one, other = mean(messages), mean(shuffled)
-    assert one.mean.tobytes() == other.mean.tobytes()
+    assert one.update.mean.tobytes() == other.update.mean.tobytes()
     assert one.real.tobytes() == other.real.tobytes()
 
 
@@ -37,8 +37,8 @@ def test_any_order_gives_the_same_bits(values: npt.NDArray[np.float32], sizes: l
 def test_it_is_the_weighted_mean(values: npt.NDArray[np.float32], sizes: list[int]) -> None:
     rows = values[: len(sizes)].astype(np.float64)
     expected = np.average(rows, axis=0, weights=sizes)
-    tally = mean(Message(row.astype(np.float32), FLOAT32, NOTHING, weight=size) for row, size in zip(rows, sizes, strict=True))
-    np.testing.assert_allclose(tally.mean, expected, rtol=1e-12, atol=1e-9)
+    tally = mean(Message.of(row.astype(np.float32), FLOAT32, NOTHING, weight=size) for row, size in zip(rows, sizes, strict=True))
+    np.testing.assert_allclose(tally.update.mean, expected, rtol=1e-12, atol=1e-9)
 
 
 @given(
@@ -69,12 +69,12 @@ def test_a_sum_of_single_numbers_widens_too(values: list[float]) -> None:
 
 @given(ballots=hnp.arrays(np.uint8, (8, 5), elements=st.integers(0, 1)), sizes=weights)
 def test_votes_are_exact_integers_in_units(ballots: npt.NDArray[np.uint8], sizes: list[int]) -> None:
-    tally = mean(Message(b, BINARY, NOTHING, weight=s) for b, s in zip(ballots, sizes, strict=False))
-    assert tally.votes is not None
+    tally = mean(Message.of(b, BINARY, NOTHING, weight=s) for b, s in zip(ballots, sizes, strict=False))
+    assert tally.update.votes is not None
     assert tally.total * tally.unit == sum(sizes)
     assert all(size % tally.unit == 0 for size in sizes)
     expected = ballots[: len(sizes)].T.astype(np.int64) @ np.array(sizes)
-    assert (tally.votes * tally.unit).tolist() == expected.tolist()
+    assert (tally.update.votes * tally.unit).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("clients", [1, 255, 256, 257, 300, 511])
@@ -91,26 +91,26 @@ def test_many_ballots_of_one_weight_are_counted(clients: int) -> None:
 @pytest.mark.parametrize("clients", [1, 200, 300])
 def test_parts_counted_in_other_processes_add_up(clients: int) -> None:
     """Counts cross in the smallest integers that hold them; two that fit a byte may not do so together."""
-    ballot = Message(np.array([1, 0], np.uint8), BINARY, np.array([0.25], np.float32), np.array([3.0], np.float32), weight=1)
+    ballot = Message.of(np.array([1, 0], np.uint8), BINARY, np.array([0.25], np.float32), np.array([3.0], np.float32), weight=1)
     part, whole = Total(), Total()
     for _ in range(clients):
         part.add(ballot)
     for _ in range(3):
         whole.merge(pickle.loads(pickle.dumps(part)))
     tally = whole.tally()
-    assert tally.votes is not None
-    assert (tally.clients, tally.total, tally.votes.tolist()) == (3 * clients, 3 * clients, [3 * clients, 0])
-    assert (tally.real.tolist(), tally.scales.tolist()) == ([0.25], [3.0])
+    assert tally.update.votes is not None
+    assert (tally.clients, tally.total, tally.update.votes.tolist()) == (3 * clients, 3 * clients, [3 * clients, 0])
+    assert (tally.real.tolist(), tally.update.scales.tolist()) == ([0.25], [3.0])
 
 
 def test_parts_of_a_mean_add_up() -> None:
-    parts = [Message(np.array([value], np.float32), FLOAT32, NOTHING, weight=weight) for value, weight in ((1.5, 1), (4.5, 2))]
+    parts = [Message.of(np.array([value], np.float32), FLOAT32, NOTHING, weight=weight) for value, weight in ((1.5, 1), (4.5, 2))]
     whole = Total()
     for message in parts:
         part = Total()
         part.add(message)
         whole.merge(part)
-    assert whole.tally().mean.tolist() == [3.5]
+    assert whole.tally().update.mean.tolist() == [3.5]
 
 
 def test_ballots_are_not_changed_by_counting() -> None:
@@ -128,11 +128,11 @@ def test_what_is_no_trained_number_is_refused(bad: float) -> None:
 
 
 def test_uploads_that_do_not_fit_each_other_are_refused() -> None:
-    ballot = Message(np.array([1, 0], np.uint8), BINARY, np.zeros(3, np.float32))
+    ballot = Message.of(np.array([1, 0], np.uint8), BINARY, np.zeros(3, np.float32))
     for other in (
-        ballot._replace(symbols=np.array([1], np.uint8)),
+        ballot.with_update(symbols=np.array([1], np.uint8)),
         ballot._replace(real=np.zeros(1, np.float32)),
-        ballot._replace(symbols=np.zeros(2, np.float32), alphabet=FLOAT32),
+        ballot.with_update(symbols=np.zeros(2, np.float32), alphabet=FLOAT32),
         ballot._replace(weight=2**30),
     ):
         with pytest.raises(DataError):

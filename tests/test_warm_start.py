@@ -50,7 +50,7 @@ def test_a_run_begins_as_good_as_its_model(models: dict[str, Path]) -> None:
         known = Model.read(models[algorithm])
         assert known.forward.name == forward
         assert first.score(setup.data) == pytest.approx(known.score(setup.data), abs=1e-6)
-        assert np.array_equal(first.message.symbols, known.message.symbols)
+        assert np.array_equal(first.message.update.symbols, known.message.update.symbols)
 
 
 @pytest.mark.parametrize("theirs", ALGORITHMS)

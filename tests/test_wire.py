@@ -48,11 +48,11 @@ def test_round_trip_without_a_context(
 ) -> None:
     generator = np.random.default_rng(seed)
     real, own = generator.normal(size=reals).astype(np.float32), generator.normal(size=scales).astype(np.float32)
-    message = Message(symbols_of(alphabet, count, seed), alphabet, real, own, sender, weight, round)
+    message = Message.of(symbols_of(alphabet, count, seed), alphabet, real, own, sender, weight, round)
     data = encode(message)
     back = decode(data, expect=count)
     assert same(back, message)
-    assert (back.real.tobytes(), back.scales.tobytes()) == (real.tobytes(), own.tobytes())
+    assert (back.real.tobytes(), back.update.scales.tobytes()) == (real.tobytes(), own.tobytes())
     assert len(data) == HEADER + packed_size(count, alphabet) + 4 * (reals + scales) + CHECKSUM
     assert encode(back) == data
 
@@ -67,17 +67,17 @@ def test_packed_bits_per_symbol(alphabet: Alphabet, bits: float) -> None:
 
 @pytest.mark.floats
 def test_golden_bytes() -> None:
-    """Format version 1. A change here is a new version."""
+    """Format version 2. A change here is a new version."""
     layout = Layout(("l",), (Tensor("l.weight", (9,), 0),), (), ())
-    ballot = Message(np.array([1, 0, 1, 1, 0, 0, 0, 1, 1]), BINARY, np.array([0.5], np.float32), sender=7, weight=600, round=3)
+    ballot = Message.of(np.array([1, 0, 1, 1, 0, 0, 0, 1, 1]), BINARY, np.array([0.5], np.float32), sender=7, weight=600, round=3)
     assert encode(ballot, Context(layout, 3, EXACT)).hex(" ", -4) == (
-        "4249464c 01010100 00000000 03000000 07000000 58020000 09000000 90d2085b 7f7bd1f1 "
-        "00000000 00000000 00000000 00000000 01000000 00000000 02000000 04000000 b1800000 003f8905 7ba4"
+        "4249464c 02010100 00000000 03000000 07000000 58020000 09000000 90d2085b 7f7bd1f1 "
+        "00000000 00000000 00000000 00000000 01000000 00000000 02000000 04000000 b1800000 003f344d d14f"
     )
-    news = Message(np.array([0, 3, 5]), Votes(5, 600), NOTHING, round=3)
+    news = Message.of(np.array([0, 3, 5]), Votes(5, 600), NOTHING, round=3)
     assert encode(news).hex(" ", -4) == (
-        "4249464c 01020300 00000000 03000000 00000000 01000000 03000000 00000000 00000000 "
-        "00000000 00000000 05000000 58020000 00000000 00000000 02000000 00000000 0e80de37 ad08"
+        "4249464c 02020300 00000000 03000000 00000000 01000000 03000000 00000000 00000000 "
+        "00000000 00000000 05000000 58020000 00000000 00000000 02000000 00000000 0e80ffc0 97d2"
     )
 
 
@@ -132,8 +132,14 @@ def test_mutated_messages_are_messages_or_refused(pytestconfig: pytest.Config) -
             continue
         taken += 1
         header = read_header(damaged)
-        assert (len(message.symbols), len(message.real), len(message.scales)) == (header.symbols, header.reals, header.scales)
-        assert message.alphabet.size == 0 or (len(message.symbols) == 0 or message.symbols.max() < message.alphabet.size)
+        assert (len(message.update.symbols), len(message.real), len(message.update.scales)) == (
+            header.symbols,
+            header.reals,
+            header.scales,
+        )
+        assert message.update.alphabet.size == 0 or (
+            len(message.update.symbols) == 0 or message.update.symbols.max() < message.update.alphabet.size
+        )
         assert header.precision == 0 or np.all(np.isfinite(message.real)), "rounded numbers are finite, float32 may be anything"
     assert taken
 
@@ -170,8 +176,8 @@ def test_other_versions_are_refused_by_name() -> None:
         decode(SMALL[:4] + b"\x09" + SMALL[5:])
 
 
-UPLOAD = encode(Message(np.array([1, 0, 1]), BINARY, NOTHING, sender=3, weight=4, round=2))
-BROADCAST = encode(Message(np.array([1, 0, 1]), BINARY, NOTHING, weight=4, round=2))
+UPLOAD = encode(Message.of(np.array([1, 0, 1]), BINARY, NOTHING, sender=3, weight=4, round=2))
+BROADCAST = encode(Message.of(np.array([1, 0, 1]), BINARY, NOTHING, weight=4, round=2))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +187,7 @@ BROADCAST = encode(Message(np.array([1, 0, 1]), BINARY, NOTHING, weight=4, round
         (UPLOAD, 6, b"\7", "alphabet 7 is unknown"),
         (UPLOAD, 7, b"\3", "coder 3 is unknown"),
         (UPLOAD, 8, b"\x0d", "reals have 13 digits"),
-        (UPLOAD, 9, b"\1", "the padding is not zero"),
+        (UPLOAD, 10, b"\1", "the padding is not zero"),
         (BROADCAST, 16, b"\3", "a broadcast has no sender"),
         (UPLOAD, 20, bytes(4), "weight must be from 1 to 1073741824, not 0"),
         (UPLOAD, 20, struct.pack("<I", 2**30 + 1), "weight must be from 1 to 1073741824, not 1073741825"),
@@ -207,12 +213,12 @@ def test_errors_cross_from_worker_processes() -> None:
 def test_symbols_outside_the_alphabet_are_not_encoded() -> None:
     for symbols, alphabet in (([-1, 1], BINARY), ([3], TERNARY), ([6], Votes(5))):
         with pytest.raises(ValueError, match="symbols run from 0 to"):
-            encode(Message(np.array(symbols), alphabet, NOTHING))
+            encode(Message.of(np.array(symbols), alphabet, NOTHING))
 
 
 @pytest.mark.parametrize("alphabet", [BINARY, TERNARY, Votes(3), Votes(100), Votes(40_000), FLOAT32])
 def test_decoding_takes_a_bounded_multiple_of_the_message(alphabet: Alphabet) -> None:
-    data = encode(Message(symbols_of(alphabet, 1_000_000, 0), alphabet, NOTHING))
+    data = encode(Message.of(symbols_of(alphabet, 1_000_000, 0), alphabet, NOTHING))
     assert peak_of(data, None) < 32 * len(data)
 
 
@@ -224,14 +230,14 @@ def test_padding_must_be_zero() -> None:
 
 
 def test_five_trits_have_one_spelling() -> None:
-    body = bytearray(encode(Message(np.zeros(40, np.uint8), TERNARY, NOTHING))[:-CHECKSUM])
+    body = bytearray(encode(Message.of(np.zeros(40, np.uint8), TERNARY, NOTHING))[:-CHECKSUM])
     body[HEADER] = 243
     with pytest.raises(WireError, match="at most 242, not 243"):
         decode(checked(bytes(body)))
 
 
 def test_votes_beyond_the_total_are_refused() -> None:
-    body = bytearray(encode(Message(np.array([5]), Votes(5), NOTHING))[:-CHECKSUM])
+    body = bytearray(encode(Message.of(np.array([5]), Votes(5), NOTHING))[:-CHECKSUM])
     body[HEADER] = 0b11100000
     with pytest.raises(WireError, match="symbol 0 is 7"):
         decode(checked(bytes(body)))
@@ -240,5 +246,5 @@ def test_votes_beyond_the_total_are_refused() -> None:
 def test_numbers_that_do_not_fit_the_grid_travel_as_they_are() -> None:
     context = Context(layout_of(2), 1, SHORT)
     for value in (np.nan, np.inf, -1e30):
-        message = Message(np.array([1, 0]), BINARY, np.array([1, 1, value, 1, 1, 0, 1], np.float32), sender=0, round=1)
+        message = Message.of(np.array([1, 0]), BINARY, np.array([1, 1, value, 1, 1, 0, 1], np.float32), sender=0, round=1)
         assert decode(encode(message, context), context).real.tobytes() == message.real.tobytes()

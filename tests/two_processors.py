@@ -45,8 +45,8 @@ def note_meanings() -> Notes:
 
     def noted(data: bytes, *given: Any, **more: Any) -> Any:
         message = decode(data, *given, **more)
-        meaning = hashlib.sha256(repr((message.alphabet, message.sender, message.weight, message.round)).encode())
-        for part, dtype in ((message.symbols, "<f4" if message.alphabet.size == 0 else "<i8"), (message.real, "<f4")):
+        meaning = hashlib.sha256(repr((message.update.alphabet, message.sender, message.weight, message.round)).encode())
+        for part, dtype in ((message.update.symbols, "<f4" if message.update.alphabet.size == 0 else "<i8"), (message.real, "<f4")):
             meaning.update(np.ascontiguousarray(part, dtype).tobytes())
         notes[hashlib.sha256(data).hexdigest()] = meaning.hexdigest()
         return message

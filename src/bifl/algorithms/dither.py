@@ -32,7 +32,7 @@ def upload(client: Client, public: Public, width: float) -> Message:
     scales = np.array([width * np.abs(part).mean() for part in public.layout.layer_parts(by)], np.float32)
     noise = public.stream(client.number, "dither").random(len(by), np.float32) * 2 - 1
     bits = (by + noise * public.layout.per_weight(scales) > 0).astype(np.uint8)
-    return Message(bits, BINARY, client.real, scales)
+    return Message.of(bits, BINARY, client.real, scales)
 
 
 @register

@@ -12,12 +12,14 @@ import numpy as np
 
 from bifl.core import (
     BINARY,
+    UPDATE,
     Algorithm,
     Client,
     Forward,
     Message,
     Public,
     Selection,
+    Selections,
     binary,
     change,
     changed,
@@ -47,9 +49,9 @@ def window(public: Public, sender: int, p: float) -> slice:
     return slice(start, start + length(public, p))
 
 
-def selects(public: Public, sender: int | None, p: float) -> Selection | None:
+def selects(public: Public, sender: int | None, p: float) -> Selections:
     """Uploads are about coordinates, the broadcast about all weights."""
-    return None if sender is None else Selection(length(public, p))
+    return {UPDATE: None if sender is None else Selection(length(public, p))}
 
 
 def upload(client: Client, public: Public, p: float) -> Message:
@@ -57,14 +59,14 @@ def upload(client: Client, public: Public, p: float) -> Message:
     rotated = rotate(change(client, public), public.stream(client.number, "rotation"))
     chosen = np.tile(rotated, 2)[window(public, client.number, p)]
     scale = np.square(rotated, dtype=np.float64).sum() / max(float(np.abs(rotated).sum(dtype=np.float64)), 1e-30)
-    return Message((chosen > 0).astype(np.uint8), BINARY, client.real, np.array([scale], np.float32))
+    return Message.of((chosen > 0).astype(np.uint8), BINARY, client.real, np.array([scale], np.float32))
 
 
 def reads(upload: Message, public: Public, p: float) -> Message:
     """The update that an upload stands for."""
     sender, total = upload.sender or 0, rotated_length(public.layout.count)
     rotated = np.zeros(2 * total, np.float32)
-    rotated[window(public, sender, p)] = upload.values() * (upload.scales[0] * np.float32(total / length(public, p)))
+    rotated[window(public, sender, p)] = upload.update.values() * (upload.update.scales[0] * np.float32(total / length(public, p)))
     by = unrotate(rotated[:total] + rotated[total:], public.layout.count, public.stream(sender, "rotation"))
     return changed(upload, public, by)
 

@@ -25,8 +25,8 @@ def upload(client: Client, public: Public) -> Sent:
     """Signs of the update and of what is left of earlier ones, with the mean magnitude of every layer."""
     wanted = change(client, public) + (client.memory if client.memory.size else np.float32(0))
     scales = np.array([np.abs(part).mean() for part in public.layout.layer_parts(wanted)], np.float32)
-    message = Message((wanted > 0).astype(np.uint8), BINARY, client.real, scales)
-    return Sent(message, memory=wanted - message.values() * public.layout.per_weight(scales))
+    message = Message.of((wanted > 0).astype(np.uint8), BINARY, client.real, scales)
+    return Sent(message, memory=wanted - message.update.values() * public.layout.per_weight(scales))
 
 
 @register

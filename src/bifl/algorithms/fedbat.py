@@ -60,7 +60,7 @@ def upload(client: Client, public: Public) -> Message:
     alphas = np.clip(usual * np.exp(STEEPNESS * (client.real[:layers] - 1)), LEAST, MOST).astype(np.float32)
     dice = public.stream(client.number, "binarise").random(len(by), np.float32)
     bits = np.clip(np.floor((by / public.layout.per_weight(alphas) + 1) / 2 + dice), 0, 1).astype(np.uint8)
-    return Message(bits, BINARY, client.real, alphas)
+    return Message.of(bits, BINARY, client.real, alphas)
 
 
 def broadcast(tally: Tally, public: Public, server: Server) -> Message | Sent:

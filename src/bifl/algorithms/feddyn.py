@@ -38,14 +38,14 @@ def corrected(client: Client, public: Public, alpha: float) -> Local:
 
 def upload(client: Client, public: Public) -> Sent:
     """The weights; the client adds how far they moved to h."""
-    return Sent(Message(client.aux, FLOAT32, client.real), memory=change(client, public) + _remembered(client.memory))
+    return Sent(Message.of(client.aux, FLOAT32, client.real), memory=change(client, public) + _remembered(client.memory))
 
 
 def broadcast(tally: Tally, public: Public, server: Server) -> Sent:
     """The mean of the weights plus h, the mean of all clients' h: a client that was not drawn has kept its own."""
-    mean = tally.mean.astype(np.float32)
+    mean = tally.update.mean.astype(np.float32)
     h = _remembered(server.memory) + np.float32(tally.clients / public.clients) * (mean - public.weights)
-    return Sent(Message(mean + h, FLOAT32, tally.real), memory=h[None])
+    return Sent(Message.of(mean + h, FLOAT32, tally.real), memory=h[None])
 
 
 def _remembered(memory: Floats) -> Floats:

@@ -65,12 +65,14 @@ def upload(client: Client, public: Public, width: float) -> Message:
     """The mask."""
     by, drawn = change(client, public), noise(public.forward_key(client.number), public.layout.count, width)
     dice = public.stream(client.number, "mask").random(len(by), np.float32)
-    return Message(np.clip(np.floor(by / drawn + dice), 0, 1).astype(np.uint8), BINARY, client.real)
+    return Message.of(np.clip(np.floor(by / drawn + dice), 0, 1).astype(np.uint8), BINARY, client.real)
 
 
 def reads(upload: Message, public: Public, width: float) -> Message:
     """The noise that the mask keeps."""
-    return changed(upload, public, upload.symbols * noise(public.forward_key(upload.sender or 0), public.layout.count, width))
+    return changed(
+        upload, public, upload.update.symbols * noise(public.forward_key(upload.sender or 0), public.layout.count, width)
+    )
 
 
 @register

@@ -52,7 +52,7 @@ def weights(latent: Latent) -> Tensor:
 def upload(client: Client, public: Public) -> Message:
     """A mask drawn of the scores."""
     dice = public.stream(client.number, "mask").random(len(client.aux), np.float32)
-    return Message((dice < 1 / (1 + np.exp(-client.aux))).astype(np.uint8), BINARY, client.real)
+    return Message.of((dice < 1 / (1 + np.exp(-client.aux))).astype(np.uint8), BINARY, client.real)
 
 
 def update(client: Client, public: Public, news: Message) -> Client:

@@ -27,7 +27,7 @@ def weights(latent: Latent) -> Tensor:
 def upload(client: Client, public: Public) -> Message:
     """A sign drawn for every weight."""
     dice = public.stream(client.number, "votes").random(len(client.aux), np.float32)
-    return Message((dice * 2 - 1 < np.tanh(STEEPNESS * client.aux)).astype(np.uint8), BINARY, client.real)
+    return Message.of((dice * 2 - 1 < np.tanh(STEEPNESS * client.aux)).astype(np.uint8), BINARY, client.real)
 
 
 def update(client: Client, public: Public, news: Message) -> Client:

@@ -13,12 +13,12 @@ def _halved(weights: Floats) -> Floats:
 
 def upload(client: Client, public: Public) -> Message:
     """The weights, 16 bit each."""
-    return Message(_halved(client.aux), FLOAT16, client.real)
+    return Message.of(_halved(client.aux), FLOAT16, client.real)
 
 
 def broadcast(tally: Tally, public: Public, server: Server) -> Message:
     """Their mean, 16 bit each."""
-    return Message(_halved(tally.mean.astype(np.float32)), FLOAT16, tally.real)
+    return Message.of(_halved(tally.update.mean.astype(np.float32)), FLOAT16, tally.real)
 
 
 @register

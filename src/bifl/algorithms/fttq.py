@@ -28,26 +28,26 @@ def trits(weights: Reals, threshold: Reals) -> Symbols:
 def upload(client: Client, public: Public) -> Message:
     """I with Δ = 0.7·mean|θ|; w_q goes along with the real parameters."""
     deltas = (TERNARY_THRESHOLD * np.abs(part).mean() for part in public.layout.layer_parts(client.aux))
-    return Message(trits(client.aux, public.layout.per_weight(deltas)), TERNARY, client.real)
+    return Message.of(trits(client.aux, public.layout.per_weight(deltas)), TERNARY, client.real)
 
 
 def reads(upload: Message, public: Public) -> Message:
     """w_q·I: every sender has its own w_q."""
     factors = public.layout.per_weight(upload.real[: len(public.layout.layers)])
-    return upload._replace(symbols=upload.values() * factors, alphabet=FLOAT32)
+    return upload.with_update(symbols=upload.update.values() * factors, alphabet=FLOAT32)
 
 
 def broadcast(tally: Tally, public: Public, server: Server, *, tolerance: float) -> Message:
     """The mean made ternary again, Δ = 0.05·max|θ|, w_q = the mean kept magnitude; the mean itself where that loses too much."""
     layout = public.layout
-    deltas = [SERVER_THRESHOLD * np.abs(part).max() for part in layout.layer_parts(tally.mean)]
-    kept = [np.abs(part)[np.abs(part) > delta] for part, delta in zip(layout.layer_parts(tally.mean), deltas, strict=True)]
+    deltas = [SERVER_THRESHOLD * np.abs(part).max() for part in layout.layer_parts(tally.update.mean)]
+    kept = [np.abs(part)[np.abs(part) > delta] for part, delta in zip(layout.layer_parts(tally.update.mean), deltas, strict=True)]
     factors = [float(part.mean()) if len(part) else 1.0 for part in kept]
     real = np.concatenate([np.asarray(factors, np.float32), tally.real[len(layout.layers) :]])
-    small = Message(trits(tally.mean, layout.per_weight(deltas)), TERNARY, real)
-    large = Message((tally.mean / layout.per_weight(factors)).astype(np.float32), FLOAT32, real)
+    small = Message.of(trits(tally.update.mean, layout.per_weight(deltas)), TERNARY, real)
+    large = Message.of((tally.update.mean / layout.per_weight(factors)).astype(np.float32), FLOAT32, real)
     judge = server.judge
-    if judge is None or judge(small.values(), real) >= judge(large.values(), real) - tolerance:
+    if judge is None or judge(small.update.values(), real) >= judge(large.update.values(), real) - tolerance:
         return small
     return large
 

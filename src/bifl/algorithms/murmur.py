@@ -14,11 +14,13 @@ import numpy as np
 from bifl.algorithms.eden import forward_of
 from bifl.algorithms.server_optimizers import momentum, stepping
 from bifl.core import (
+    UPDATE,
     Algorithm,
     Client,
     Message,
     Public,
     Selection,
+    Selections,
     change,
     changed,
     compressed,
@@ -40,9 +42,9 @@ def group_of(public: Public, group: int) -> int:
     return group or min(MOST, 1 << (max(1, int(PER_VOTER * public.voters)).bit_length() - 1))
 
 
-def selects(public: Public, sender: int | None, group: int) -> Selection | None:
+def selects(public: Public, sender: int | None, group: int) -> Selections:
     """Uploads are about groups of coordinates, the broadcast about all weights."""
-    return None if sender is None else Selection(groups(public.layout.count, group_of(public, group)))
+    return {UPDATE: None if sender is None else Selection(groups(public.layout.count, group_of(public, group)))}
 
 
 def upload(client: Client, public: Public, group: int) -> Message:
@@ -53,14 +55,14 @@ def upload(client: Client, public: Public, group: int) -> Message:
     symbols = loudest(heard, size)
     told = float(np.dot(spread(symbols, size, len(heard)), heard))
     scale = np.square(rotated, dtype=np.float64).sum() / max(told, 1e-30)
-    return Message(symbols, loud_alphabet(size), client.real, np.array([scale], np.float32))
+    return Message.of(symbols, loud_alphabet(size), client.real, np.array([scale], np.float32))
 
 
 def reads(upload: Message, public: Public, group: int) -> Message:
     """The update that an upload stands for."""
     count, size = public.layout.count, group_of(public, group)
     rotated = np.zeros(rotated_length(count), np.float32)
-    rotated[:count] = spread(upload.symbols, size, count) * upload.scales[0]
+    rotated[:count] = spread(upload.update.symbols, size, count) * upload.update.scales[0]
     return changed(upload, public, unrotate(rotated, count, public.stream(upload.sender or 0, "rotation")))
 
 

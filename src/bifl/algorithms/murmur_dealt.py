@@ -16,6 +16,8 @@ from bifl.core import (
     BINARY,
     FLOAT32,
     TERNARY,
+    UPDATE,
+    UPDATE_ALONE,
     Algorithm,
     Alphabet,
     Client,
@@ -23,6 +25,7 @@ from bifl.core import (
     Message,
     Public,
     Selection,
+    Selections,
     Sent,
     Server,
     Tally,
@@ -52,12 +55,12 @@ def window(public: Public, sender: int, together: int) -> tuple[int, int]:
     return turn * count // parts, (turn + 1) * count // parts
 
 
-def selects(public: Public, sender: int | None, together: int) -> Selection | None:
+def selects(public: Public, sender: int | None, together: int) -> Selections:
     """Uploads are about a group's coordinates, the broadcast about all weights."""
     if sender is None:
-        return None
+        return UPDATE_ALONE
     begin, end = window(public, sender, together)
-    return Selection(end - begin, place=begin)
+    return {UPDATE: Selection(end - begin, place=begin)}
 
 
 def scale(public: Public, width: float) -> np.float32:
@@ -73,24 +76,24 @@ def upload(client: Client, public: Public, together: int, levels: int, width: fl
     exact = (rotated[begin:end] / max(scale(public, width), np.float32(1e-30)) + 1) * np.float32((levels - 1) / 2)
     dice = public.stream(client.number, "rounding").random(end - begin, np.float32)
     symbols = np.clip(np.floor(exact + dice), 0, levels - 1).astype(np.uint8)
-    return Message(symbols, ALPHABETS[levels], client.real, np.array([deviation], np.float32))
+    return Message.of(symbols, ALPHABETS[levels], client.real, np.array([deviation], np.float32))
 
 
 def reads(upload: Message, public: Public, together: int) -> Message:
     """The levels where they belong, and 0 for coordinates that others speak of."""
     spread = np.zeros(public.layout.count, np.float32)
     begin, end = window(public, upload.sender or 0, together)
-    spread[begin:end] = upload.values()
-    return upload._replace(symbols=spread, alphabet=FLOAT32, about=None)
+    spread[begin:end] = upload.update.values()
+    return upload.with_update(symbols=spread, alphabet=FLOAT32, about=None)
 
 
 def broadcast(tally: Tally, public: Public, server: Server, *, together: int, width: float) -> Message:
     """The public weights and the mean update: one group told of each coordinate, so the mean over all is that much too small."""
     count = public.layout.count
     rotated = np.zeros(rotated_length(count), np.float32)
-    rotated[:count] = tally.mean.astype(np.float32) * (scale(public, width) * np.float32(groups(public, together)))
+    rotated[:count] = tally.update.mean.astype(np.float32) * (scale(public, width) * np.float32(groups(public, together)))
     by: Floats = unrotate(rotated, count, public.stream(None, "rotation"))
-    return Message(public.weights + by, FLOAT32, tally.real)
+    return Message.of(public.weights + by, FLOAT32, tally.real)
 
 
 def with_deviation(algorithm: Algorithm) -> Algorithm:
@@ -99,11 +102,11 @@ def with_deviation(algorithm: Algorithm) -> Algorithm:
     def say(tally: Tally, public: Public, server: Server) -> Message | Sent:
         found = algorithm.broadcast(tally, public, server)
         message = found.message if isinstance(found, Sent) else found
-        message = message._replace(scales=np.concatenate([message.scales, tally.scales]))
+        message = message.with_update(scales=np.concatenate([message.update.scales, tally.update.scales]))
         return found._replace(message=message) if isinstance(found, Sent) else message
 
     def absorb(public: Public, news: Message) -> Public:
-        return algorithm.absorb(public, news._replace(scales=news.scales[:-1]))._replace(scales=news.scales[-1:])
+        return algorithm.absorb(public, news.with_update(scales=news.update.scales[:-1]))._replace(scales=news.update.scales[-1:])
 
     return Algorithm(
         algorithm.upload, say, algorithm.update, absorb, algorithm.reads,

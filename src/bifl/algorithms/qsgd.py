@@ -30,7 +30,7 @@ def upload(client: Client, public: Public, levels: int) -> Message:
     exact = (by / np.maximum(public.layout.per_weight(scales), np.float32(1e-30)) + 1) * np.float32((levels - 1) / 2)
     dice = public.stream(client.number, "rounding").random(len(by), np.float32)
     symbols = np.clip(np.floor(exact + dice), 0, levels - 1).astype(np.uint8)
-    return Message(symbols, Alphabet(f"{levels} levels", levels), client.real, scales)
+    return Message.of(symbols, Alphabet(f"{levels} levels", levels), client.real, scales)
 
 
 @register

@@ -11,7 +11,7 @@ from dataclasses import replace as with_other
 import numpy as np
 
 from bifl.algorithms.eden import forward_of
-from bifl.core import WEIGHTS, Algorithm, Floats, Message, Public, Sent, Server, Tally, compressed, floats, means, register, replace
+from bifl.core import WEIGHTS, Algorithm, Floats, Public, Sent, Server, Tally, compressed, floats, means, register, replace
 from bifl.errors import ConfigError
 
 Rule = Callable[[Floats, Floats], tuple[Floats, Floats]]  # (rows, mean change) → (new rows, step)
@@ -24,8 +24,8 @@ def stepping(algorithm: Algorithm, rule: Rule, rows: int) -> Algorithm:
         found = algorithm.broadcast(tally, public, server)
         wanted = found.message if isinstance(found, Sent) else found
         known = server.memory if server.memory.size else np.zeros((rows, public.layout.count), np.float32)
-        kept, step = rule(known, wanted.values() - public.weights)
-        return Sent(Message(public.weights + step.astype(np.float32), wanted.alphabet, wanted.real), kept.astype(np.float32))
+        kept, step = rule(known, wanted.update.values() - public.weights)
+        return Sent(wanted.with_update(symbols=public.weights + step.astype(np.float32)), kept.astype(np.float32))
 
     return with_other(algorithm, broadcast=broadcast)
 

@@ -24,12 +24,12 @@ from bifl.errors import ConfigError
 
 def direction(client: Client, public: Public) -> Message:
     """Where training moved each weight."""
-    return Message((change(client, public) > 0).astype(np.uint8), BINARY, client.real)
+    return Message.of((change(client, public) > 0).astype(np.uint8), BINARY, client.real)
 
 
 def absorb(public: Public, news: Message, step: float) -> Public:
     """A step of fixed length where most clients went."""
-    return take_over(public, news)._replace(weights=public.weights + np.float32(step) * news.values())
+    return take_over(public, news)._replace(weights=public.weights + np.float32(step) * news.update.values())
 
 
 @register

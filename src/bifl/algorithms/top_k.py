@@ -31,16 +31,16 @@ def upload(client: Client, public: Public, share: float) -> Sent:
     most = max(1, round(share * len(wanted)))
     chosen = np.zeros(len(wanted), np.uint8)
     chosen[np.argpartition(np.abs(wanted), -most)[-most:]] = 1
-    message = Message(chosen, BINARY, client.real, wanted[chosen > 0])
+    message = Message.of(chosen, BINARY, client.real, wanted[chosen > 0])
     return Sent(message, memory=np.where(chosen > 0, np.float32(0), wanted))
 
 
 def reads(upload: Message, public: Public) -> Message:
     """The changes where they belong. A liar's bits may be fewer or more than its numbers: those that have none count as 0."""
     by = np.zeros(public.layout.count, np.float32)
-    places = np.flatnonzero(upload.symbols)[: len(upload.scales)]
-    by[places] = upload.scales[: len(places)]
-    return changed(upload, public, by)._replace(scales=NOTHING)
+    places = np.flatnonzero(upload.update.symbols)[: len(upload.update.scales)]
+    by[places] = upload.update.scales[: len(places)]
+    return changed(upload, public, by).with_update(scales=NOTHING)
 
 
 @register

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bifl.core import return_checks
-from bifl.core.algorithm import Algorithm, Algorithms, selection
+from bifl.core.algorithm import Algorithm, Algorithms, selections
 from bifl.core.message import BINARY, Floats, Message
 from bifl.core.randomness import stream
 from bifl.core.state import Client, Public, Sent
@@ -138,13 +138,13 @@ def _upload(client: Client, public: Public, honest: Algorithm, by: Attack, who: 
     said = honest.upload(client, public)
     if client.number not in who:
         return said
-    about = selection(honest, public, client.number)
-    message, memory = return_checks.sent(honest.name, "upload", said, public, about)
-    sent = message._replace(sender=client.number, round=public.round + 1, about=about)
-    ballots = message.alphabet == BINARY and honest.reads(sent, public).alphabet == BINARY  # and not how weights changed
+    abouts = selections(honest, public, client.number)
+    message, memory = return_checks.sent(honest.name, "upload", said, public, abouts)
+    read = honest.reads(message._replace(sender=client.number, round=public.round + 1), public)
+    ballots = message.update.alphabet == BINARY and read.update.alphabet == BINARY  # and not how weights changed
     liar = Liar(client.number, ballots, public.seed, public.round + 1)
     changed = by.trained(client, public, liar)
     if changed is not client:
-        message, memory = return_checks.sent(honest.name, "upload", honest.upload(changed, public), public, about)
+        message, memory = return_checks.sent(honest.name, "upload", honest.upload(changed, public), public, abouts)
     lie = by.said(message, public, liar)
     return lie if memory is None else Sent(lie, memory)

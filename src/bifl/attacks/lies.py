@@ -29,7 +29,7 @@ def length(client: Client, public: Public) -> np.float32:
 
 def ballot(message: Message, signs: Floats) -> Message:
     """A ballot of these signs."""
-    return message._replace(symbols=(signs > 0).astype(message.symbols.dtype), alphabet=BINARY)
+    return message.with_update(symbols=(signs > 0).astype(message.update.symbols.dtype), alphabet=BINARY)
 
 
 # ---- the sign turned ---------------------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ def turned(client: Client, public: Public, liar: Liar) -> Client:
 
 def turned_ballot(message: Message, public: Public, liar: Liar) -> Message:
     """Every vote turned."""
-    return ballot(message, -message.values()) if liar.ballots else message
+    return ballot(message, -message.update.values()) if liar.ballots else message
 
 
 @attack
@@ -86,7 +86,7 @@ def noise(client: Client, public: Public, liar: Liar) -> Client:
 
 def noise_ballot(message: Message, public: Public, liar: Liar) -> Message:
     """A ballot of random signs."""
-    return ballot(message, random_signs(liar.own("noise"), len(message.symbols))) if liar.ballots else message
+    return ballot(message, random_signs(liar.own("noise"), len(message.update.symbols))) if liar.ballots else message
 
 
 @attack

@@ -39,12 +39,12 @@ def evaluate(options: argparse.Namespace) -> int:
     metrics, loss = model.metrics(tested.data)
     first, *others = metrics.items()
     said = [f"{first[0]} {first[1]:.2%}", *(f"{name} {value:.4g}" for name, value in others), f"loss {loss:.4f}"]
-    weights, reals = len(model.message.symbols), len(model.message.real)
+    weights, reals = len(model.message.update.symbols), len(model.message.real)
     network = f"{without_folder(model.network.name)}, {model.forward.name} weights"
     out = console()
     say(out, f"{path}: {network}, trained for {counted(model.message.round, 'round')}")
     say(out, f"{', '.join(said)} on {tested.name}")
-    told = f"{weights:,} {model.message.alphabet.name} weights and {reals:,} real numbers"
+    told = f"{weights:,} {model.message.update.alphabet.name} weights and {reals:,} real numbers"
     say(out, f"size {size(path.stat().st_size)}: {told}")
     return 0
 

@@ -2,10 +2,10 @@
 
 from bifl.codec.context import Context, KnownReals
 from bifl.codec.format import bits_by_weight, decode, encode, ideal_size
-from bifl.codec.header import CODERS, KINDS, Header, WireError, read_header
+from bifl.codec.header import CODERS, KINDS, Header, VectorHeader, WireError, read_header
 from bifl.codec.reals import EXACT, SHORT, Precision
 
 __all__ = [
-    "CODERS", "EXACT", "KINDS", "SHORT", "Context", "Header", "KnownReals", "Precision", "WireError", "bits_by_weight", "decode",
-    "encode", "ideal_size", "read_header",
+    "CODERS", "EXACT", "KINDS", "SHORT", "Context", "Header", "KnownReals", "Precision", "VectorHeader", "WireError",
+    "bits_by_weight", "decode", "encode", "ideal_size", "read_header",
 ]  # fmt: skip

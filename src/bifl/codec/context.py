@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -22,7 +22,21 @@ import numpy.typing as npt
 
 from bifl.codec.reals import EXACT, Precision
 from bifl.core.layout import Layout
-from bifl.core.message import BINARY, NOTHING, Alphabet, Floats, Message, Selection, Symbols, Votes
+from bifl.core.message import (
+    BINARY,
+    NOTHING,
+    UPDATE,
+    UPDATE_ALONE,
+    Alphabet,
+    Floats,
+    Message,
+    Selection,
+    Selections,
+    Symbols,
+    Vector,
+    Votes,
+)
+from bifl.core.state import NO_VECTORS
 
 Runs = list[tuple[int, int, int]]  # of weights of one class: the class, begin and end in the order of coding
 Counts = npt.NDArray[np.int64]  # (classes, symbols)
@@ -79,6 +93,10 @@ class Known(Protocol):
         """(count,) the last weights."""
 
     @property
+    def vectors(self) -> Mapping[str, Floats]:
+        """(count,) each: the last public vectors beside the weights."""
+
+    @property
     def news(self) -> Message | None:
         """The last broadcast."""
 
@@ -94,36 +112,36 @@ class KnownReals(NamedTuple):
     weights: Floats = NOTHING
     news: Message | None = None
     before: Message | None = None
+    vectors: Mapping[str, Floats] = NO_VECTORS
 
 
-def _all_weights(sender: int | None) -> Selection | None:
-    return None
+class Hash(Protocol):
+    """What makes a digest."""
+
+    def update(self, data: bytes, /) -> None:
+        """Add bytes."""
 
 
 @dataclass(frozen=True, eq=False)
-class Context:
-    """What one end knows of the messages of one exchange.
+class VectorContext:
+    """What one end knows of a vector of the messages of one exchange: the context in which its symbols are coded.
 
     Attributes:
-        layout: of the model; messages for another are refused.
-        round: of the messages; others are refused.
-        precision: of the real parameters, when writing.
-        known: what both ends know; None spells every message so that it can be read without.
-        selects: sender → what the symbols of its message are about; None is the server.
+        name: of the vector.
+        layout: of the model.
+        known: what both ends know; None where nothing is made use of.
         about: what the symbols of the message at hand are about, see `narrowed`.
         whole: the context that was narrowed.
     """
 
+    name: str
     layout: Layout
-    round: int
-    precision: Precision = EXACT
-    known: Known | None = None
-    selects: Callable[[int | None], Selection | None] = _all_weights
+    known: Known | None
     about: Selection | None = None
-    whole: Context | None = None
+    whole: VectorContext | None = None
 
-    def narrowed(self, about: Selection | None) -> Context:
-        """The context in which the symbols of a message are coded that is about some of the weights, or about no single ones."""
+    def narrowed(self, about: Selection | None) -> VectorContext:
+        """The context in which symbols are coded that are about some of the weights, or about no single ones."""
         return self if about is None else replace(self, about=about, whole=self)
 
     @property
@@ -131,13 +149,8 @@ class Context:
         """How many symbols a message has."""
         return self.layout.count if self.about is None else self.about.length
 
-    @cached_property
-    def digest(self) -> bytes:
-        """8 bytes that differ where what the coder takes from the public state differs."""
-        if self.known is None:
-            return NO_DIGEST
-        state = hashlib.sha256(f"{self.layout.fingerprint} {self.round}".encode())
-        state.update(self.known.real.astype("<f4").tobytes())
+    def identify(self, state: Hash) -> None:
+        """Feed a digest with what the coder takes from the public state."""
         state.update(self.classes.tobytes())
         if self._history is not None:
             classes, news = self._history
@@ -145,7 +158,6 @@ class Context:
             state.update(classes.tobytes())
             if Coarse.of(news.alphabet).width > 1:  # else they are the classes
                 state.update(news.symbols.astype("<u4").tobytes())
-        return state.digest()[:8]
 
     @cached_property
     def classes(self) -> npt.NDArray[np.uint8]:
@@ -155,10 +167,16 @@ class Context:
         if self.about is not None and self.whole is not None:
             chosen = self.about.positions
             return np.zeros(self.about.length, np.uint8) if chosen is None else self.whole.classes[chosen]
-        news = self.known.news
+        news = _vector(self.known.news, self.name)
         if news is None or news.about is not None or news.alphabet.size == 0:
-            return _levels(self.known.weights, self.layout)
+            return _levels(self._values(self.known), self.layout)
         return _classes(news)
+
+    def _values(self, known: Known) -> Floats:
+        """(count,) the vector as it stands in the public state; zeros where it is no part of that."""
+        if self.name == UPDATE:
+            return known.weights
+        return known.vectors.get(self.name, np.zeros(self.layout.count, np.float32))
 
     def sequence(self, alphabet: Alphabet, *, upload: bool) -> Sequence:
         """The order of coding. Ballots need not learn from themselves when last round's are known: one block is the fastest."""
@@ -188,13 +206,15 @@ class Context:
         return np.flatnonzero(np.bincount(self.classes)).tolist()
 
     @cached_property
-    def _history(self) -> tuple[npt.NDArray[np.uint8], Message] | None:
+    def _history(self) -> tuple[npt.NDArray[np.uint8], Vector] | None:
         """The classes before the last broadcast, and that broadcast; None before there were two of a kind."""
         if self.about is not None and self.whole is not None:
             return None if self.about.positions is None else self.whole._history
-        if self.known is None or self.known.news is None or self.known.before is None:
+        if self.known is None:
             return None
-        news, before = self.known.news, self.known.before
+        news, before = _vector(self.known.news, self.name), _vector(self.known.before, self.name)
+        if news is None or before is None:
+            return None
         same = before.alphabet == news.alphabet and news.about is None and before.about is None
         return (_classes(before), news) if same and news.alphabet.size else None
 
@@ -212,6 +232,53 @@ class Context:
         return tabulated(classes, news.symbols, news.alphabet)
 
 
+def _update_alone(sender: int | None) -> Selections:
+    return UPDATE_ALONE
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What one end knows of the messages of one exchange.
+
+    Attributes:
+        layout: of the model; messages for another are refused.
+        round: of the messages; others are refused.
+        precision: of the real parameters, when writing.
+        known: what both ends know; None spells every message so that it can be read without.
+        selects: sender → the vectors of its message, and what the symbols of each are about; None is the server.
+    """
+
+    layout: Layout
+    round: int
+    precision: Precision = EXACT
+    known: Known | None = None
+    selects: Callable[[int | None], Selections] = _update_alone
+
+    def vector(self, name: str, about: Selection | None = None) -> VectorContext:
+        """What is known of one vector; the same object for all messages, so that what is computed of it is kept."""
+        if name not in self._vectors:
+            self._vectors[name] = VectorContext(name, self.layout, self.known)
+        return self._vectors[name].narrowed(about)
+
+    @cached_property
+    def _vectors(self) -> dict[str, VectorContext]:
+        return {}
+
+    @cached_property
+    def digest(self) -> bytes:
+        """8 bytes that differ where what the coder takes from the public state differs."""
+        if self.known is None:
+            return NO_DIGEST
+        state = hashlib.sha256(f"{self.layout.fingerprint} {self.round}".encode())
+        state.update(self.known.real.astype("<f4").tobytes())
+        self.vector(UPDATE).identify(state)
+        said = () if self.known.news is None else self.known.news.vectors
+        for name in sorted({*self.known.vectors, *said} - {UPDATE}):
+            state.update(f" {name} ".encode())
+            self.vector(name).identify(state)
+        return state.digest()[:8]
+
+
 def tabulated(classes: npt.NDArray[np.uint8], symbols: Symbols, alphabet: Alphabet) -> Counts:
     """(classes, drawers) how often weights of a class have each symbol."""
     drawers, width = Coarse.of(alphabet)
@@ -219,8 +286,13 @@ def tabulated(classes: npt.NDArray[np.uint8], symbols: Symbols, alphabet: Alphab
     return np.bincount(places, minlength=_LEVELS * drawers).reshape(_LEVELS, drawers)
 
 
-def _classes(message: Message) -> npt.NDArray[np.uint8]:
-    return (message.symbols // Coarse.of(message.alphabet).width).astype(np.uint8)
+def _vector(message: Message | None, name: str) -> Vector | None:
+    """A broadcast's vector of this name; None where there is none."""
+    return None if message is None else message.vectors.get(name)
+
+
+def _classes(vector: Vector) -> npt.NDArray[np.uint8]:
+    return (vector.symbols // Coarse.of(vector.alphabet).width).astype(np.uint8)
 
 
 def _levels(weights: Floats, layout: Layout) -> npt.NDArray[np.uint8]:

@@ -1,9 +1,9 @@
-"""Messages as bytes, format version 1 (docs/wire-format.md): header, symbols, reals, scales, checksum.
+"""Messages as bytes, format version 2 (docs/wire-format.md): header, symbols, reals, scales, further vectors, checksum.
 
 >>> import numpy as np
 >>> from bifl.core.message import BINARY, Message
->>> data = encode(Message(np.array([1, 0, 1], np.uint8), BINARY, np.zeros(0, np.float32)))
->>> len(data), decode(data).symbols
+>>> data = encode(Message.of(np.array([1, 0, 1], np.uint8), BINARY, np.zeros(0, np.float32)))
+>>> len(data), decode(data).update.symbols
 (73, array([1, 0, 1], dtype=uint8))
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
@@ -19,27 +19,27 @@ import numpy as np
 import numpy.typing as npt
 
 from bifl.codec import reals
-from bifl.codec.context import NO_DIGEST, Context
+from bifl.codec.context import NO_DIGEST, Context, VectorContext
 from bifl.codec.header import (
     ANY_MODEL,
     BROADCAST,
     CHECKSUM,
     CODED,
     CODED_QUICKLY,
-    LAYOUT,
     MAGIC,
     PACKED,
     UPLOAD,
     VERSION,
     Header,
+    VectorHeader,
     WireError,
     read_header,
     refused,
-    spell_alphabet,
+    vector_header,
 )  # fmt: skip
 from bifl.codec.packed import Bytes, check, pack, packed_size, unpack
 from bifl.codec.range_coder import QUICK, STEADY, compress, costs, expand, ideal_bits
-from bifl.core.message import Alphabet, Floats, Message, Symbols
+from bifl.core.message import UPDATE, Alphabet, Floats, Message, Selections, Symbols, Vector
 
 Part = TypeVar("Part", bound=Any)
 _PACES = {CODED: STEADY, CODED_QUICKLY: QUICK}
@@ -52,90 +52,112 @@ def encode(message: Message, context: Context | None = None) -> bytes:
         message: what to say.
         context: what both ends know; none spells everything out, reals as float32, for any reader.
     """
-    alphabet, upload = message.alphabet, message.sender is not None
-    check(message.symbols, alphabet)
-    coder, symbols = PACKED, None
-    if context is not None and context.known is not None and alphabet.size and len(message.symbols):
-        least, around = packed_size(len(message.symbols), alphabet), context.narrowed(message.about)
-        for choice in (CODED,) if upload else (CODED, CODED_QUICKLY):
-            coded = compress(message.symbols, alphabet, around, _PACES[choice], upload=upload)
-            if len(coded) < least:
-                least, coder, symbols = len(coded), choice, coded
-    if symbols is None:
-        symbols = pack(message.symbols, alphabet)
+    upload = message.sender is not None
+    spelled = {name: _spell_vector(name, vector, context, upload) for name, vector in message.vectors.items()}
+    update, symbols, scales = spelled.pop(UPDATE)
     precision, real = _spell_reals(message, context)
-    code, total, unit = spell_alphabet(alphabet)
     header = Header(
-        MAGIC, VERSION, UPLOAD if upload else BROADCAST, code, coder, precision,
-        message.round, message.sender or 0, message.weight, len(message.symbols),
+        MAGIC, VERSION, UPLOAD if upload else BROADCAST, update.alphabet, update.coder, precision, len(spelled),
+        message.round, message.sender or 0, message.weight, update.symbols,
         bytes.fromhex(context.layout.fingerprint) if context else ANY_MODEL, context.digest if context else NO_DIGEST,
-        total, unit, len(message.real), len(message.scales), len(symbols), len(real),
+        update.total, update.unit, len(message.real), update.scales, len(symbols), len(real),
     )  # fmt: skip
-    sections, checksum = [LAYOUT.pack(*header), symbols, real, message.scales.astype("<f4").tobytes()], 0
+    sections, checksum = [header.packed(), symbols, real, scales], 0
+    for _, (vector, *parts) in sorted(spelled.items()):
+        sections += [vector.packed(), *parts]
     for section in sections:
         checksum = zlib.crc32(section, checksum)
     return b"".join([*sections, CHECKSUM.pack(checksum)])  # one copy of all, however many floats there are
 
 
+def _spell_vector(name: str, vector: Vector, context: Context | None, upload: bool) -> tuple[VectorHeader, bytes, bytes]:
+    """A vector's header, symbols and scales."""
+    symbols, alphabet = vector.symbols, vector.alphabet
+    check(symbols, alphabet)
+    coder, spelled = PACKED, None
+    if context is not None and context.known is not None and alphabet.size and len(symbols):
+        least, around = packed_size(len(symbols), alphabet), context.vector(name, vector.about)
+        for choice in (CODED,) if upload else (CODED, CODED_QUICKLY):
+            coded = compress(symbols, alphabet, around, _PACES[choice], upload=upload)
+            if len(coded) < least:
+                least, coder, spelled = len(coded), choice, coded
+    if spelled is None:
+        spelled = pack(symbols, alphabet)
+    header = vector_header(name, alphabet, coder, len(symbols), len(spelled), len(vector.scales))
+    return header, spelled, vector.scales.astype("<f4").tobytes()
+
+
 def decode(data: bytes, context: Context | None = None, expect: int | None = None) -> Message:
     """Read a message.
 
-    Memory stays below 32 times the larger of the message and the receiver's model.
+    Memory stays below 32 times the larger of the message and, for each of the vectors that the receiver expects, its model.
 
     Args:
         data: exactly one message.
-        context: the receiver's; a message for another model, round or context is refused. None takes those of any model that can
-            be read without a context.
-        expect: how many symbols the receiver's model has, where there is no context to tell.
+        context: the receiver's; a message for another model, round or context is refused, and one with other vectors. None takes
+            those of any model that can be read without a context.
+        expect: how many symbols the update of the receiver's model has, where there is no context to tell.
 
     Raises:
         WireError: for every other sequence of bytes, naming offset and reason.
     """
     data = bytes(data)
     header = read_header(data)
-    around = context
+    sender = header.sender if header.kind == UPLOAD else None
+    abouts: Selections = {}
     if context is not None:
-        _fits(header, context)
-        around = context.narrowed(context.selects(header.sender if header.kind == UPLOAD else None))
-        expect = around.count
-    if expect is not None and header.symbols != expect:
+        abouts = context.selects(sender)
+        _fits(header, context, abouts)
+    elif expect is not None and header.symbols != expect:
         raise refused("symbols", f"holds {header.symbols} symbols, the model has {expect}")
-    starts = list(accumulate(header.sections().values()))
-    symbols, real, scales, _ = (memoryview(data)[begin:end] for begin, end in pairwise(starts))
-    alphabet = header.spelled_alphabet()
-    return Message(
-        _section(starts[0], lambda: _read_symbols(symbols, header, alphabet, around)),
-        alphabet,
-        _section(starts[1], lambda: _read_reals(real, header, context)),
-        np.frombuffer(scales, "<f4").astype(np.float32),
-        header.sender if header.kind == UPLOAD else None,
-        header.weight,
-        header.round,
-        around.about if around else None,
-    )
+    sizes = header.sections()
+    spans = dict(zip(sizes, pairwise([0, *accumulate(sizes.values())]), strict=True))
+
+    def section(name: str, read: Callable[[Bytes], Part]) -> Part:
+        begin, end = spans[name]
+        try:
+            return read(memoryview(data)[begin:end])
+        except ValueError as error:
+            raise WireError(begin, str(error)) from None
+
+    vectors = {}
+    for vector in header.vectors:
+        about, alphabet = abouts.get(vector.name), vector.spelled_alphabet()
+        around = None if context is None else context.vector(vector.name, about)
+        read = partial(_read_symbols, vector=vector, alphabet=alphabet, context=around, upload=sender is not None)
+        symbols, scales = section(vector.section("symbols"), read), section(vector.section("scales"), _read_floats)
+        vectors[vector.name] = Vector(symbols, alphabet, scales, about)
+    real = section("reals", lambda part: _read_reals(part, header, context))
+    return Message(vectors, real, sender, header.weight, header.round)
 
 
 def ideal_size(data: bytes, message: Message, context: Context | None) -> float | None:
     """How long `data`, which spells the message, would be if its symbols took their empirical conditional entropy.
 
-    None where there is no context, or the symbols are floats.
+    None where there is no context, or all vectors are floats.
     """
-    if context is None or context.known is None or not message.alphabet.size:
+    sizes = {vector.name: vector.symbol_bytes for vector in read_header(data).vectors}
+    coded = {name: vector for name, vector in message.vectors.items() if vector.alphabet.size}
+    if context is None or context.known is None or not coded:
         return None
-    ideal = ideal_bits(message.symbols, message.alphabet, context.narrowed(message.about))
-    return len(data) - read_header(data).symbol_bytes + ideal / 8
+    ideal = (ideal_bits(one.symbols, one.alphabet, context.vector(name, one.about)) for name, one in coded.items())
+    return len(data) - sum(sizes[name] for name in coded) + sum(ideal) / 8
 
 
-def bits_by_weight(data: bytes, message: Message, context: Context | None) -> npt.NDArray[np.float64]:
-    """(symbols,) how many bits of `data`, which spells the message, went into each symbol."""
-    header = read_header(data)
-    if header.coder != PACKED and context is not None:
-        context = context.narrowed(message.about)
-        return costs(message.symbols, message.alphabet, context, _PACES[header.coder], upload=header.kind == UPLOAD)
-    return np.full(header.symbols, 8 * header.symbol_bytes / max(header.symbols, 1))
+def bits_by_weight(data: bytes, message: Message, context: Context | None) -> dict[str, npt.NDArray[np.float64]]:
+    """Name of a vector → (symbols,) how many bits of `data`, which spells the message, went into each symbol."""
+    header, bits = read_header(data), {}
+    for part in header.vectors:
+        vector = message.vectors[part.name]
+        if part.coder != PACKED and context is not None:
+            around, upload = context.vector(part.name, vector.about), header.kind == UPLOAD
+            bits[part.name] = costs(vector.symbols, vector.alphabet, around, _PACES[part.coder], upload=upload)
+        else:
+            bits[part.name] = np.full(part.symbols, 8 * part.symbol_bytes / max(part.symbols, 1))
+    return bits
 
 
-def _fits(header: Header, context: Context) -> None:
+def _fits(header: Header, context: Context, abouts: Selections) -> None:
     """Refuse by name what was not meant for this receiver."""
     fingerprint = context.layout.fingerprint
     if header.model != bytes.fromhex(fingerprint):
@@ -146,6 +168,12 @@ def _fits(header: Header, context: Context) -> None:
         raise refused("context", f"was coded in context {header.context.hex()}, ours is {context.digest.hex()}")
     if header.reals != context.layout.reals:
         raise refused("reals", f"holds {header.reals} real numbers, the model has {context.layout.reals}")
+    names = [vector.name for vector in header.vectors]
+    if set(names) != set(abouts):
+        raise refused("further", f"holds the vectors {', '.join(names)}, where those of this algorithm are {', '.join(abouts)}")
+    for vector in header.vectors:
+        if vector.symbols != (count := context.vector(vector.name, abouts[vector.name]).count):
+            raise vector.refused("symbols", f"holds {vector.symbols} symbols, the model has {count}")
 
 
 def _spell_reals(message: Message, context: Context | None) -> tuple[int, bytes]:
@@ -166,7 +194,7 @@ def _spell_reals(message: Message, context: Context | None) -> tuple[int, bytes]
 
 def _read_reals(data: Bytes, header: Header, context: Context | None) -> Floats:
     if not header.precision:
-        return np.frombuffer(data, "<f4").astype(np.float32)
+        return _read_floats(data)
     if context is None:
         raise ValueError("the real numbers can be read only by who knows the model")
     layout = context.layout
@@ -189,16 +217,13 @@ def _reference(bits: int, context: Context) -> tuple[reals.Numbers, reals.Intege
     return numbers, reals.to_grid(numbers, bits, None)
 
 
-def _read_symbols(data: Bytes, header: Header, alphabet: Alphabet, context: Context | None) -> Symbols:
-    if header.coder == PACKED:
-        return unpack(data, header.symbols, alphabet)
+def _read_symbols(data: Bytes, *, vector: VectorHeader, alphabet: Alphabet, context: VectorContext | None, upload: bool) -> Symbols:
+    if vector.coder == PACKED:
+        return unpack(data, vector.symbols, alphabet)
     if context is None:
         raise ValueError("the symbols can be read only in the context they were coded in")
-    return expand(data, alphabet, context, _PACES[header.coder], upload=header.kind == UPLOAD)
+    return expand(data, alphabet, context, _PACES[vector.coder], upload=upload)
 
 
-def _section(offset: int, read: Callable[[], Part]) -> Part:
-    try:
-        return read()
-    except ValueError as error:
-        raise WireError(offset, str(error)) from None
+def _read_floats(data: Bytes) -> Floats:
+    return np.frombuffer(data, "<f4").astype(np.float32)

@@ -14,7 +14,7 @@ import constriction
 import numpy as np
 import numpy.typing as npt
 
-from bifl.codec.context import Coarse, Context, Counts, Runs, tabulated
+from bifl.codec.context import Coarse, Counts, Runs, VectorContext, tabulated
 from bifl.codec.packed import Bytes
 from bifl.core.message import Alphabet, Symbols
 
@@ -50,7 +50,7 @@ class Model(NamedTuple):
 Models = dict[int, Model]  # by class
 
 
-def compress(symbols: Symbols, alphabet: Alphabet, context: Context, pace: Pace, *, upload: bool) -> bytes:
+def compress(symbols: Symbols, alphabet: Alphabet, context: VectorContext, pace: Pace, *, upload: bool) -> bytes:
     """The symbols, coded in their context."""
     width = Coarse.of(alphabet).width
     sequence = context.sequence(alphabet, upload=upload)
@@ -70,7 +70,7 @@ def compress(symbols: Symbols, alphabet: Alphabet, context: Context, pace: Pace,
     return words.astype("<u4").tobytes()
 
 
-def expand(data: Bytes, alphabet: Alphabet, context: Context, pace: Pace, *, upload: bool) -> Symbols:
+def expand(data: Bytes, alphabet: Alphabet, context: VectorContext, pace: Pace, *, upload: bool) -> Symbols:
     """The symbols that `compress` coded in the same context.
 
     Raises:
@@ -104,14 +104,14 @@ def expand(data: Bytes, alphabet: Alphabet, context: Context, pace: Pace, *, upl
     return symbols
 
 
-def ideal_bits(symbols: Symbols, alphabet: Alphabet, context: Context) -> float:
+def ideal_bits(symbols: Symbols, alphabet: Alphabet, context: VectorContext) -> float:
     """The empirical conditional entropy: what the symbols would take if their frequencies in each class were known for nothing."""
     table = tabulated(context.classes, symbols, alphabet).astype(np.float64)
     surprise = np.log2(np.maximum(table.sum(1, keepdims=True), 1)) - np.log2(np.maximum(table, 1))
     return float((table * surprise).sum() + len(symbols) * np.log2(Coarse.of(alphabet).width))
 
 
-def costs(symbols: Symbols, alphabet: Alphabet, context: Context, pace: Pace, *, upload: bool) -> npt.NDArray[np.float64]:
+def costs(symbols: Symbols, alphabet: Alphabet, context: VectorContext, pace: Pace, *, upload: bool) -> npt.NDArray[np.float64]:
     """(count,) bits that `compress` spends on each symbol."""
     width = Coarse.of(alphabet).width
     sequence = context.sequence(alphabet, upload=upload)
@@ -139,8 +139,8 @@ def _code_all(code: Callable[[int, int, Model], Run], blocks: list[Runs], pace: 
         code(begin, end, models[level])
 
 
-@lru_cache(maxsize=4)
-def _prior(context: Context, alphabet: Alphabet, pace: Pace, upload: bool) -> tuple[Counts, Models]:
+@lru_cache(maxsize=8)
+def _prior(context: VectorContext, alphabet: Alphabet, pace: Pace, upload: bool) -> tuple[Counts, Models]:
     """What is known before the first symbol: the same for all messages of a round."""
     table = context.seen(alphabet, upload=upload)
     return table, _models(table, pace, context.levels)

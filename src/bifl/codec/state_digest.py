@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from bifl.codec.format import encode
-from bifl.core.message import Message
+from bifl.core.message import Floats, Message
 from bifl.core.state import Public
 
 
@@ -23,6 +23,11 @@ def digest_of(parts: Iterable[bytes]) -> bytes:
 def state_digest(public: Public, messages: Iterable[Message | None], first: str = "") -> bytes:
     """Of a text, the public state, and the broadcasts that count as part of it."""
     known = f"{public.layout.fingerprint} {public.seed} {public.round}"
-    vectors = (np.ascontiguousarray(vector, "<f4").tobytes() for vector in (public.weights, public.real, public.scales))
+    vectors = [public.weights, public.real, public.scales]
     broadcasts = (b"" if message is None else encode(message) for message in messages)
-    return digest_of([first.encode(), known.encode(), *vectors, *broadcasts])
+    named = (part for name, vector in sorted(public.vectors.items()) for part in (name.encode(), _floats(vector)))
+    return digest_of([first.encode(), known.encode(), *map(_floats, vectors), *broadcasts, *named])
+
+
+def _floats(vector: Floats) -> bytes:
+    return np.ascontiguousarray(vector, "<f4").tobytes()

@@ -11,7 +11,22 @@ from bifl.core.exact_sum import ExactSum
 from bifl.core.forward import Forward, Latent, binary, real, ternary
 from bifl.core.layout import Layout
 from bifl.core.local_step import Local
-from bifl.core.message import BINARY, FLOAT16, FLOAT32, NOTHING, TERNARY, Alphabet, Floats, Message, Selection, Votes
+from bifl.core.message import (
+    BINARY,
+    FLOAT16,
+    FLOAT32,
+    NOTHING,
+    TERNARY,
+    UPDATE,
+    UPDATE_ALONE,
+    Alphabet,
+    Floats,
+    Message,
+    Selection,
+    Selections,
+    Vector,
+    Votes,
+)
 from bifl.core.randomness import random_positions, random_signs, random_words, stream, stream_seed
 from bifl.core.rotation import rotate, rotated_length, unrotate
 from bifl.core.rules import (
@@ -31,13 +46,13 @@ from bifl.core.rules import (
     votes,
 )
 from bifl.core.state import Client, Judge, Public, Sent, Server
-from bifl.core.sums import Tally, Total, mean
+from bifl.core.sums import Tally, Total, VectorTally, mean
 
 __all__ = [
-    "BINARY", "FLOAT16", "FLOAT32", "NOTHING", "TERNARY", "VOTES", "WEIGHTS", "Algorithm", "Alphabet", "Client", "ExactSum",
-    "Floats", "Forward", "Judge", "Latent", "Layout", "Local", "Message", "Public", "Schedule", "Selection", "Sent", "Server",
-    "Tally", "Total", "Votes", "binary", "blend", "blend_signs", "change", "changed", "compressed", "floats",
-    "majority", "mean", "means", "ml_pu", "random_positions", "random_signs", "random_words", "real", "register",
-    "replace", "rotate", "rotated_length", "rounded_votes", "scaled_change", "sign", "signs", "stream", "stream_seed", "take_over",
-    "ternary", "unrotate", "votes",
+    "BINARY", "FLOAT16", "FLOAT32", "NOTHING", "TERNARY", "UPDATE", "UPDATE_ALONE", "VOTES", "WEIGHTS", "Algorithm", "Alphabet",
+    "Client", "ExactSum", "Floats", "Forward", "Judge", "Latent", "Layout", "Local", "Message", "Public", "Schedule", "Selection",
+    "Selections", "Sent", "Server", "Tally", "Total", "Vector", "VectorTally", "Votes", "binary", "blend", "blend_signs",
+    "change", "changed", "compressed", "floats", "majority", "mean", "means", "ml_pu", "random_positions", "random_signs",
+    "random_words", "real", "register", "replace", "rotate", "rotated_length", "rounded_votes", "scaled_change", "sign",
+    "signs", "stream", "stream_seed", "take_over", "ternary", "unrotate", "votes",
 ]  # fmt: skip

@@ -14,9 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from bifl.core import return_checks
 from bifl.core.forward import Forward, binary
 from bifl.core.local_step import Local
-from bifl.core.message import Message, Selection
+from bifl.core.message import UPDATE, UPDATE_ALONE, Floats, Message, Selections
 from bifl.core.state import Client, Public, Sent, Server
 from bifl.core.sums import Tally
 from bifl.errors import AlgorithmError, ConfigError
@@ -27,18 +30,21 @@ VOTES = "votes"  # what a broadcast may be declared to be
 
 
 def take_over(public: Public, news: Message) -> Public:
-    """The usual `absorb`: the broadcast is the model."""
-    return public._replace(weights=news.values(), real=news.real, scales=news.scales)
+    """The usual `absorb`: the broadcast is the model, and all further public vectors."""
+    others = {name: vector.values() for name, vector in news.vectors.items() if name != UPDATE}
+    return public._replace(
+        weights=news.update.values(), real=news.real, scales=news.update.scales, vectors={**public.vectors, **others}
+    )
 
 
 def as_it_is(upload: Message, public: Public) -> Message:
-    """The usual `reads`: the symbols are the weights."""
+    """The usual `reads`: the symbols are the numbers that they stand for."""
     return upload
 
 
-def all_weights(public: Public, sender: int | None) -> Selection | None:
-    """The usual `selects`: a symbol for every weight, in order."""
-    return None
+def update_alone(public: Public, sender: int | None) -> Selections:
+    """The usual `selects`: one vector, with a symbol for every weight, in order."""
+    return UPDATE_ALONE
 
 
 _KEPT = ("aux", "start", "scales", "memory")
@@ -55,8 +61,8 @@ class Algorithm:
         absorb: everyone's public reaction to the news.
         reads: what an upload stands for, before it is added to the others: un-rotated, times its own scale, and so on.
         aggregate: uploads → tally, for sums that are no mean; None takes the exact mean, which needs one upload at a time.
-        selects: (public, sender) → what the symbols of a message are about, for messages that do not say something of every weight;
-            the sender is None for the broadcast. It may use the public seed, round, layout and streams, nothing else.
+        selects: (public, sender) → the names of a message's vectors, and what the symbols of each are about: None for all weights,
+            in order. The sender is None for the broadcast. It may use the public seed, round, layout and streams, nothing else.
         local: (client, public) → what every step of the client's training adds to its gradient or its loss; None adds nothing.
         forward: which weights the network computes with, given aux.
         central: one client holds all the data and nothing is sent (the paper's upper bounds).
@@ -74,7 +80,7 @@ class Algorithm:
     absorb: Callable[[Public, Message], Public] = take_over
     reads: Callable[[Message, Public], Message] = as_it_is
     aggregate: Callable[[Sequence[Message], Public], Tally] | None = None
-    selects: Callable[[Public, int | None], Selection | None] = all_weights
+    selects: Callable[[Public, int | None], Selections] = update_alone
     local: Callable[[Client, Public], Local] | None = None
     forward: Forward = binary
     central: bool = False
@@ -164,6 +170,26 @@ def named(algorithms: Algorithms, name: str) -> Algorithms:
     return algorithms.map(lambda part: replace(part, name=name))
 
 
-def selection(algorithm: Algorithm, public: Public, sender: int | None) -> Selection | None:
-    """What the symbols of a message of the round under way are about."""
-    return algorithm.selects(public.bare(public.round), sender)
+def selections(algorithm: Algorithm, public: Public, sender: int | None) -> Selections:
+    """What the vectors of a message of the round under way are about."""
+    return return_checks.selections(algorithm.name, algorithm.selects(public.bare(public.round), sender))
+
+
+def first_vectors(algorithms: Algorithms, public: Public) -> dict[str, Floats]:
+    """The public vectors before the first round: zeros, for every name that broadcasts have beside the update."""
+    names = [name for part in algorithms.parts for name in selections(part, public, None) if name != UPDATE]
+    return {name: np.zeros(public.layout.count, np.float32) for name in names}
+
+
+def refuse_further_vectors(algorithms: Algorithms, public: Public, setting: str) -> None:
+    """Refuse a setting that deals with the update of an upload alone, where uploads hold other vectors besides.
+
+    Raises:
+        ConfigError: they do.
+    """
+    for algorithm in algorithms.parts:
+        if others := sorted(selections(algorithm, public, 0).keys() - {UPDATE}):
+            raise ConfigError(
+                f"{setting} deals with the update of an upload alone, and uploads of algorithm '{algorithm.name}' hold "
+                f"{', '.join(others)} besides: leave it out, or take another algorithm"
+            )

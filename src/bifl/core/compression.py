@@ -16,23 +16,36 @@ import numpy as np
 from bifl.core.algorithm import Algorithm
 from bifl.core.layout import Layout
 from bifl.core.loudest import MOST, groups, loud_alphabet, loudest, spread
-from bifl.core.message import BINARY, FLOAT16, TERNARY, Alphabet, Floats, Message, Selection, Symbols
+from bifl.core.message import (
+    BINARY,
+    FLOAT16,
+    FLOAT32,
+    TERNARY,
+    UPDATE,
+    Alphabet,
+    Floats,
+    Message,
+    Selection,
+    Selections,
+    Symbols,
+    Vector,
+)
 from bifl.core.state import Public, Sent, Server
 from bifl.core.sums import Tally
 from bifl.errors import AlgorithmError, ConfigError
 
-Code = Callable[[Floats, Layout], Message]  # a change of all weights → symbols, and one scale for each layer
+Code = Callable[[Floats, Layout], Vector]  # a change of all weights → symbols, and one scale for each layer
 TERNARY_KEEPS = 1.0  # deviations: changes of a layer that are smaller are sent as 0
 MOST_LEVELS = 256
 
 
-def sign_code(change: Floats, layout: Layout) -> Message:
+def sign_code(change: Floats, layout: Layout) -> Vector:
     """One bit a weight: the sign; a layer's scale is its mean magnitude."""
     scales = [float(np.abs(part).mean()) for part in layout.layer_parts(change)]
     return _coded((change > 0).astype(np.uint8), BINARY, scales)
 
 
-def ternary_code(change: Floats, layout: Layout) -> Message:
+def ternary_code(change: Floats, layout: Layout) -> Vector:
     """A trit a weight: its sign where it is larger than a deviation, else 0; a layer's scale is the mean magnitude of those."""
     symbols, scales = [], []
     for part in layout.layer_parts(change):
@@ -42,7 +55,7 @@ def ternary_code(change: Floats, layout: Layout) -> Message:
     return _coded(np.concatenate(symbols), TERNARY, scales)
 
 
-def level_code(change: Floats, layout: Layout, *, levels: int) -> Message:
+def level_code(change: Floats, layout: Layout, *, levels: int) -> Vector:
     """The nearest of evenly spaced levels, up to three deviations of a layer."""
     scales = [3 * float(np.sqrt(np.square(part).mean())) for part in layout.layer_parts(change)]
     per_weight = np.maximum(layout.per_weight(scales), np.float32(1e-30))
@@ -50,7 +63,7 @@ def level_code(change: Floats, layout: Layout, *, levels: int) -> Message:
     return _coded(places.astype(np.uint8), Alphabet(f"{levels} levels", levels), scales)
 
 
-def loudest_code(change: Floats, layout: Layout, *, group: int) -> Message:
+def loudest_code(change: Floats, layout: Layout, *, group: int) -> Vector:
     """Of every group of weights the loudest; a layer's scale is the mean magnitude of those."""
     symbols = loudest(change, group)
     chosen = spread(symbols, group, layout.count)
@@ -58,18 +71,18 @@ def loudest_code(change: Floats, layout: Layout, *, group: int) -> Message:
     return _coded(symbols, loud_alphabet(group), [float(part.mean()) if len(part) else 0.0 for part in loud])
 
 
-def half_code(change: Floats, layout: Layout) -> Message:
+def half_code(change: Floats, layout: Layout) -> Vector:
     """16-bit floats."""
     rounded = np.clip(change, -60000, 60000).astype(np.float16).astype(np.float32)
     return _coded(rounded, FLOAT16, [1.0] * len(layout.layers))
 
 
-def _coded(symbols: Symbols, alphabet: Alphabet, scales: list[float]) -> Message:
-    return Message(symbols, alphabet, np.zeros(0, np.float32), np.asarray(scales, np.float32))
+def _coded(symbols: Symbols, alphabet: Alphabet, scales: list[float]) -> Vector:
+    return Vector(symbols, alphabet, np.asarray(scales, np.float32))
 
 
-def said(news: Message, layout: Layout, group: int) -> Floats:
-    """(count,) the change that a compressed broadcast stands for: single IEEE operations, the same on every machine."""
+def said(news: Vector, layout: Layout, group: int) -> Floats:
+    """(count,) the change that a vector of a compressed broadcast stands for: single IEEE operations, the same on every machine."""
     values = spread(news.symbols, group, layout.count) if group else news.values()
     return values * layout.per_weight(news.scales)
 
@@ -98,7 +111,8 @@ def compressed(algorithm: Algorithm, down: str) -> Algorithm:
     """The algorithm with a compressed broadcast.
 
     Args:
-        algorithm: its broadcast is the new weights as floats, which everyone takes over.
+        algorithm: its broadcast is the new weights as floats, and the new public vectors of the names that it has besides, all of
+            which everyone takes over.
         down: `float` (as it is), `float16`, `sign`, `ternary`, `1of8` (the loudest of every eight weights), or a number of levels.
     """
     if down == "float":
@@ -106,24 +120,32 @@ def compressed(algorithm: Algorithm, down: str) -> Algorithm:
     group = _group(down)
     return replace(
         algorithm,
-        broadcast=partial(_broadcast, inner=algorithm.broadcast, code=_code(down), group=group),
-        absorb=partial(add_change, group=group),
+        broadcast=partial(_broadcast, inner=algorithm.broadcast, selects=algorithm.selects, code=_code(down), group=group),
+        absorb=partial(add_changes, inner=algorithm.absorb, group=group),
         selects=partial(_selects, inner=algorithm.selects, group=group),
     )
 
 
-def add_change(public: Public, news: Message, *, group: int) -> Public:
-    """The `absorb` of compressed broadcasts."""
-    return public._replace(weights=public.weights + said(news, public.layout, group), real=news.real, scales=news.scales)
+def add_changes(public: Public, news: Message, *, inner: Callable[[Public, Message], Public], group: int) -> Public:
+    """The `absorb` of compressed broadcasts: what the algorithm makes of the vectors that the changes lead to."""
+    whole = {
+        name: vector._replace(symbols=_public(public, name) + said(vector, public.layout, group), alphabet=FLOAT32, about=None)
+        for name, vector in news.vectors.items()
+    }
+    return inner(public, news.with_vectors(whole))
 
 
-def _selects(
-    public: Public, sender: int | None, *, inner: Callable[[Public, int | None], Selection | None], group: int
-) -> Selection | None:
-    """Uploads are about what they were about; a broadcast about all weights, or groups of them."""
-    if sender is not None:
-        return inner(public, sender)
-    return Selection(groups(public.layout.count, group)) if group else None
+def _public(public: Public, name: str) -> Floats:
+    """(count,) the public vector that a vector of a broadcast changes."""
+    return public.weights if name == UPDATE else public.vectors.get(name, np.zeros(public.layout.count, np.float32))
+
+
+def _selects(public: Public, sender: int | None, *, inner: Callable[[Public, int | None], Selections], group: int) -> Selections:
+    """Uploads are about what they were about; the vectors of a broadcast about all weights, or groups of them."""
+    abouts = inner(public, sender)
+    if sender is not None or not group:
+        return abouts
+    return dict.fromkeys(abouts, Selection(groups(public.layout.count, group)))
 
 
 def _broadcast(
@@ -132,17 +154,23 @@ def _broadcast(
     server: Server,
     *,
     inner: Callable[[Tally, Public, Server], Message | Sent],
+    selects: Callable[[Public, int | None], Selections],
     code: Code,
     group: int,
 ) -> Sent:
-    """The server's memory: a row for what was not said yet, then the rows that the inner broadcast keeps."""
-    count = public.layout.count
-    rows = server.memory if server.memory.size else np.zeros((1, count), np.float32)
-    found = inner(tally, public, server._replace(memory=rows[1:]))
-    wanted, kept = (found.message, found.memory) if isinstance(found, Sent) else (found, rows[1:])
-    if kept.size % count:
-        raise AlgorithmError(f"with a compressed broadcast the server's memory must be rows of {count} numbers, not {kept.shape}")
-    change = wanted.values() - public.weights + rows[0]
-    news = code(change, public.layout)._replace(real=wanted.real)
-    lost = change - said(news, public.layout, group)
-    return Sent(news, memory=np.concatenate([lost[None], kept.reshape(-1, count)]).astype(np.float32))
+    """The server's memory: of every vector a row for what was not said yet, then the rows that the inner broadcast keeps."""
+    layout, names = public.layout, list(selects(public, None))
+    rows = server.memory if server.memory.size else np.zeros((len(names), layout.count), np.float32)
+    found = inner(tally, public, server._replace(memory=rows[len(names) :]))
+    wanted, kept = (found.message, found.memory) if isinstance(found, Sent) else (found, rows[len(names) :])
+    if kept.size % layout.count:
+        raise AlgorithmError(
+            f"with a compressed broadcast the server's memory must be rows of {layout.count} numbers, not {kept.shape}"
+        )
+    coded, unsaid = {}, []
+    for name, left in zip(names, rows, strict=False):
+        change = wanted.vectors[name].values() - _public(public, name) + left
+        coded[name] = code(change, layout)
+        unsaid.append(change - said(coded[name], layout, group))
+    memory = np.concatenate([np.stack(unsaid), kept.reshape(-1, layout.count)]).astype(np.float32)
+    return Sent(wanted._replace(vectors=coded), memory)

@@ -1,8 +1,8 @@
-"""What is said: symbols of an alphabet, plus real numbers. How it becomes bytes is `bifl.codec`.
+"""What is said: named vectors of symbols, plus real numbers. How it becomes bytes is `bifl.codec`.
 
 >>> import numpy as np
->>> ballot = Message(np.array([1, 0, 1], np.uint8), BINARY, real=np.zeros(0, np.float32))
->>> ballot.values()
+>>> ballot = Message.of(np.array([1, 0, 1], np.uint8), BINARY, real=np.zeros(0, np.float32))
+>>> ballot.update.values()
 array([ 1., -1.,  1.], dtype=float32)
 >>> Alphabet("four levels", 4).values(np.arange(4)).round(2)
 array([-1.  , -0.33,  0.33,  1.  ], dtype=float32)
@@ -10,6 +10,8 @@ array([-1.  , -0.33,  0.33,  1.  ], dtype=float32)
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,7 +27,7 @@ NOTHING.flags.writeable = False
 
 @dataclass(frozen=True)
 class Alphabet:
-    """The symbols 0 … size−1 of a message; size 0 means floats. Any size may be used: `Alphabet("four levels", 4)`.
+    """The symbols 0 … size−1 of a vector; size 0 means floats. Any size may be used: `Alphabet("four levels", 4)`.
 
     Attributes:
         name: what errors and tables call it; two alphabets of one size are equal whatever they are called.
@@ -69,7 +71,7 @@ FLOAT16 = Alphabet("float16", 0, 16)
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """What the symbols of a message are about. Both ends know it before the message is sent.
+    """What the symbols of a vector are about. Both ends know it before the message is sent.
 
     Attributes:
         length: how many symbols there are.
@@ -98,27 +100,32 @@ class Selection:
         return spread
 
 
-class Message(NamedTuple):
-    """One upload or broadcast. An algorithm gives the first four fields, the others are filled in for it.
+UPDATE = "update"  # the vector that every message has: the weights are made of it
+MOST_VECTORS = 8  # of a message
+LONGEST_NAME = 16  # letters of a vector's name
+_NAME = re.compile(rf"[a-z_]{{1,{LONGEST_NAME}}}")
+Selections = Mapping[str, Selection | None]  # name of a vector → what its symbols are about; None for all weights, in order
+UPDATE_ALONE: Selections = {UPDATE: None}
+
+
+def is_name(name: object) -> bool:
+    """Whether a vector may have this name."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+class Vector(NamedTuple):
+    """One vector of a message.
 
     Attributes:
         symbols: (count,) one symbol per coded weight, or as many as `Algorithm.selects` says.
         alphabet: what the symbols may be and mean.
-        real: (reals,) the parameters that stay real, averaged in every algorithm (`bifl.core.layout`).
         scales: numbers of an algorithm's own, one per layer for example; the tally holds their mean.
-        sender: index of the client, None for the server.
-        weight: |D_i| as it is sent; what the ballot counts for, once it is opened.
-        round: the round whose training the message sums up; the first is 1.
-        about: the weights that the symbols are about; None for all of them, in order.
+        about: the weights that the symbols are about; None for all of them, in order. It is filled in for an algorithm.
     """
 
     symbols: Symbols
     alphabet: Alphabet
-    real: Floats
     scales: Floats = NOTHING
-    sender: int | None = None
-    weight: int = 1
-    round: int = 0
     about: Selection | None = None
 
     def values(self) -> Floats:
@@ -126,6 +133,45 @@ class Message(NamedTuple):
         return self.alphabet.values(self.symbols)
 
 
+class Message(NamedTuple):
+    """One upload or broadcast. An algorithm gives the first two fields, the others are filled in for it.
+
+    Attributes:
+        vectors: by name; one is called `update`. Both ends know the names before the message is sent (`Algorithm.selects`).
+        real: (reals,) the parameters that stay real, averaged in every algorithm (`bifl.core.layout`).
+        sender: index of the client, None for the server.
+        weight: |D_i| as it is sent; what the ballot counts for, once it is opened.
+        round: the round whose training the message sums up; the first is 1.
+    """
+
+    vectors: Mapping[str, Vector]
+    real: Floats
+    sender: int | None = None
+    weight: int = 1
+    round: int = 0
+
+    @classmethod
+    def of(
+        cls, symbols: Symbols, alphabet: Alphabet, real: Floats, scales: Floats = NOTHING, sender: int | None = None,
+        weight: int = 1, round: int = 0, about: Selection | None = None,
+    ) -> Message:  # fmt: skip
+        """A message whose only vector is the update."""
+        return cls({UPDATE: Vector(symbols, alphabet, scales, about)}, real, sender, weight, round)
+
+    @property
+    def update(self) -> Vector:
+        """The vector that the weights are made of."""
+        return self.vectors[UPDATE]
+
+    def with_vectors(self, vectors: Mapping[str, Vector]) -> Message:
+        """The same with these vectors in the place of those of the same names."""
+        return self._replace(vectors={**self.vectors, **vectors})
+
+    def with_update(self, **fields: Any) -> Message:
+        """The same with other fields of the update."""
+        return self.with_vectors({UPDATE: self.update._replace(**fields)})
+
+
 def reals_only(real: Floats) -> Message:
-    """A message without symbols. It has an alphabet all the same, as every message has: binary, by convention."""
-    return Message(np.zeros(0, np.uint8), BINARY, real)
+    """A message without symbols. Its update has an alphabet all the same: binary, by convention."""
+    return Message.of(np.zeros(0, np.uint8), BINARY, real)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from bifl.core.local_step import Local
-from bifl.core.message import Alphabet, Floats, Message, Selection
+from bifl.core.message import LONGEST_NAME, MOST_VECTORS, UPDATE, Alphabet, Floats, Message, Selections, Vector, is_name
 from bifl.core.state import Client, Public, Sent
 from bifl.core.sums import Tally
 from bifl.errors import AlgorithmError
@@ -46,6 +47,23 @@ def public(name: str, found: Any, before: Public) -> Public:
     _floats(whose, "absorb", "weights", found.weights, before.layout.count)
     _floats(whose, "absorb", "real", found.real, before.layout.reals)
     _floats(whose, "absorb", "scales", found.scales, np.size(found.scales))
+    if found.vectors.keys() != before.vectors.keys():
+        names, wanted = (" and ".join(map(repr, sorted(vectors))) or "none" for vectors in (found.vectors, before.vectors))
+        raise _wrong(whose, "absorb", f"the public vectors {names}", f"{wanted}, as `selects` says of the broadcast")
+    for vector, values in found.vectors.items():
+        _floats(whose, "absorb", f"vectors['{vector}']", values, before.layout.count)
+    return found
+
+
+def selections(name: str, found: Any) -> Selections:
+    """What `selects` returned."""
+    whose, wanted = f"algorithm '{name}'", "what each vector is about: {'update': None}"
+    if not isinstance(found, Mapping):
+        raise _wrong(whose, "selects", f"a {type(found).__name__}", wanted)
+    if UPDATE not in found or len(found) > MOST_VECTORS or not all(map(is_name, found)):
+        names = ", ".join(map(repr, found))
+        wanted = f"up to {MOST_VECTORS} names of 1 to {LONGEST_NAME} letters from a to z or _, and one of them '{UPDATE}'"
+        raise _wrong(whose, "selects", f"vectors called {names}", wanted)
     return found
 
 
@@ -67,8 +85,9 @@ def robust_sum(name: str, found: Any, public: Public) -> tuple[Tally, Floats]:
 def _tally(whose: str, function: str, found: Any, public: Public) -> Tally:
     if not isinstance(found, Tally):
         raise _wrong(whose, function, f"a {type(found).__name__}", "a Tally")
-    if np.shape(found.mean) != (public.layout.count,):
-        raise _wrong(whose, function, f"mean of shape {np.shape(found.mean)}", f"({public.layout.count},)")
+    for vector in found.vectors.values():
+        if np.shape(vector.mean) != (public.layout.count,):
+            raise _wrong(whose, function, f"mean of shape {np.shape(vector.mean)}", f"({public.layout.count},)")
     _floats(whose, function, "real", found.real, public.layout.reals)
     return found
 
@@ -77,16 +96,16 @@ def opened(name: str, found: Any, public: Public) -> Message:
     """What `reads` returned: something of every weight; or, as it came, all that a selection from place 0 on speaks of."""
     whose = f"algorithm '{name}'"
     if not isinstance(found, Message):
-        raise _wrong(whose, "reads", f"a {type(found).__name__}", "the upload: upload._replace(symbols=…, alphabet=FLOAT32)")
-    about = found.about
-    _symbols(whose, "reads", found, public.layout.count if about is None or about.place != 0 else about.length)
+        raise _wrong(whose, "reads", f"a {type(found).__name__}", "the upload: upload.with_update(symbols=…, alphabet=FLOAT32)")
+    for vector in found.vectors.values():
+        about = vector.about
+        _vector(whose, "reads", vector, public.layout.count if about is None or about.place != 0 else about.length)
     _floats(whose, "reads", "real", found.real, public.layout.reals)
-    _floats(whose, "reads", "scales", found.scales, np.size(found.scales))
     return found
 
 
-def sent(name: str, function: str, found: Any, public: Public, about: Selection | None) -> tuple[Message, Floats | None]:
-    """What `upload` or `broadcast` returned: the message, and what is kept in memory, if anything."""
+def sent(name: str, function: str, found: Any, public: Public, abouts: Selections) -> tuple[Message, Floats | None]:
+    """What `upload` or `broadcast` returned: the message, told what it is about, and what is kept in memory, if anything."""
     whose = f"algorithm '{name}'"
     memory = None
     if isinstance(found, Sent):
@@ -94,14 +113,24 @@ def sent(name: str, function: str, found: Any, public: Public, about: Selection 
         _floats(whose, function, "memory", memory, None)
     if not isinstance(found, Message):
         raise _wrong(whose, function, f"a {type(found).__name__}", "a Message, or Sent(message, memory)")
-    _symbols(whose, function, found, public.layout.count if about is None else about.length)
+    if not isinstance(found.vectors, Mapping):
+        wanted = "Message.of(symbols, alphabet, real), or Message.of({'update': Vector(symbols, alphabet)}, real)"
+        raise _wrong(whose, function, f"a Message with a {type(found.vectors).__name__} for its vectors", wanted)
+    if found.vectors.keys() != abouts.keys():
+        names, wanted = (" and ".join(map(repr, sorted(vectors))) for vectors in (found.vectors, abouts))
+        raise _wrong(whose, function, f"the vectors {names}", f"{wanted}, as `selects` says")
+    for vector, about in abouts.items():
+        _vector(whose, function, found.vectors[vector], public.layout.count if about is None else about.length)
     _floats(whose, function, "real", found.real, public.layout.reals)
-    _floats(whose, function, "scales", found.scales, np.size(found.scales))
-    return found, memory
+    about_each = {vector: found.vectors[vector]._replace(about=about) for vector, about in abouts.items()}
+    return found._replace(vectors=about_each), memory
 
 
-def _symbols(whose: str, function: str, message: Message, count: int) -> None:
-    symbols, alphabet = message.symbols, message.alphabet
+def _vector(whose: str, function: str, vector: Vector, count: int) -> None:
+    if not isinstance(vector, Vector):
+        raise _wrong(whose, function, f"a {type(vector).__name__} among its vectors", "Vector(symbols, alphabet)")
+    symbols, alphabet = vector.symbols, vector.alphabet
+    _floats(whose, function, "scales", vector.scales, np.size(vector.scales))
     if not isinstance(alphabet, Alphabet):
         raise _wrong(whose, function, f"alphabet {alphabet!r}", "an Alphabet, such as BINARY")
     if not isinstance(symbols, np.ndarray) or symbols.shape != (count,):

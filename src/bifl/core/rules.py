@@ -29,12 +29,12 @@ def sign(weights: npt.NDArray[np.floating]) -> Floats:
 
 def signs(client: Client, public: Public) -> Message:
     """A ballot: one bit per weight, the sign of aux."""
-    return Message((client.aux > 0).astype(np.uint8), BINARY, client.real)
+    return Message.of((client.aux > 0).astype(np.uint8), BINARY, client.real)
 
 
 def floats(client: Client, public: Public) -> Message:
     """The weights themselves, 32 bit each."""
-    return Message(client.aux, FLOAT32, client.real)
+    return Message.of(client.aux, FLOAT32, client.real)
 
 
 # ---- broadcast -------------------------------------------------------------------------------------------------------
@@ -42,30 +42,30 @@ def floats(client: Client, public: Public) -> Message:
 
 def votes(tally: Tally, public: Public, server: Server) -> Message:
     """W̃ as exact vote counts, log2(total + 1) bit each."""
-    if tally.votes is None:
+    if tally.update.votes is None:
         raise ConfigError("the votes rule counts binary ballots: combine it with an upload of signs")
-    return Message(tally.votes, Votes(tally.total, tally.unit), tally.real)
+    return Message.of(tally.update.votes, Votes(tally.total, tally.unit), tally.real)
 
 
 def rounded_votes(tally: Tally, public: Public, server: Server, *, levels: int) -> Message:
     """W̃ rounded to so many levels: counts of fewer votes, each of which is worth more."""
-    if tally.votes is None:
+    if tally.update.votes is None:
         raise ConfigError("the rounded_votes rule counts binary ballots: combine it with an upload of signs")
     total = min(levels - 1, tally.total)
     if total == tally.total:
         return votes(tally, public, server)
-    counts = (2 * tally.votes * total + tally.total) // (2 * tally.total)  # to the nearest, in integers
-    return Message(counts, Votes(total, max(1, round(tally.total * tally.unit / total))), tally.real)
+    counts = (2 * tally.update.votes * total + tally.total) // (2 * tally.total)  # to the nearest, in integers
+    return Message.of(counts, Votes(total, max(1, round(tally.total * tally.unit / total))), tally.real)
 
 
 def majority(tally: Tally, public: Public, server: Server) -> Message:
     """Sign(W̃), one bit each; a tie counts as −1."""
-    return Message((tally.mean > 0).astype(np.uint8), BINARY, tally.real)
+    return Message.of((tally.update.mean > 0).astype(np.uint8), BINARY, tally.real)
 
 
 def means(tally: Tally, public: Public, server: Server) -> Message:
     """The weighted mean of the uploads, 32 bit each."""
-    return Message(tally.mean.astype(np.float32), FLOAT32, tally.real)
+    return Message.of(tally.update.mean.astype(np.float32), FLOAT32, tally.real)
 
 
 # ---- changes instead of weights --------------------------------------------------------------------------------------
@@ -78,12 +78,12 @@ def change(client: Client, public: Public) -> Floats:
 
 def changed(upload: Message, public: Public, by: Floats) -> Message:
     """What an upload stands for that tells a change: the public weights and that. For `reads`."""
-    return upload._replace(symbols=public.weights + by, alphabet=FLOAT32, about=None)
+    return upload.with_update(symbols=public.weights + by, alphabet=FLOAT32, about=None)
 
 
 def scaled_change(upload: Message, public: Public) -> Message:
     """What an upload stands for whose values are changes in units of its own scales, one for each layer. For `reads`."""
-    return changed(upload, public, upload.values() * public.layout.per_weight(upload.scales))
+    return changed(upload, public, upload.update.values() * public.layout.per_weight(upload.update.scales))
 
 
 # ---- update ----------------------------------------------------------------------------------------------------------
@@ -110,9 +110,9 @@ def ml_pu(client: Client, public: Public, news: Message, *, alpha: float, ratio:
     The ratio r depends only on how many votes agree with this client's own sign, so it is a function of the vote counts.
     A vote is worth unit/|D_i| of this client's own: that is the paper's virtual M_i = |D|/|D_i| for unequal sizes.
     """
-    if not isinstance(news.alphabet, Votes):
+    if not isinstance(news.update.alphabet, Votes):
         raise ConfigError("the ml_pu rule needs vote counts: combine it with a broadcast of votes")
-    total, unit = news.alphabet.total, news.alphabet.unit
-    agree = np.where(client.aux > 0, news.symbols, total - news.symbols)
+    total, unit = news.update.alphabet.total, news.update.alphabet.unit
+    agree = np.where(client.aux > 0, news.update.symbols, total - news.update.symbols)
     gain = (likelihood.ratios(agree, total, unit, client.weight, client.voted, ratio) * alpha).astype(np.float32)
     return client._replace(aux=np.clip(gain * client.aux, -1, 1))

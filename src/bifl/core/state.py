@@ -13,6 +13,7 @@ from bifl.core.message import NOTHING, Floats, Message
 from bifl.core.randomness import forward_key, stream
 
 NO_STATES: Mapping[str, Any] = {}
+NO_VECTORS: Mapping[str, Floats] = {}
 
 
 class Public(NamedTuple):
@@ -30,7 +31,8 @@ class Public(NamedTuple):
     news: Message | None = None  # the last broadcast
     before: Message | None = None  # the one before it: both together tell the coder how weights change
     voters: int = 1  # how many clients are drawn to upload in a round
-    clients: int = 1  # how many there are
+    clients: int = 1  # how many there are, of whom those are drawn
+    vectors: Mapping[str, Floats] = NO_VECTORS  # (count,) each, by the names of the broadcast's further vectors; zeros at first
 
     def stream(self, sender: int | None, name: str) -> np.random.Generator:
         """An algorithm's own random numbers in the round under way, which server and clients can both derive (see `randomness`)."""

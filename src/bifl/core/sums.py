@@ -4,23 +4,23 @@ Votes are integers, and real numbers are added as integers (`bifl.core.exact_sum
 
 >>> import numpy as np
 >>> from bifl.core.message import BINARY, Message, NOTHING
->>> ballots = [Message(np.array(s, np.uint8), BINARY, NOTHING, weight=600) for s in ([1, 0], [1, 1], [1, 0])]
+>>> ballots = [Message.of(np.array(s, np.uint8), BINARY, NOTHING, weight=600) for s in ([1, 0], [1, 1], [1, 0])]
 >>> tally = mean(ballots)
->>> tally.total, tally.unit, tally.votes
+>>> tally.total, tally.unit, tally.update.votes
 (3, 600, array([3, 1]))
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from bifl.core.exact_sum import ExactSum
-from bifl.core.message import BINARY, NOTHING, Floats, Message
+from bifl.core.message import BINARY, NOTHING, UPDATE, Floats, Message, Vector
 from bifl.errors import DataError
 
 
@@ -80,6 +80,20 @@ def vote_sum(votes: npt.NDArray[np.int64]) -> VoteSum:
     return found
 
 
+class VectorTally(NamedTuple):
+    """The sum of one vector of a round's uploads.
+
+    Attributes:
+        mean: (count,) weighted mean of what was uploaded.
+        votes: (count,) positive votes in the tally's units, for binary ballots; else None.
+        scales: weighted mean of the uploads' own scales.
+    """
+
+    mean: npt.NDArray[np.float64]
+    votes: npt.NDArray[np.int64] | None = None
+    scales: Floats = NOTHING
+
+
 class Tally(NamedTuple):
     """The sum of a round's uploads.
 
@@ -87,67 +101,102 @@ class Tally(NamedTuple):
         clients: how many uploads were counted.
         total: Σ weight / unit over them.
         unit: greatest common divisor of their weights: |D_i|, or 1 where all count once.
-        votes: (count,) positive votes in units, for binary ballots; else None.
-        mean: (count,) weighted mean of the uploaded weights.
+        vectors: the sum of each vector, by name.
         real: (reals,) weighted mean of the real parameters.
-        scales: weighted mean of the uploads' own scales.
     """
 
     clients: int
     total: int
     unit: int
-    votes: npt.NDArray[np.int64] | None
-    mean: npt.NDArray[np.float64]
+    vectors: Mapping[str, VectorTally]
     real: Floats
-    scales: Floats = NOTHING
+
+    @property
+    def update(self) -> VectorTally:
+        """The sum of the vector that the weights are made of."""
+        return self.vectors[UPDATE]
+
+    def with_update(self, **fields: Any) -> Tally:
+        """The same with other fields of the update."""
+        return self._replace(vectors={**self.vectors, UPDATE: self.update._replace(**fields)})
+
+
+class VectorSum:
+    """Counts ballots, or averages numbers, of one name; parts of it may be made elsewhere and merged."""
+
+    def __init__(self, ballots: VoteSum | None = None, weights: ExactSum | None = None, scales: ExactSum | None = None) -> None:
+        self._ballots, self._weights, self._scales = ballots or VoteSum(), weights or ExactSum(), scales or ExactSum()
+
+    def add(self, vector: Vector, weight: int) -> None:
+        """Add the vector of one upload."""
+        self._scales.add(vector.scales, weight)
+        if vector.alphabet == BINARY:
+            self._ballots.add(vector.symbols, weight)
+        else:
+            self._weights.add(vector.values(), weight)
+
+    def merge(self, other: VectorSum) -> None:
+        """Add what was added to another sum."""
+        self._ballots.merge(other._ballots)
+        self._weights.merge(other._weights)
+        self._scales.merge(other._scales)
+
+    def tally(self, total: int, unit: int) -> VectorTally:
+        """What was added, of a total weight in units."""
+        votes, scales = self._ballots.votes(unit), self._scales.mean().astype(np.float32)
+        if votes is None:
+            return VectorTally(self._weights.mean(), None, scales)
+        if self._weights.weight:
+            raise DataError("some uploads are ballots and others are not: all clients must run the same algorithm")
+        return VectorTally(2 * (votes.astype(np.float64) / total) - 1, votes, scales)
 
 
 class Total:
-    """Counts ballots, or averages weights, one upload at a time. Parts of a total may be made elsewhere and merged."""
+    """Adds up uploads, one at a time. Parts of a total may be made elsewhere and merged."""
 
     def __init__(self) -> None:
         self.clients, self._unit = 0, 0
-        self._ballots, self._weights, self._real, self._scales = VoteSum(), ExactSum(), ExactSum(), ExactSum()
+        self._vectors: dict[str, VectorSum] = {}
+        self._real = ExactSum()
 
     @classmethod
-    def of_sums(cls, weights: Iterable[int], real: ExactSum, scales: ExactSum) -> Total:
+    def of_sums(cls, weights: Iterable[int], real: ExactSum, vectors: Mapping[str, VectorSum]) -> Total:
         """A total of uploads of these weights that were added up elsewhere."""
-        found = cls()
+        total = cls()
         for weight in weights:
-            found.clients += 1
-            found._unit = math.gcd(found._unit, weight)
-        found._real, found._scales = real, scales
-        return found
-
-    def with_votes(self, votes: VoteSum) -> Total:
-        """The same with counted ballots."""
-        self._ballots = votes
-        return self
-
-    def with_weights(self, weights: ExactSum) -> Total:
-        """The same with averaged weights."""
-        self._weights = weights
-        return self
+            total.clients += 1
+            total._unit = math.gcd(total._unit, weight)
+        total._real, total._vectors = real, dict(vectors)
+        return total
 
     def add(self, upload: Message) -> None:
         """Count one upload."""
+        self._accept(upload.vectors)
         self.clients += 1
         self._unit = math.gcd(self._unit, upload.weight)
         self._real.add(upload.real, upload.weight)
-        self._scales.add(upload.scales, upload.weight)
-        if upload.alphabet == BINARY:
-            self._ballots.add(upload.symbols, upload.weight)
-        else:
-            self._weights.add(upload.values(), upload.weight)
+        for name, vector in upload.vectors.items():
+            self._vectors[name].add(vector, upload.weight)
 
     def merge(self, other: Any) -> None:
         """Count what another total has counted, which becomes part of this one."""
+        if not other.clients:
+            return
+        self._accept(other._vectors)
         self.clients += other.clients
         self._unit = math.gcd(self._unit, other._unit)
-        self._ballots.merge(other._ballots)
-        self._weights.merge(other._weights)
         self._real.merge(other._real)
-        self._scales.merge(other._scales)
+        for name, vectors in other._vectors.items():
+            self._vectors[name].merge(vectors)
+
+    def _accept(self, names: Iterable[str]) -> None:
+        """Refuse vectors of other names than those that were counted; the first upload says which they are."""
+        if not self.clients:
+            self._vectors = {name: VectorSum() for name in names}
+        elif self._vectors.keys() != set(names):
+            raise DataError(
+                f"an upload holds the vectors {', '.join(sorted(names))} where the others hold {', '.join(sorted(self._vectors))}"
+            )
 
     def tally(self) -> Tally:
         """What the server learns of the uploads.
@@ -157,15 +206,9 @@ class Total:
         """
         if self.clients == 0:
             raise ValueError("a round without uploads has no tally")
-        unit = self._unit
-        votes, total = self._ballots.votes(unit), self._real.weight // unit
-        real, scales = self._real.mean().astype(np.float32), self._scales.mean().astype(np.float32)
-        if votes is not None and self._weights.weight:
-            raise DataError("some uploads are ballots and others are not: all clients must run the same algorithm")
-        if votes is None:
-            return Tally(self.clients, total, unit, None, self._weights.mean(), real, scales)
-        share = votes.astype(np.float64) / total
-        return Tally(self.clients, total, unit, votes, 2 * share - 1, real, scales)
+        total = self._real.weight // self._unit
+        vectors = {name: vector.tally(total, self._unit) for name, vector in self._vectors.items()}
+        return Tally(self.clients, total, self._unit, vectors, self._real.mean().astype(np.float32))
 
 
 class UploadList:

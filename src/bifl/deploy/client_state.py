@@ -30,7 +30,7 @@ from bifl.engine import checkpoint
 from bifl.engine.catch_up import BEFORE, MODEL, Update, digest, restored
 from bifl.engine.worker import Job, Worker
 from bifl.errors import ConfigError, RunError
-from bifl.exchanges.intake import finite
+from bifl.exchanges.intake import finite, numbers
 from bifl.experiment.run import make_run
 from bifl.experiment.setup import fitting_network
 from bifl.files import write_atomic, writing
@@ -248,15 +248,15 @@ def _whole(data: Dataset) -> Dataset:
 
 def _sensible(public: Public) -> None:
     """Refuse a public state that holds numbers which no training gives, before it is saved: it could not be read again."""
-    finite(public.weights, public.real, public.scales)
+    finite(public.weights, public.real, public.scales, *public.vectors.values())
     for message in (public.news, public.before):
         if message is not None:
-            finite(message.real, message.scales, *([] if message.alphabet.size else [message.symbols]))
+            finite(*numbers(message))
 
 
 def _bounded(update: Update, fresh: Public) -> None:
     """Refuse messages that are longer than any of this model can be, before they are read."""
-    most = 4096 + 8 * (fresh.layout.count + fresh.layout.reals)
+    most = 4096 + 8 * ((1 + len(fresh.vectors)) * fresh.layout.count + fresh.layout.reals)
     for data in (*(step.data for step in update.steps), *(update.whole or {}).values()):
         if len(data) > most:
             raise WireError(most, f"is {len(data)} bytes long, {most} are more than this model needs")

@@ -44,7 +44,7 @@ def squeeze(start: Arrays, end: Arrays, seed: list[int]) -> bytes:
     signs = [change + noise.uniform(-width, width, change.size) > 0 for change, width in zip(changes, widths, strict=True)]
     real = [_flat(array) for array in end if array.ndim <= 1]
     symbols = np.concatenate([np.zeros(0, np.bool_), *signs]).astype(np.uint8)
-    return codec.encode(Message(symbols, BINARY, np.concatenate([NOTHING, *real]).astype(np.float32), widths, sender=0))
+    return codec.encode(Message.of(symbols, BINARY, np.concatenate([NOTHING, *real]).astype(np.float32), widths, sender=0))
 
 
 def expand(start: Arrays, data: bytes) -> Arrays:
@@ -55,13 +55,15 @@ def expand(start: Arrays, data: bytes) -> Arrays:
     """
     coded, exact = [array for array in start if array.ndim > 1], [array for array in start if array.ndim <= 1]
     message = codec.decode(data, expect=sum(array.size for array in coded))
-    if message.alphabet != BINARY:
-        raise codec.WireError(6, f"is spelled in {message.alphabet.name}, one-bit uploads are binary")
-    if (len(message.scales), len(message.real)) != (len(coded), sum(array.size for array in exact)):
-        raise codec.WireError(52, f"has {len(message.scales)} widths and {len(message.real)} real numbers: these are other arrays")
-    finite(message.scales, message.real)
-    signs, reals = iter(_split(message.values(), coded)), iter(_split(message.real, exact))
-    widths = iter(message.scales)
+    if message.update.alphabet != BINARY:
+        raise codec.WireError(6, f"is spelled in {message.update.alphabet.name}, one-bit uploads are binary")
+    if (len(message.update.scales), len(message.real)) != (len(coded), sum(array.size for array in exact)):
+        raise codec.WireError(
+            52, f"has {len(message.update.scales)} widths and {len(message.real)} real numbers: these are other arrays"
+        )
+    finite(message.update.scales, message.real)
+    signs, reals = iter(_split(message.update.values(), coded)), iter(_split(message.real, exact))
+    widths = iter(message.update.scales)
     new = [array + next(widths) * next(signs) if array.ndim > 1 else next(reals) for array in start]
     with np.errstate(over="ignore"):  # found in the next line
         arrays = [after.astype(before.dtype) for before, after in zip(start, new, strict=True)]

@@ -18,7 +18,7 @@ import numpy as np
 from bifl import codec
 from bifl.codec.context import NO_DIGEST
 from bifl.codec.state_digest import state_digest
-from bifl.core.message import FLOAT32, Message
+from bifl.core.message import FLOAT32, UPDATE, Floats, Message, Vector
 from bifl.core.state import Public
 from bifl.exchanges.exchange import Exchange, completing
 
@@ -86,7 +86,7 @@ class Journal:
         self._exchanges, self._telling = exchanges, sum(exchange.tells for exchange in exchanges)
         self._fresh, self._in_context, self._named = fresh, in_context, name
         self.steps = steps
-        self._sleepers, self._largest = sleepers, 4 * (public.layout.count + public.layout.reals)
+        self._sleepers, self._largest = sleepers, 4 * ((1 + len(public.vectors)) * public.layout.count + public.layout.reals)
         self._sent = {step.exchange: step.data for step in steps}  # the last broadcast of every exchange
         self._at(public, self._exchanges[-1].name)
 
@@ -159,13 +159,18 @@ def whole(
 
 def _same_model(one: Public, other: Public) -> bool:
     """Whether two states differ in no bit, given that their broadcasts are the same."""
-    pairs = ((one.weights, other.weights), (one.real, other.real), (one.scales, other.scales))
-    return all(first.tobytes() == second.tobytes() for first, second in pairs)
+    first, second = ([state.weights, state.real, state.scales, *_further(state)] for state in (one, other))
+    return all(ours.tobytes() == theirs.tobytes() for ours, theirs in zip(first, second, strict=True))
+
+
+def _further(public: Public) -> list[Floats]:
+    return [vector for _, vector in sorted(public.vectors.items())]
 
 
 def _model(public: Public) -> dict[str, bytes]:
     """The numbers themselves."""
-    model = Message(public.weights, FLOAT32, public.real, public.scales, round=public.round)
+    vectors = {name: Vector(values, FLOAT32) for name, values in public.vectors.items()}
+    model = Message.of(public.weights, FLOAT32, public.real, public.scales, round=public.round).with_vectors(vectors)
     return {MODEL: codec.encode(model, codec.Context(public.layout, public.round))}
 
 
@@ -187,8 +192,13 @@ def restored(said: Mapping[str, bytes], exchanges: Sequence[Exchange], fresh: Pu
         if exchange.name in said:
             public = exchange.advance(public, _read(said[exchange.name], exchange, fresh))
     if MODEL in said:
-        model = codec.decode(said[MODEL], codec.Context(fresh.layout, codec.read_header(said[MODEL]).round))
-        public = public._replace(weights=model.values(), real=model.real, scales=model.scales, round=model.round)
+        names = dict.fromkeys((UPDATE, *fresh.vectors))
+        context = codec.Context(fresh.layout, codec.read_header(said[MODEL]).round, selects=lambda sender: names)
+        model = codec.decode(said[MODEL], context)
+        vectors = {name: model.vectors[name].values() for name in fresh.vectors}
+        public = public._replace(
+            weights=model.update.values(), real=model.real, scales=model.update.scales, round=model.round, vectors=vectors
+        )
     return public
 
 

@@ -28,6 +28,7 @@ from bifl.runs.record import Record
 _SERVER = "server.npz"
 _STATES = "states"  # their names
 _STATE = "state "  # before the name of whoever keeps it
+_VECTOR = "vector "  # before its name
 
 
 class State(NamedTuple):
@@ -107,6 +108,7 @@ def _step(place: int, fact: Any, arrays: dict[str, Any]) -> Step:
 def save_public(path: Path, public: Public, ballot: Exchange, facts: dict[str, Any], more: dict[str, Any]) -> None:
     """Write the public state down, and what else belongs to it: `facts` as JSON, `more` as arrays."""
     arrays: dict[str, Any] = {"weights": public.weights, "real": public.real, "scales": public.scales}
+    arrays |= {f"{_VECTOR}{name}": vector for name, vector in public.vectors.items()}
     for name, message in {"news": public.news, "before": public.before}.items():
         arrays[name] = np.frombuffer(
             b"" if message is None else codec.encode(message, ballot.plain(public, message.round)), np.uint8
@@ -121,7 +123,8 @@ def load_public(
     path: Path, fresh: Public, ballot: Exchange, more: Iterable[str] = ()
 ) -> tuple[Public, dict[str, Any], dict[str, Any]]:
     """Read the same again: the state, the facts and all arrays, `more` among them."""
-    arrays = _read(path, ("weights", "real", "scales", "news", "before", "facts", *more))
+    named = {name: f"{_VECTOR}{name}" for name in fresh.vectors}
+    arrays = _read(path, ("weights", "real", "scales", "news", "before", "facts", *named.values(), *more))
     with _reading(path):
         facts = parse_json(str(arrays["facts"]))
         if facts["model"] != fresh.layout.fingerprint or facts["seed"] != fresh.seed:
@@ -131,6 +134,7 @@ def load_public(
         weights, real = _floats(arrays, "weights", fresh.weights.shape), _floats(arrays, "real", fresh.real.shape)
         public = fresh._replace(
             round=facts["round"], weights=weights, real=real, scales=_floats(arrays, "scales"),
+            vectors={name: _floats(arrays, entry, fresh.weights.shape) for name, entry in named.items()},
             news=_message(arrays, "news", fresh, ballot), before=_message(arrays, "before", fresh, ballot),
         )  # fmt: skip
     return public, facts, arrays

@@ -13,10 +13,10 @@ import numpy as np
 
 from bifl.codec import Context, Precision
 from bifl.core import return_checks
-from bifl.core.algorithm import Algorithm, Algorithms, selection
+from bifl.core.algorithm import Algorithm, Algorithms, selections
 from bifl.core.layout import Layout
 from bifl.core.local_step import PLAIN, Local
-from bifl.core.message import Floats, Message, Selection
+from bifl.core.message import UPDATE, Floats, Message, Selection, Selections
 from bifl.core.randomness import random_signs
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
 from bifl.core.state import Client, Public
@@ -80,14 +80,14 @@ class Ballot(Summable):
         return Context(public.layout, round, selects=partial(self._selects, public.bare(round - 1)))
 
     def selects(self, public: Public, number: int) -> Selection | None:
-        """What a client's symbols are about."""
-        return self._selects(public.bare(public.round), number)
+        """What a client's update is about."""
+        return self._selects(public.bare(public.round), number)[UPDATE]
 
-    def _selects(self, bare: Public, sender: int | None) -> Selection | None:
-        """What the symbols of a message are about, given what everyone knows from the start."""
+    def _selects(self, bare: Public, sender: int | None) -> Selections:
+        """What the vectors of a message are about, given what everyone knows from the start."""
         if self.privacy is not None and sender is not None:
-            return self.privacy.selects(bare.layout)
-        return self.algorithm.at(bare.round + 1).selects(bare, sender)
+            return {UPDATE: self.privacy.selects(bare.layout)}
+        return selections(self.algorithm.at(bare.round + 1), bare, sender)
 
     def form(self, public: Public) -> Message:
         """An algorithm's own `upload` tells, of a client that has trained a little."""
@@ -166,13 +166,13 @@ class Ballot(Summable):
         if self.privacy is not None:
             server = server._replace(server=self.privacy.account(server.server, tally.clients, public.voters, server.present))
             tally = self.privacy.hear(tally, public)
-        about = selection(algorithm, public, None)
+        abouts = selections(algorithm, public, None)
         said = algorithm.broadcast(tally, public, server.server)
-        message, memory = return_checks.sent(algorithm.name, "broadcast", said, public, about)
+        message, memory = return_checks.sent(algorithm.name, "broadcast", said, public, abouts)
         if memory is not None:
             server = server._replace(server=server.server._replace(memory=memory))
         real = self._sent_reals(message.real, public)
-        return server, message._replace(real=real, round=public.round + 1, weight=1, sender=None, about=about)
+        return server, message._replace(real=real, round=public.round + 1, weight=1, sender=None)
 
     def _tally(
         self, algorithm: Algorithm, total: Total | UploadList, public: Public, server: ServerSide
@@ -196,7 +196,7 @@ class Ballot(Summable):
     def plausible(self, tally: Tally, public: Public, largest: int) -> bool:
         """Whether real numbers and scales can be means of honest ones."""
         real = self.bounds.plausible_ballot(tally.real, public, largest)
-        return real and self.bounds.plausible_scales(tally.scales, public, largest, partial(self.moved_form, public))
+        return real and self.bounds.plausible_scales(tally, public, largest, partial(self.moved_form, public))
 
     def answer_sum(self, total: Total, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
         """The algorithm's broadcast."""
@@ -227,9 +227,9 @@ def _learning_nothing(client: Client, local: Local) -> tuple[Client, float]:
 
 def make_upload(algorithm: Algorithm, client: Client, public: Public) -> tuple[Client, Message]:
     """The upload of a client that has trained, and the client with what it keeps in memory; its weight is what it counts for."""
-    about = selection(algorithm, public, client.number)
-    message, memory = return_checks.sent(algorithm.name, "upload", algorithm.upload(client, public), public, about)
-    upload = message._replace(round=public.round + 1, weight=client.weight, sender=client.number, about=about)
+    abouts = selections(algorithm, public, client.number)
+    message, memory = return_checks.sent(algorithm.name, "upload", algorithm.upload(client, public), public, abouts)
+    upload = message._replace(round=public.round + 1, weight=client.weight, sender=client.number)
     return (client if memory is None else client._replace(memory=memory)), upload
 
 

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from bifl.core.layout import Layout
 from bifl.core.message import FLOAT32, NOTHING, Floats, Message
 from bifl.core.state import Public
+from bifl.core.sums import Tally
 from bifl.training.plan import Plan
 
 REACH = 2.0
@@ -98,7 +99,7 @@ class Bounds:
     def plausible_ballot(self, real: Floats, public: Public, largest: int) -> bool:
         """Whether real numbers can be the mean of bounded ones, of clients that weigh at most `largest`."""
         trained = public.layout.trained
-        said = Message(NOTHING, FLOAT32, real, weight=2 * largest)
+        said = Message.of(NOTHING, FLOAT32, real, weight=2 * largest)
         reached = np.array_equal(self.ballot(said, public).real[:trained], real[:trained])
         return reached and self._pooled(real[trained:], public, TRAINING, first=public.round == 0)
 
@@ -106,19 +107,21 @@ class Bounds:
         """Whether statistics can be pooled of bounded ones."""
         return self._pooled(real, public, WIDEST, first=_unmeasured(public))
 
-    def plausible_scales(self, scales: Floats, public: Public, largest: int, form: Callable[[float], Message]) -> bool:
-        """Whether scales can be a mean of honest ones.
+    def plausible_scales(self, tally: Tally, public: Public, largest: int, form: Callable[[float], Message]) -> bool:
+        """Whether the scales of all vectors can be means of honest ones.
 
         Args:
-            scales: the mean.
+            tally: the means.
             public: the public state.
             largest: weight of a client.
             form: an upload of a client all of whose weights have moved so far.
         """
-        if not len(scales):
+        scales = {name: vector.scales for name, vector in tally.vectors.items() if len(vector.scales)}
+        if not scales:
             return True
         reach = self.reach(public, largest)
-        return bool(np.all(np.abs(scales) <= _SCALES * np.abs(form(reach).scales) + reach))
+        honest = form(reach).vectors
+        return all(np.all(np.abs(said) <= _SCALES * np.abs(honest[name].scales) + reach) for name, said in scales.items())
 
     def _pooled(self, moments: Floats, public: Public, share: float, *, first: bool) -> bool:
         """Whether moments can be the mean of bounded ones: their variance holds that of the clients' means too."""

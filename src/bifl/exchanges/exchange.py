@@ -131,7 +131,7 @@ class Summable(Exchange):
     """An exchange whose uploads a server can count that sees their sum alone (`secure_sum`)."""
 
     def selects(self, public: Public, number: int) -> Selection | None:
-        """What a client's symbols are about; None for all there is, in order."""
+        """What a client's update is about; None for all there is, in order."""
         return None
 
     @abstractmethod
@@ -161,8 +161,8 @@ class Summable(Exchange):
 
         def of(number: int) -> Message:
             about = self.selects(public, number)
-            length = len(form.symbols) if about is None else about.length
-            return form._replace(symbols=np.zeros(length, form.symbols.dtype))
+            length = len(form.update.symbols) if about is None else about.length
+            return form.with_update(symbols=np.zeros(length, form.update.symbols.dtype))
 
         return of
 

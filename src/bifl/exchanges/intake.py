@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from bifl import codec
 from bifl.codec import Context, WireError
-from bifl.core.message import Message
+from bifl.core.message import UPDATE, Message, Vector
 from bifl.core.sides import ServerSide
 from bifl.core.state import Public
 from bifl.core.sums import Total
@@ -84,9 +84,9 @@ class Intake:
         alone.add(opened)
         if isinstance(alone, Total):
             tally = alone.tally()
-            finite(tally.mean, tally.real, tally.scales)
+            finite(tally.real, *(part for vector in tally.vectors.values() for part in (vector.mean, vector.scales)))
         else:  # what is made of several uploads may need several
-            finite(opened.values(), opened.real, opened.scales)
+            finite(opened.real, *(part for vector in opened.vectors.values() for part in (vector.values(), vector.scales)))
 
 
 def refuse_misfit(upload: Message, sender: Sender, form: Message) -> None:
@@ -99,11 +99,27 @@ def refuse_misfit(upload: Message, sender: Sender, form: Message) -> None:
         raise WireError(16, f"is from client {upload.sender}, not from {sender.number}")
     if upload.weight != sender.weight:
         raise WireError(20, f"weighs {upload.weight} images, the client has {sender.weight}")
-    finite(upload.real, upload.scales, *([] if upload.alphabet.size else [upload.symbols]))
-    if upload.alphabet != form.alphabet:
-        raise WireError(6, f"is spelled in {upload.alphabet.name}, this algorithm's uploads in {form.alphabet.name}")
-    if len(upload.scales) != len(form.scales):
-        raise WireError(56, f"has {len(upload.scales)} scales, this algorithm's uploads have {len(form.scales)}")
+    finite(*numbers(upload))
+    if upload.vectors.keys() != form.vectors.keys():
+        names, wanted = (", ".join(sorted(vectors)) for vectors in (upload.vectors, form.vectors))
+        raise WireError(9, f"holds the vectors {names}, this algorithm's uploads hold {wanted}")
+    for name, vector in upload.vectors.items():
+        _refuse_other_vector(name, vector, form.vectors[name])
+
+
+def _refuse_other_vector(name: str, vector: Vector, form: Vector) -> None:
+    which = "" if name == UPDATE else f"in the vector '{name}': "
+    if vector.alphabet != form.alphabet:
+        raise WireError(6, f"{which}is spelled in {vector.alphabet.name}, this algorithm's uploads in {form.alphabet.name}")
+    if len(vector.scales) != len(form.scales):
+        raise WireError(56, f"{which}has {len(vector.scales)} scales, this algorithm's uploads have {len(form.scales)}")
+
+
+def numbers(message: Message) -> list[npt.NDArray[Any]]:
+    """All numbers of a message that its alphabets do not bound."""
+    vectors = message.vectors.values()
+    symbols = [vector.symbols for vector in vectors if vector.alphabet.size == 0]
+    return [message.real, *(vector.scales for vector in vectors), *symbols]
 
 
 def finite(*vectors: npt.NDArray[Any]) -> None:
@@ -112,8 +128,8 @@ def finite(*vectors: npt.NDArray[Any]) -> None:
     Raises:
         WireError: one is not.
     """
-    for numbers in vectors:
+    for vector in vectors:
         with np.errstate(over="ignore", invalid="ignore"):
-            sensible = np.all(np.abs(numbers) < LARGEST)  # written so that NaN fails too
+            sensible = np.all(np.abs(vector) < LARGEST)  # written so that NaN fails too
         if not sensible:
             raise WireError(68, "holds numbers that are not finite or far too large")

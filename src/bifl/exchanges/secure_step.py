@@ -90,12 +90,12 @@ class Step(Exchange):
     def reply(self, data: bytes, side: ClientSide, public: Public) -> ClientReply:
         """Bytes as a message."""
         client = side.client
-        message = Message(np.frombuffer(data, np.uint8), BYTES, NOTHING, NOTHING, client.number, client.weight)
+        message = Message.of(np.frombuffer(data, np.uint8), BYTES, NOTHING, NOTHING, client.number, client.weight)
         return ClientReply(message._replace(round=public.round + self.ahead), client)
 
     def form(self, public: Public) -> Message:
         """Bytes."""
-        return Message(np.zeros(0, np.uint8), BYTES, NOTHING)
+        return Message.of(np.zeros(0, np.uint8), BYTES, NOTHING)
 
     def longest(self, public: Public) -> int:
         """Bytes that an upload can have."""
@@ -105,10 +105,10 @@ class Step(Exchange):
         """The upload, if it is bytes of this round and not too many."""
         if upload.round != public.round + self.ahead:
             raise WireError(12, f"is of round {upload.round}, this is round {public.round + self.ahead}")
-        if upload.alphabet != BYTES or len(upload.real) or len(upload.scales):
+        if upload.update.alphabet != BYTES or len(upload.vectors) > 1 or len(upload.real) or len(upload.update.scales):
             raise WireError(6, "is no message of a secure sum")
-        if not 0 < len(upload.symbols) <= self.longest(public):
-            raise WireError(24, f"is {len(upload.symbols)} bytes long, where {self.longest(public)} are the most")
+        if not 0 < len(upload.update.symbols) <= self.longest(public):
+            raise WireError(24, f"is {len(upload.update.symbols)} bytes long, where {self.longest(public)} are the most")
         if problem := self.fault(upload.sender or 0, upload, public, server):
             raise Refused(problem)
         return upload

@@ -59,7 +59,8 @@ class Deal(Step):
         if talk is None:
             return None
         wanted = cards.dealt_size(len(self.sums)) * (len(talk.roster) - 1)
-        return None if len(upload.symbols) == wanted else f"what it has dealt is {len(upload.symbols)} bytes long, not {wanted}"
+        dealt = len(upload.update.symbols)
+        return None if dealt == wanted else f"what it has dealt is {dealt} bytes long, not {wanted}"
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Check everyone's keys, and deal shares."""
@@ -121,7 +122,8 @@ class Masked(Step):
     def longest(self, public: Public) -> int:
         """Twice a number of the widest kind for every weight and number, which is more than any sum takes."""
         form = self.inner.form(public)
-        return 64 + 2 * WIDEST // 8 * (len(form.symbols) + len(form.real) + len(form.scales) + public.layout.count)
+        vectors = sum(len(vector.symbols) + len(vector.scales) for vector in form.vectors.values())
+        return 64 + 2 * WIDEST // 8 * (vectors + len(form.real) + public.layout.count)
 
     def answer(self, total: Said, public: Public, server: ServerSide) -> tuple[ServerSide, Letters]:
         """Who is in the sum, to those who are."""
@@ -209,9 +211,10 @@ def _made_of(client: Client, before: Message | None, agreed: bytes) -> bytes:
         agreed: a digest of the public state and the last broadcast.
     """
     vectors = [client.aux, client.start, client.memory, client.scales]
-    vectors += [] if before is None else [before.symbols, before.real, before.scales]
-    alphabet = "" if before is None else repr(before.alphabet)
-    return digest_of([agreed, *(vector.tobytes() for vector in vectors), bytes([client.voted]), alphabet.encode()])
+    vectors += [] if before is None else [before.update.symbols, before.real, before.update.scales]
+    alphabet = "" if before is None else repr(before.update.alphabet)
+    others = b"" if before is None or len(before.vectors) == 1 else codec.encode(before)
+    return digest_of([agreed, *(vector.tobytes() for vector in vectors), bytes([client.voted]), alphabet.encode(), others])
 
 
 def secured(parts: Sequence[Summable], voters: int, colluders: int, settings: str, weighing: Weighing) -> tuple[Exchange, ...]:

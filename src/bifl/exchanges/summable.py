@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from bifl.core.algorithm import Algorithms
-from bifl.core.message import Message
+from bifl.core.message import UPDATE, Message, Vector
 from bifl.core.state import Public
 from bifl.errors import ConfigError
 from bifl.exchanges.exchange import Summable
@@ -20,20 +20,27 @@ class Unsummable(ConfigError):
 
 
 def summand(exchange: Summable, upload: Message, public: Public) -> Message:
-    """What of an upload is added up: its own symbols, and numbers within bounds.
+    """What of an upload is added up: its own symbols, and real numbers within bounds.
 
     Raises:
         Unsummable: what is made of it cannot be added up.
     """
     opened = exchange.bounded(upload, public)
     about = None if upload.sender is None else exchange.selects(public, upload.sender)
-    values, said = opened.values(), upload.values()
+    values, said = opened.update.values(), upload.update.values()
     where = slice(None) if about is None else slice(about.place, (about.place or 0) + about.length)
     outside = np.delete(values, np.arange(len(values))[where])
-    same = np.array_equal(values[where], said) and not outside.any() and np.array_equal(opened.scales, upload.scales)
-    if not same or (about is not None and about.place is None):
+    same = np.array_equal(values[where], said) and not outside.any() and np.array_equal(opened.update.scales, upload.update.scales)
+    plain = all(_as_they_are(upload.vectors[name], opened.vectors[name]) for name in upload.vectors if name != UPDATE)
+    if not same or not plain or (about is not None and about.place is None):
         raise Unsummable("its uploads are read with their sender's own scales, rotation or choice of weights")
     return upload._replace(real=opened.real)
+
+
+def _as_they_are(said: Vector, opened: Vector) -> bool:
+    """Whether a further vector is about all weights, and read as what it says of them."""
+    same = np.array_equal(opened.values(), said.values()) and np.array_equal(opened.scales, said.scales)
+    return same and said.about is None
 
 
 def check_groups(exchange: Summable, name: str, public: Public, clients: int, together: int) -> None:

@@ -94,7 +94,7 @@ class Model:
         if alphabet == TERNARY and not np.isin(weights, (-1, 0, 1)).all():
             alphabet = FLOAT32  # the server preferred floats in the last round
         symbols = weights if alphabet == FLOAT32 else (weights > 0 if alphabet == BINARY else weights + 1).astype(np.uint8)
-        message = Message(symbols, alphabet, reals, round=public.round)
+        message = Message.of(symbols, alphabet, reals, round=public.round)
         constants, shape = network.constants.read(), tuple(int(size) for size in data.form.shape)
         return cls(choice, data.classes, forward, data.mean, data.std, message, constants, task, data.form.kind, shape, scores)
 
@@ -215,7 +215,7 @@ class Model:
     def _network(self) -> Network:
         network = _make(self.network, self.classes, self.forward, self.scores)
         network.constants.write(self.constants)
-        network.show(self.message.values(), self.message.real, self.forward)
+        network.show(self.message.update.values(), self.message.real, self.forward)
         return network
 
     def score(self, data: Dataset) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 
 from bifl.codec import EXACT, SHORT
-from bifl.core.algorithm import Algorithms
+from bifl.core.algorithm import Algorithms, first_vectors, refuse_further_vectors
 from bifl.core.forward import Forward
 from bifl.core.message import Floats
 from bifl.core.sides import Identity
@@ -114,9 +114,13 @@ def make_run(experiment: Experiment, network: Network, data: Dataset, dice: Dice
     clients = 1 if composed.algorithm.central else experiment.clients
     voters = voters_of(experiment, clients)
     fresh = Public(experiment.seed, 0, network.layout, *network.initial(), voters=voters, clients=clients)
+    fresh = fresh._replace(vectors=first_vectors(composed.algorithm, fresh))
     if composed.robust is not None:
+        refuse_further_vectors(composed.algorithm, fresh, "robust=")
         uploads = [upload_form(part, fresh) for part in composed.algorithm.parts]
         refuse_misfits(composed.robust, composed.algorithm, uploads, fresh)
+    if composed.privacy is not None:
+        refuse_further_vectors(composed.algorithm, fresh, "privacy=")
     plan = plan_of(experiment)
     ballot, *others = plain = _exchanges(experiment, composed, network, data, plan)
     exchanges = _under_masks(experiment, composed, plain, data, fresh) if experiment.secure_sum else (ballot, *others)

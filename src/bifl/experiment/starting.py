@@ -96,7 +96,7 @@ def warmed(start: str, public: Public, forward: Forward, make: Callable[[Forward
         raise ConfigError(
             f"start: '{path}' is no model of this run's network ({error}): give model= and its parameters as that run did"
         ) from error
-    values, real = found.values(), found.real
+    values, real = found.update.values(), found.real
     if not (np.isfinite(values).all() and np.isfinite(real).all()):
         raise ConfigError(f"start: '{path}' holds numbers that are not finite")
     if constants.tobytes() != other.constants.read().tobytes():

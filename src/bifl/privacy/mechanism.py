@@ -19,10 +19,10 @@ import numpy.typing as npt
 from bifl.core import return_checks
 from bifl.core.algorithm import WEIGHTS, Algorithms
 from bifl.core.layout import Layout
-from bifl.core.message import NOTHING, Alphabet, Floats, Message, Selection, Symbols
+from bifl.core.message import NOTHING, UPDATE, Alphabet, Floats, Message, Selection, Symbols, Vector
 from bifl.core.spending import Spending, Summed, once_more
 from bifl.core.state import Client, Public, Server
-from bifl.core.sums import Tally
+from bifl.core.sums import Tally, VectorTally
 from bifl.errors import ConfigError, RunError
 from bifl.privacy.accounting import ORDERS, Numbers, epsilon
 from bifl.privacy.dice import Dice, Words
@@ -156,20 +156,21 @@ class Private:
         """A private upload, as far as its form goes, instead of a plain one."""
         about = self.selects(public.layout)
         symbols = np.zeros(about.length, np.min_scalar_type(self.how.alphabet.size - 1) if self.how.alphabet.size else np.float32)
-        return upload._replace(symbols=symbols, alphabet=self.how.alphabet, real=public.real, scales=NOTHING, about=about)
+        return upload._replace(vectors={UPDATE: Vector(symbols, self.how.alphabet, NOTHING, about)}, real=public.real)
 
     def upload(self, client: Client, public: Public, secret: bytes) -> Message:
         """The private update, and nothing else of the client: its real numbers are the public ones."""
         words, about = self.dice(public, client.number, secret), self.selects(public.layout)
         symbols = self.how.says(vector(client, public, self.how.clip), public, words)
-        message, _ = return_checks.sent("of this run", "privacy=", Message(symbols, self.how.alphabet, public.real), public, about)
-        return message._replace(round=public.round + 1, weight=client.weight, sender=client.number, about=about)
+        said = Message.of(symbols, self.how.alphabet, public.real)
+        message, _ = return_checks.sent("of this run", "privacy=", said, public, {UPDATE: about})
+        return message._replace(round=public.round + 1, weight=client.weight, sender=client.number)
 
     def hear(self, tally: Tally, public: Public) -> Tally:
         """The tally that an algorithm would have without privacy, noise and all."""
-        by = self.how.hears(tally.mean, tally.clients, public, self.dice(public, None, b"")).astype(np.float32)
+        by = self.how.hears(tally.update.mean, tally.clients, public, self.dice(public, None, b"")).astype(np.float32)
         weights, real = applied(by, public, self.how.clip)
-        return Tally(tally.clients, tally.clients, 1, None, weights.astype(np.float64), real)
+        return Tally(tally.clients, tally.clients, 1, {UPDATE: VectorTally(weights.astype(np.float64))}, real)
 
     def account(self, server: Server, clients: int, voters: int, present: int) -> Server:
         """The server after one more sum of so many clients, where `voters` were drawn among those who were `present`.

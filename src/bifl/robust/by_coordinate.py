@@ -27,15 +27,16 @@ Recount = Callable[[Tally], Tally]
 def summed(uploads: Sequence[Message], public: Public, trust: Floats, *, centre: Centre, recount: Recount) -> tuple[Tally, Floats]:
     """The centre of every number; of ballots the votes counted anew."""
     plain = mean(uploads)
-    real, scales = (_centre([getattr(upload, name) for upload in uploads], centre) for name in ("real", "scales"))
-    tally = plain._replace(real=real.astype(np.float32), scales=scales.astype(np.float32))
-    if plain.votes is not None:
+    real = _centre([upload.real for upload in uploads], centre).astype(np.float32)
+    scales = _centre([upload.update.scales for upload in uploads], centre).astype(np.float32)
+    tally = plain._replace(real=real).with_update(scales=scales)
+    if plain.update.votes is not None:
         return recount(tally), trust
     columns = [
-        _centre([upload.alphabet.values(upload.symbols[part]) for upload in uploads], centre)
+        _centre([upload.update.alphabet.values(upload.update.symbols[part]) for upload in uploads], centre)
         for part in blocks(public.layout.count)
     ]
-    return tally._replace(mean=np.concatenate(columns)), trust
+    return tally.with_update(mean=np.concatenate(columns)), trust
 
 
 def _centre(rows: Sequence[Floats], centre: Centre) -> Numbers:
@@ -45,7 +46,7 @@ def _centre(rows: Sequence[Floats], centre: Centre) -> Numbers:
 def counted(tally: Tally, positive: Numbers, total: int) -> Tally:
     """A tally of so many positive votes of so many."""
     counts = positive.astype(np.int64)
-    return tally._replace(votes=counts, total=total, mean=2 * (counts.astype(np.float64) / total) - 1)
+    return tally._replace(total=total).with_update(votes=counts, mean=2 * (counts.astype(np.float64) / total) - 1)
 
 
 # ---- the median ------------------------------------------------------------------------------------------------------------
@@ -58,8 +59,8 @@ def middle(rows: Numbers) -> Numbers:
 
 def decided(tally: Tally) -> Tally:
     """The majority, as if all had voted so; a tie counts as −1."""
-    assert tally.votes is not None
-    return counted(tally, np.where(2 * tally.votes > tally.total, tally.total, 0), tally.total)
+    assert tally.update.votes is not None
+    return counted(tally, np.where(2 * tally.update.votes > tally.total, tally.total, 0), tally.total)
 
 
 @robust
@@ -79,10 +80,10 @@ def inner_mean(rows: Numbers, share: float) -> Numbers:
 
 def inner_votes(tally: Tally, share: float) -> Tally:
     """Counts without a share of the votes on either side."""
-    assert tally.votes is not None
+    assert tally.update.votes is not None
     cut = min(math.floor(share * tally.total + 1e-9), (tally.total - 1) // 2)
     left = tally.total - 2 * cut
-    return counted(tally, np.clip(tally.votes - cut, 0, left), left)
+    return counted(tally, np.clip(tally.update.votes - cut, 0, left), left)
 
 
 @robust
@@ -99,14 +100,14 @@ def trimmed_mean(share: float = 0.2) -> Rule:
 def bounded(uploads: Sequence[Message], public: Public, trust: Floats, *, step: float) -> tuple[Tally, Floats]:
     """Votes within a step of the last ones."""
     tally = mean(uploads)
-    if tally.votes is None:
+    if tally.update.votes is None:
         raise ConfigError("robust=bounded_step bounds vote counts, and these uploads are no ballots: use norm_clip")
-    if public.news is None or not isinstance(public.news.alphabet, Votes):
+    if public.news is None or not isinstance(public.news.update.alphabet, Votes):
         return tally, trust
-    last = public.news.symbols / public.news.alphabet.total * tally.total
+    last = public.news.update.symbols / public.news.update.alphabet.total * tally.total
     reach = max(1.0, step * tally.total) + 1e-9  # of few clients one vote: counts must not freeze
     lowest, highest = np.ceil(last - reach), np.floor(last + reach)
-    return counted(tally, np.clip(tally.votes, np.maximum(lowest, 0), np.minimum(highest, tally.total)), tally.total), trust
+    return counted(tally, np.clip(tally.update.votes, np.maximum(lowest, 0), np.minimum(highest, tally.total)), tally.total), trust
 
 
 def no_counts(algorithm: Algorithm, kind: str) -> str:

@@ -65,7 +65,7 @@ def none() -> None:
 
 def kind_of(upload: Message) -> str:
     """What an upload is, once it is read: `ballots` of signs, `levels`, or `updates`: weights, which have changed."""
-    return UPDATES if upload.alphabet.size == 0 else BALLOTS if upload.alphabet == BINARY else LEVELS
+    return UPDATES if upload.update.alphabet.size == 0 else BALLOTS if upload.update.alphabet == BINARY else LEVELS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +116,7 @@ def refuse_misfits(robust: RobustSum, algorithms: Algorithms, uploads: Sequence[
     if reason := rule.too_few(public.voters):
         raise ConfigError(f"robust={name} does not fit {public.voters} uploads a round: {reason}")
     for algorithm, upload in zip(algorithms.parts, uploads, strict=True):
-        if upload.about is not None and upload.about.place is not None:
+        if upload.update.about is not None and upload.update.about.place is not None:
             raise ConfigError(f"robust= reads uploads one by one, and of '{algorithm.name}' only the sum can be read: take murmur")
         if reason := rule.misfit(algorithm, kind_of(algorithm.reads(upload, public))):
             raise ConfigError(f"robust={name} does not fit algorithm '{algorithm.name}': {reason}")
@@ -127,7 +127,7 @@ def refuse_misfits(robust: RobustSum, algorithms: Algorithms, uploads: Sequence[
 
 def said(upload: Message, public: Public) -> Floats:
     """(count,) what an upload says: its votes or levels, or how its weights differ from the public ones."""
-    return upload.values() - public.weights if upload.alphabet.size == 0 else upload.values()
+    return upload.update.values() - public.weights if upload.update.alphabet.size == 0 else upload.update.values()
 
 
 def products(uploads: Sequence[Message], public: Public, weigh: Callable[[Numbers], Numbers] | None = None) -> Numbers:
@@ -140,8 +140,8 @@ def products(uploads: Sequence[Message], public: Public, weigh: Callable[[Number
 
 
 def _said_part(upload: Message, public: Public, part: slice) -> Numbers:
-    values = upload.alphabet.values(upload.symbols[part]).astype(np.float64)
-    return values - public.weights[part] if upload.alphabet.size == 0 else values
+    values = upload.update.alphabet.values(upload.update.symbols[part]).astype(np.float64)
+    return values - public.weights[part] if upload.update.alphabet.size == 0 else values
 
 
 def blocks(count: int) -> Iterable[slice]:
@@ -159,7 +159,7 @@ def shortened(uploads: Sequence[Message], public: Public, reach: float) -> list[
 
 
 def _shortened(upload: Message, public: Public, factor: float) -> Message:
-    return upload._replace(symbols=(public.weights + np.float32(factor) * said(upload, public)).astype(np.float32))
+    return upload.with_update(symbols=(public.weights + np.float32(factor) * said(upload, public)).astype(np.float32))
 
 
 def assumed(share: float) -> float:

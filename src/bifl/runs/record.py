@@ -164,10 +164,12 @@ def flips(before: Public, after: Public) -> tuple[float, dict[str, float]]:
 
 def sureness(news: Message) -> list[float] | None:
     """How sure the clients are: a histogram of |W̃| over the weights, where the broadcast tells the votes."""
-    if not isinstance(news.alphabet, Votes):
+    if not isinstance(news.update.alphabet, Votes):
         return None
-    total = news.alphabet.total
-    margins = np.abs(2 * news.symbols.astype(np.int64) - total)  # |W̃|·total, an integer: no platform rounds it into another bin
+    total = news.update.alphabet.total
+    margins = np.abs(
+        2 * news.update.symbols.astype(np.int64) - total
+    )  # |W̃|·total, an integer: no platform rounds it into another bin
     bins = np.minimum(SURENESS_BINS * margins // total, SURENESS_BINS - 1)
     shares = np.bincount(bins, minlength=SURENESS_BINS) / len(bins)
     return [round(float(share), 4) for share in shares]

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bifl.core.exact_sum import ExactSum, fixed_point
-from bifl.core.message import Alphabet, Floats, Message
-from bifl.core.sums import Total, vote_sum
+from bifl.core.message import BINARY, UPDATE, Alphabet, Floats, Message, Vector
+from bifl.core.sums import Total, VectorSum, vote_sum
 
 WEIGHTS = 2**6  # |uploaded weights| are below this
 REALS = 2**24  # |real parameters|, statistics and scales| are below this
@@ -57,7 +57,9 @@ class Field(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """What an upload is made of: symbols, which only those add up who speak of the same weights, and numbers, which all add up."""
+    """What an upload is made of: symbols of the update, which only those add up who speak of the same weights, and numbers, which
+    all add up: real numbers, scales, and the further vectors.
+    """
 
     symbols: tuple[Field, ...]
     numbers: tuple[Field, ...]
@@ -84,11 +86,20 @@ def fields(like: Message, own: int, total: int) -> Fields:
         own: the weight of all who speak of the same weights, in units.
         total: the weight of all, in units.
     """
-    length = len(like.symbols)
+    update = like.update
+    length = len(update.symbols)
     exact = (Field(length, _signed_bits(WEIGHTS * own)), Field(length, _signed_bits(HALF * own)))
-    symbols = (Field(length, bits_of((like.alphabet.size - 1) * own)),) if counted(like.alphabet) else exact
-    numbers = [Field(size, _signed_bits(most * total)) for size in (len(like.real), len(like.scales)) for most in (REALS, HALF)]
+    symbols = (Field(length, bits_of((update.alphabet.size - 1) * own)),) if counted(update.alphabet) else exact
+    sizes = [(len(like.real), REALS), (len(update.scales), REALS)]
+    for _, vector in _others(like):
+        sizes += [(len(vector.symbols), WEIGHTS), (len(vector.scales), REALS)]
+    numbers = [Field(size, _signed_bits(most * total)) for size, largest in sizes for most in (largest, HALF)]
     return Fields(symbols, tuple(numbers))
+
+
+def _others(message: Message) -> list[tuple[str, Vector]]:
+    """The further vectors, by their names, in order."""
+    return [(name, vector) for name, vector in sorted(message.vectors.items()) if name != UPDATE]
 
 
 def _signed_bits(most: int) -> int:
@@ -97,9 +108,12 @@ def _signed_bits(most: int) -> int:
 
 def summands(upload: Message, times: int, form: Fields) -> tuple[Parts, Parts]:
     """An upload as integers, `times` its symbols and numbers."""
-    whole = counted(upload.alphabet)
-    symbols = [upload.symbols.astype(np.int64) * times] if whole else _exact(upload.values(), times, WEIGHTS)
-    numbers = [*_exact(upload.real, times, REALS), *_exact(upload.scales, times, REALS)]
+    update = upload.update
+    whole = counted(update.alphabet)
+    symbols = [update.symbols.astype(np.int64) * times] if whole else _exact(update.values(), times, WEIGHTS)
+    numbers = [*_exact(upload.real, times, REALS), *_exact(update.scales, times, REALS)]
+    for _, vector in _others(upload):
+        numbers += [*_exact(vector.values(), times, WEIGHTS), *_exact(vector.scales, times, REALS)]
     return (
         [field.wrapped(part) for field, part in zip(form.symbols, symbols, strict=True)],
         [field.wrapped(part) for field, part in zip(form.numbers, numbers, strict=True)],
@@ -187,18 +201,32 @@ def total_of(
         unit: of the sums.
         count: of the model's weights.
     """
-    whole, fraction, scale_whole, scale_fraction = (part * unit for part in numbers)
     weight = sum(weights)
-    total = Total.of_sums(weights, ExactSum.of(whole, fraction, weight), ExactSum.of(scale_whole, scale_fraction, weight))
-    if groups[0].place is None and like.alphabet.size == 2:
-        return total.with_votes(vote_sum(groups[0].symbols[0] * unit))
+    halves = zip(numbers[::2], numbers[1::2], strict=True)
+    real, *sums = (ExactSum.of(whole * unit, fraction * unit, weight) for whole, fraction in halves)
+    vectors = {UPDATE: _update_sum(groups, like, sums[0], weight, unit, count)}
+    for place, (name, vector) in enumerate(_others(like)):
+        values, scales = sums[1 + 2 * place : 3 + 2 * place]
+        if vector.alphabet == BINARY:  # a sum of −1 and 1
+            votes = np.clip((numbers[4 + 4 * place] * unit + weight) // 2, 0, weight)
+            vectors[name] = VectorSum(ballots=vote_sum(votes), scales=scales)
+        else:
+            vectors[name] = VectorSum(weights=values, scales=scales)
+    return Total.of_sums(weights, real, vectors)
+
+
+def _update_sum(groups: Sequence[Group], like: Message, scales: ExactSum, weight: int, unit: int, count: int) -> VectorSum:
+    """The sum of the updates, which groups may have said of different weights."""
+    alphabet = like.update.alphabet
+    if groups[0].place is None and alphabet.size == 2:
+        return VectorSum(ballots=vote_sum(groups[0].symbols[0] * unit), scales=scales)
     ends = [count, *((group.place or 0) + len(group.symbols[0]) for group in groups)]  # groups may speak of more than weights
-    halves = [np.zeros(max(ends) if groups[0].place is not None else len(like.symbols), np.int64) for _ in range(2)]
+    halves = [np.zeros(max(ends) if groups[0].place is not None else len(like.update.symbols), np.int64) for _ in range(2)]
     for group in groups:
         where = slice(None) if group.place is None else slice(group.place, group.place + len(group.symbols[0]))
-        for half, part in zip(halves, _halves(group, like.alphabet, unit), strict=True):
+        for half, part in zip(halves, _halves(group, alphabet, unit), strict=True):
             half[where] += part
-    return total.with_weights(ExactSum.of(halves[0], halves[1], weight))
+    return VectorSum(weights=ExactSum.of(halves[0], halves[1], weight), scales=scales)
 
 
 def _halves(group: Group, alphabet: Alphabet, unit: int) -> tuple[Integers, Integers]:

@@ -94,7 +94,7 @@ class Said:
 
     def add(self, upload: Message) -> None:
         """One more."""
-        self.uploads[upload.sender or 0] = upload.symbols.astype(np.uint8).tobytes()
+        self.uploads[upload.sender or 0] = upload.update.symbols.astype(np.uint8).tobytes()
         self.weights[upload.sender or 0] = upload.weight
 
     def merge(self, other: Any) -> None:
@@ -256,7 +256,7 @@ def _counted(talk: Talk, groups: Mapping[Hashable, Parts], numbers: Parts, like:
         signed = (
             [parts[0].astype(np.int64)] if len(form) == 1 else [field.signed(part) for field, part in zip(form, parts, strict=True)]
         )
-        if len(form) == 1 and int(signed[0].max(initial=0)) > (like(someone).alphabet.size - 1) * weight // talk.unit:
+        if len(form) == 1 and int(signed[0].max(initial=0)) > (like(someone).update.alphabet.size - 1) * weight // talk.unit:
             raise Abandoned("a secure sum holds a count of more than there are votes: a client has lied; nothing was counted")
         found.append(Group(signed, weight, where if isinstance(where, int) else None))
     form = talk.form(like, talk.survivors[0], place).numbers

@@ -100,8 +100,7 @@ def _scales(model: Model) -> str:
 
 
 def _facts(header: codec.Header, known: codec.Context | None) -> dict[str, str]:
-    alphabet = header.spelled_alphabet()
-    votes = f" 0 … {header.total}, in units of {header.unit}" if header.unit else ""
+    vectors = {vector.section(name): fact for vector in header.vectors for name, fact in _vector_facts(vector).items()}
     precision = f"{header.precision} binary digits" if header.precision else "float32"
     if header.context == bytes(8):
         digest = "none needed"
@@ -112,25 +111,32 @@ def _facts(header: codec.Header, known: codec.Context | None) -> dict[str, str]:
         "kind": codec.KINDS[header.kind], "round": str(header.round),
         "sender": f"client {header.sender}, {header.weight} images" if header.kind == 1 else "server",
         "model": header.model.hex() if any(header.model) else "any",
-        "symbols": f"{header.symbols:,} {alphabet.name}{votes}", "coder": codec.CODERS[header.coder], "context": digest,
-        "reals": f"{header.reals:,}, {precision}", "scales": f"{header.scales:,}", "format": f"version {header.version}",
+        **vectors, "context": digest, "reals": f"{header.reals:,}, {precision}", "format": f"version {header.version}",
         "checksum": "ok",
     }  # fmt: skip
+
+
+def _vector_facts(vector: codec.VectorHeader) -> dict[str, str]:
+    votes = f" 0 … {vector.total}, in units of {vector.unit}" if vector.unit else ""
+    return {
+        "symbols": f"{vector.symbols:,} {vector.spelled_alphabet().name}{votes}",
+        "coder": codec.CODERS[vector.coder],
+        "scales": f"{vector.scales:,}",
+    }
 
 
 def _layers(data: bytes, message: Message, known: codec.Context | None) -> list[Layer]:
     if known is None:
         return []
-    bits = codec.bits_by_weight(data, message, known)
-    if message.about is not None:
-        if message.about.positions is None:
+    whole = np.zeros(known.layout.count)
+    for name, bits in codec.bits_by_weight(data, message, known).items():
+        about = message.vectors[name].about
+        if about is not None and about.positions is None:
             return []  # the symbols are about no single weights
-        spread = np.zeros(known.layout.count)
-        spread[message.about.positions] = bits
-        bits = spread
+        whole[slice(None) if about is None else about.positions] += bits
     return [
         Layer(tensor.name, tensor.shape, tensor.size, float(part.sum()))
-        for tensor, part in zip(known.layout.coded, known.layout.split(bits), strict=True)
+        for tensor, part in zip(known.layout.coded, known.layout.split(whole), strict=True)
     ]
 
 
