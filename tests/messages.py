@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import tracemalloc
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from bifl.codec import SHORT, Context, Precision, decode, encode
-from bifl.core import BINARY, FLOAT32, TERNARY, Alphabet, Message, Public, Votes
+from bifl.core import BINARY, FLOAT32, TERNARY, UPDATE, Alphabet, Message, Public, Selections, Vector, Votes
 from bifl.core.layout import Layout, Tensor
 
 HEADER, CHECKSUM = 68, 4
@@ -54,6 +55,20 @@ def context_of(count: int, said: Alphabet | None = None, earlier: Alphabet | Non
 def upload_of(symbols: npt.NDArray[Any], alphabet: Alphabet, context: Context) -> Message:
     real = np.array([1.01, 0.99, 0.48, -0.2, 31, 0.11, 1100], np.float32)
     return Message.of(symbols, alphabet, real, sender=3, weight=600, round=context.round)
+
+
+TWO: Selections = {UPDATE: None, "control": None}
+
+
+def with_control(message: Message, alphabet: Alphabet = TERNARY) -> Message:
+    """The message with a second vector, as long as the first."""
+    symbols = symbols_of(alphabet, len(message.update.symbols), 3)
+    return message.with_vectors({"control": Vector(symbols, alphabet, np.array([0.5, -2], np.float32))})
+
+
+def for_two(context: Context) -> Context:
+    """The same context where messages hold two vectors."""
+    return replace(context, selects=lambda sender: TWO)
 
 
 def same(back: Message, message: Message) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bifl.codec import EXACT, SHORT, Context, WireError, decode, encode, read_header
 from bifl.codec.packed import packed_size
-from bifl.core import BINARY, FLOAT32, TERNARY, Alphabet, Message, Votes
+from bifl.core import BINARY, FLOAT32, TERNARY, UPDATE, Alphabet, Message, Public, Vector, Votes
 from bifl.core.layout import Layout, Tensor
 from tests.messages import (
     CHECKSUM,
@@ -23,11 +23,13 @@ from tests.messages import (
     checked,
     context_of,
     counts,
+    for_two,
     layout_of,
     peak_of,
     same,
     symbols_of,
     upload_of,
+    with_control,
 )  # fmt: skip
 
 
@@ -81,11 +83,78 @@ def test_golden_bytes() -> None:
     )
 
 
+@pytest.mark.floats
+def test_golden_bytes_of_a_further_vector() -> None:
+    """It stands between the scales and the checksum: nothing before it is otherwise, but for the count at byte 9."""
+    alone = Message.of(np.array([1, 0, 1]), BINARY, NOTHING, sender=7, weight=600, round=3)
+    levels = Vector(np.array([3, 0, 1]), Alphabet("4 levels", 4), np.array([0.5], np.float32))
+    data, plain = encode(alone.with_vectors({"control": levels})), encode(alone)
+    assert data[:9] + b"\0" + data[10 : len(plain) - CHECKSUM] == plain[:-CHECKSUM]
+    assert data[len(plain) - CHECKSUM : -CHECKSUM].hex(" ", -4) == (
+        "636f6e74 726f6c00 00000000 00000000 05000000 04000000 00000000 03000000 01000000 01000000 c4000000 3f"
+    )
+    assert same(decode(data), alone.with_vectors({"control": levels}))
+
+
+@given(st.lists(st.tuples(st.text("abc_z", min_size=1, max_size=16), alphabets, counts), max_size=7, unique_by=lambda row: row[0]))
+def test_round_trip_of_many_vectors(rows: list[tuple[str, Alphabet, int]]) -> None:
+    alone = Message.of(symbols_of(TERNARY, 9, 0), TERNARY, NOTHING, sender=7, weight=600, round=3)
+    scales = np.array([2.0], np.float32)
+    message = alone.with_vectors(
+        {name: Vector(symbols_of(alphabet, count, 1), alphabet, scales) for name, alphabet, count in rows if name != UPDATE}
+    )
+    data = encode(message)
+    sizes = [40 + packed_size(count, alphabet) + 4 for _, alphabet, count in rows]
+    assert len(data) == len(encode(alone)) + sum(sizes)
+    assert same(decode(data), message)
+    assert encode(decode(data)) == data
+
+
+def test_vectors_that_the_receiver_does_not_expect_are_refused() -> None:
+    alone = context_of(64, Votes(10), Votes(10))
+    message = upload_of(symbols_of(BINARY, 64, 1), BINARY, alone)
+    two = with_control(message)
+    assert same(decode(encode(two, for_two(alone)), for_two(alone)), two)
+    with pytest.raises(WireError, match="holds the vectors update, control, where those of this algorithm are update") as caught:
+        decode(encode(two, alone), alone)
+    assert caught.value.offset == 9
+    with pytest.raises(WireError, match="holds the vectors update, where those of this algorithm are update, control"):
+        decode(encode(message, for_two(alone)), for_two(alone))
+    with pytest.raises(WireError, match="where the update alone is expected"):
+        decode(encode(two), expect=64)
+    longer = two.with_vectors({"control": Vector(symbols_of(BINARY, 65, 1), BINARY)})
+    with pytest.raises(WireError, match="in the vector 'control': holds 65 symbols, the model has 64"):
+        decode(encode(longer, Context(alone.layout, 7)), for_two(alone))
+
+
+def test_the_last_broadcasts_are_the_context_of_a_vector_of_their_name() -> None:
+    """A control of vote counts is as cheap after two broadcasts of it as an update is, and another digest without them."""
+    known = context_of(3000, Votes(10), Votes(10)).known
+    assert isinstance(known, Public)
+    assert known.news is not None
+    controls = {"control": known.news.update}
+    told = known._replace(news=known.news.with_vectors(controls), before=known.news.with_vectors(controls))
+    context, less = (for_two(Context(layout_of(3000), 7, SHORT, public)) for public in (told, known))
+    message = known.news._replace(round=7).with_vectors(controls)
+    data = encode(message, context)
+    assert same(decode(data, context), message)
+    update, control = read_header(data).vectors
+    assert control.symbol_bytes == update.symbol_bytes < 0.7 * read_header(encode(message, less)).others[0].symbol_bytes
+    assert context.digest != less.digest
+    moved = for_two(Context(layout_of(3000), 7, SHORT, known._replace(vectors={"control": np.ones(3000, np.float32)})))
+    assert moved.digest != less.digest
+
+
 CONTEXTS = {name: context_of(64, said, said) for name, said in {"votes": Votes(10), "binary": BINARY, "none": None}.items()}
 CODED = [
     (context, encode(upload_of(symbols_of(alphabet, 64, 1), alphabet, context)._replace(sender=sender), context))
     for context in CONTEXTS.values()
     for alphabet, sender in ((BINARY, 3), (TERNARY, 3), (Votes(10), None), (Votes(700), None))
+]
+CODED += [
+    (for_two(context), encode(with_control(decode(data, context), alphabet), for_two(context)))
+    for context, data in CODED[::3]
+    for alphabet in (BINARY, FLOAT32)
 ]
 
 
@@ -132,14 +201,12 @@ def test_mutated_messages_are_messages_or_refused(pytestconfig: pytest.Config) -
             continue
         taken += 1
         header = read_header(damaged)
-        assert (len(message.update.symbols), len(message.real), len(message.update.scales)) == (
-            header.symbols,
-            header.reals,
-            header.scales,
-        )
-        assert message.update.alphabet.size == 0 or (
-            len(message.update.symbols) == 0 or message.update.symbols.max() < message.update.alphabet.size
-        )
+        assert len(message.real) == header.reals
+        assert list(message.vectors) == [part.name for part in header.vectors]
+        for part in header.vectors:
+            vector = message.vectors[part.name]
+            assert (len(vector.symbols), len(vector.scales)) == (part.symbols, part.scales)
+            assert vector.alphabet.size == 0 or len(vector.symbols) == 0 or vector.symbols.max() < vector.alphabet.size
         assert header.precision == 0 or np.all(np.isfinite(message.real)), "rounded numbers are finite, float32 may be anything"
     assert taken
 
@@ -204,6 +271,48 @@ def test_header_fields_that_no_encoder_writes_are_refused(data: bytes, offset: i
         decode(checked(bytes(body)))
 
 
+TWICE = encode(with_control(Message.of(np.array([1, 0, 1]), BINARY, NOTHING, sender=3, weight=4, round=2)))
+AT = HEADER + 1  # of the further vector
+
+
+@pytest.mark.parametrize(
+    ("offset", "field", "reason"),
+    [
+        (9, b"\0", "its header calls for"),
+        (9, b"\2", "is too short for the 2 further vectors that it names"),
+        (9, b"\xff", "holds 255 further vectors, 7 are the most"),
+        (AT, b"Control", "a further vector is called 'Control'"),
+        (AT, b"update\0", "a further vector is called 'update'"),
+        (AT, bytes(7), "a further vector is called ''"),
+        (AT, b"con\0rol", "a further vector is called 'con"),
+        (AT + 16, b"\7", "in the vector 'control': alphabet 7 is unknown"),
+        (AT + 17, b"\3", "in the vector 'control': coder 3 is unknown"),
+        (AT + 17, b"\1", "coded symbols name no context"),
+        (AT + 18, b"\1", "the padding in the header of the vector 'control' is not zero"),
+        (AT + 20, b"\1", "in the vector 'control': total and unit must be 1 or more for votes"),
+        (AT + 28, b"\xff\xff\xff\xff", "in the vector 'control': 4294967295 packed symbols take 858993459 bytes, not 1"),
+        (AT + 32, b"\xff\xff\xff\xff", "its header calls for"),
+        (AT + 36, b"\xff\xff\xff\xff", "its header calls for"),
+    ],
+)
+def test_fields_of_a_further_vector_that_no_encoder_writes_are_refused(offset: int, field: bytes, reason: str) -> None:
+    body = bytearray(TWICE[:-CHECKSUM])
+    body[offset : offset + len(field)] = field
+    with pytest.raises(WireError, match=reason):
+        decode(checked(bytes(body)))
+
+
+def test_a_vector_has_one_name_and_one_place() -> None:
+    """Two of one name, or in another order, would be two spellings of one message."""
+    body, control = TWICE[:-CHECKSUM], TWICE[AT:-CHECKSUM]
+    assert body.endswith(control)
+    for second in (control, control.replace(b"control", b"abcdefg")):
+        twice = bytearray(body + second)
+        twice[9] = 2
+        with pytest.raises(WireError, match="names are letters from a to z or _, and rise"):
+            decode(checked(bytes(twice)))
+
+
 def test_errors_cross_from_worker_processes() -> None:
     error = pickle.loads(pickle.dumps(WireError(36, "was coded in another context")))
     assert (type(error), error.offset, error.reason) == (WireError, 36, "was coded in another context")
@@ -220,6 +329,7 @@ def test_symbols_outside_the_alphabet_are_not_encoded() -> None:
 def test_decoding_takes_a_bounded_multiple_of_the_message(alphabet: Alphabet) -> None:
     data = encode(Message.of(symbols_of(alphabet, 1_000_000, 0), alphabet, NOTHING))
     assert peak_of(data, None) < 32 * len(data)
+    assert peak_of(encode(with_control(decode(data), alphabet)), None) < 32 * 2 * len(data)
 
 
 def test_padding_must_be_zero() -> None:

@@ -110,6 +110,8 @@ def decode(data: bytes, context: Context | None = None, expect: int | None = Non
         _fits(header, context, abouts)
     elif expect is not None and header.symbols != expect:
         raise refused("symbols", f"holds {header.symbols} symbols, the model has {expect}")
+    elif expect is not None and header.others:
+        raise refused("further", f"holds {header.further} further vectors, where the update alone is expected")
     sizes = header.sections()
     spans = dict(zip(sizes, pairwise([0, *accumulate(sizes.values())]), strict=True))
 

@@ -68,7 +68,7 @@ class VectorHeader(NamedTuple):
 
     def refused(self, field: str, reason: str) -> WireError:
         """The error of one of these fields."""
-        return WireError(self.offsets[field], reason if self.name == UPDATE else f"the vector '{self.name}' {reason}")
+        return WireError(self.offsets[field], reason if self.name == UPDATE else f"in the vector '{self.name}': {reason}")
 
     def packed(self) -> bytes:
         """The bytes of the header of a vector that is not the update."""
