@@ -17,10 +17,12 @@ from bifl.core import (
     UPDATE,
     Algorithm,
     Client,
+    Floats,
     Message,
     Public,
     Selection,
     Selections,
+    Vector,
     change,
     changed,
     compressed,
@@ -47,23 +49,39 @@ def selects(public: Public, sender: int | None, group: int) -> Selections:
     return {UPDATE: None if sender is None else Selection(groups(public.layout.count, group_of(public, group)))}
 
 
-def upload(client: Client, public: Public, group: int) -> Message:
-    """The loudest of every group, and the scale that makes the mean of many such uploads right: Σx² / Σ|x of the loudest|."""
-    size = group_of(public, group)
-    rotated = rotate(change(client, public), public.stream(client.number, "rotation"))
-    heard = rotated[: public.layout.count]  # the few behind are as good as these: no coordinate of a random rotation is special
+def coded(values: Floats, size: int, dice: np.random.Generator) -> Vector:
+    """The loudest of every group, and the scale that makes the mean of many such vectors right: Σx² / Σ|x of the loudest|."""
+    rotated = rotate(values, dice)
+    heard = rotated[: len(values)]  # the few behind are as good as these: no coordinate of a random rotation is special
     symbols = loudest(heard, size)
     told = float(np.dot(spread(symbols, size, len(heard)), heard))
     scale = np.square(rotated, dtype=np.float64).sum() / max(told, 1e-30)
-    return Message.of(symbols, loud_alphabet(size), client.real, np.array([scale], np.float32))
+    return Vector(symbols, loud_alphabet(size), np.array([scale], np.float32))
+
+
+def decoded(vector: Vector, size: int, count: int, dice: np.random.Generator) -> Floats:
+    """(count,) what such a vector stands for, given the same random numbers."""
+    rotated = np.zeros(rotated_length(count), np.float32)
+    rotated[:count] = spread(vector.symbols, size, count) * vector.scales[0]
+    return unrotate(rotated, count, dice)
+
+
+def upload(client: Client, public: Public, group: int) -> Message:
+    """The update, coded."""
+    dice = public.stream(client.number, "rotation")
+    return Message({UPDATE: coded(change(client, public), group_of(public, group), dice)}, client.real)
 
 
 def reads(upload: Message, public: Public, group: int) -> Message:
     """The update that an upload stands for."""
-    count, size = public.layout.count, group_of(public, group)
-    rotated = np.zeros(rotated_length(count), np.float32)
-    rotated[:count] = spread(upload.update.symbols, size, count) * upload.update.scales[0]
-    return changed(upload, public, unrotate(rotated, count, public.stream(upload.sender or 0, "rotation")))
+    dice = public.stream(upload.sender or 0, "rotation")
+    return changed(upload, public, decoded(upload.update, group_of(public, group), public.layout.count, dice))
+
+
+def check_group(group: int) -> None:
+    """Refuse a group that the config must not give."""
+    if not 0 <= group <= MOST:
+        raise ConfigError(f"algorithm.group must be from 0 (chosen by the number of voters) to {MOST}, not {group}")
 
 
 @register
@@ -73,8 +91,7 @@ def murmur(group: int = 0, forward: str = "real", down: str = "sign") -> Algorit
     Take it unless you need what another has: with few voters and many, with clients that are alike, differ, sleep or remember
     nothing. Where clients hold few classes each, group=32 says more; down=1of8 halves the broadcast.
     """
-    if not 0 <= group <= MOST:
-        raise ConfigError(f"algorithm.group must be from 0 (chosen by the number of voters) to {MOST}, not {group}")
+    check_group(group)
     algorithm = Algorithm(
         partial(upload, group=group), means, replace,
         reads=partial(reads, group=group), selects=partial(selects, group=group), forward=forward_of(forward), keeps=(),
