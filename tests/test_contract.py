@@ -71,7 +71,7 @@ class Laws:
         """In place of training."""
         dice = stream(0, self.public.round + 1, client.number, "jitter")
         step = dice.normal(0, 0.3, client.aux.shape).astype(np.float32)
-        return client._replace(aux=client.aux + step, real=client.real + np.float32(0.01)), 1.0
+        return client._replace(aux=client.aux + step, real=client.real + np.float32(0.01), steps=1, rate=1.0), 1.0
 
     def turn(self, ready: Client) -> tuple[Client, Message]:
         trained, _ = self.ballot.train(ready, self.public, self.jitter)
@@ -144,9 +144,13 @@ def likeness(one: Floats, other: Floats) -> float:
     return float(np.dot(one, other) / (np.linalg.norm(one) * np.linalg.norm(other) + 1e-12))
 
 
-@pytest.mark.parametrize("name", [*register.names(), *(name for name in EXAMPLES if name != "eden_of_another_sender")])
+PARAMETERS = {"hybrid": {"switch": 2}, "scaffold by loudest": {"up": "murmur", "down": "sign"}}
+NAMES = {*register.names(), *PARAMETERS, *EXAMPLES} - {"eden_of_another_sender"}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_the_laws(name: str) -> None:
-    laws = Laws(EXAMPLES[name]() if name in EXAMPLES else register.make(name, {"switch": 2} if name == "hybrid" else {}))
+    laws = Laws(EXAMPLES[name]() if name in EXAMPLES else register.make(name.partition(" ")[0], PARAMETERS.get(name, {})))
     for _ in range(ROUNDS):
         laws.round()
     # a server that derives other random numbers than the client reads noise, 0 ± 0.013 over three uploads; ballots give 0.25

@@ -71,6 +71,8 @@ class Algorithm:
         validation: the share of the training images that the server holds out, before dealing, for its judge.
         uploads: what an upload is, if others make use of it: `WEIGHTS`, the client's weights as they are: `privacy=` needs that.
         broadcasts: the same of a broadcast: `VOTES`, counts of positive votes, which some robust sums need.
+        plain_steps: whether clients must train by plain gradient descent: where `upload` reads the mean gradient off how far the
+            weights moved in `client.steps` steps at `client.rate`.
         name: what errors call it: the one under which it is registered; filled in.
     """
 
@@ -88,6 +90,7 @@ class Algorithm:
     validation: float = 0.0
     uploads: str = ""
     broadcasts: str = ""
+    plain_steps: bool = False
     name: str = "of this run"
 
     def __post_init__(self) -> None:

@@ -237,7 +237,7 @@ def upload_form(algorithm: Algorithm, public: Public, moved: float = 1e-3) -> Me
     """An upload of someone whose weights have `moved` by training, as far as its form goes: nothing need be ready for no change."""
     aux = public.weights + np.float32(moved) * random_signs(public.stream(None, "form"), public.layout.count)
     try:
-        return make_upload(algorithm, Client(aux, public.weights, public.real, 1), public)[1]
+        return make_upload(algorithm, Client(aux, public.weights, public.real, 1, steps=1, rate=1.0), public)[1]
     except ArithmeticError as error:
         raise AlgorithmError(
             f"algorithm '{algorithm.name}': upload failed for weights that training moved by {moved:g}: {error}"

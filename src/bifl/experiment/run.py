@@ -17,6 +17,7 @@ from bifl.core.sides import Identity
 from bifl.core.state import Client, Public, remembered
 from bifl.core.weighing import Weighing
 from bifl.data.inputs import TOKENS, Dataset
+from bifl.errors import ConfigError
 from bifl.exchanges.ballot import Ballot, upload_form
 from bifl.exchanges.batchnorm import Statistics
 from bifl.exchanges.bounds import Bounds
@@ -122,6 +123,7 @@ def make_run(experiment: Experiment, network: Network, data: Dataset, dice: Dice
     if composed.privacy is not None:
         refuse_further_vectors(composed.algorithm, fresh, "privacy=")
     plan = plan_of(experiment)
+    _refuse_other_steps(composed.algorithm, plan)
     ballot, *others = plain = _exchanges(experiment, composed, network, data, plan)
     exchanges = _under_masks(experiment, composed, plain, data, fresh) if experiment.secure_sum else (ballot, *others)
     evaluation = Evaluation(task_of(experiment), share_of(experiment, data)) if experiment.tells_results() else None
@@ -134,6 +136,20 @@ def make_run(experiment: Experiment, network: Network, data: Dataset, dice: Dice
 def share_of(experiment: Experiment, data: Dataset) -> float:
     """Which part of its images a client holds out: what was asked for, and a fifth where there are no test images."""
     return experiment.holdout or (0.0 if len(data.test_labels) else HOLDOUT)
+
+
+def _refuse_other_steps(algorithms: Algorithms, plan: Callable[[int], Plan]) -> None:
+    """Refuse an optimiser whose steps are not plain gradient descent, where an algorithm needs them.
+
+    Raises:
+        ConfigError: it is so.
+    """
+    for algorithm in algorithms.parts:
+        if algorithm.plain_steps and not plan(1).made().plain:
+            raise ConfigError(
+                f"algorithm '{algorithm.name}' needs steps of plain gradient descent: set optimizer=sgd, without momentum and "
+                "weight_decay, and a learning rate for it, such as lr=0.1"
+            )
 
 
 def task_of(experiment: Experiment) -> Task:

@@ -48,10 +48,12 @@ class Optimizer:
     Attributes:
         begin: trained → an object whose `step()` applies the gradients. Clipping to the limits is done for it.
         stride: how far a step may move a number, in learning rates. The server bounds what clients say by twice that.
+        plain: whether a step is the learning rate times the gradient and nothing else, which some algorithms need.
     """
 
     begin: Callable[[Trained], Any]
     stride: float = 1.0
+    plain: bool = False
 
 
 optimizer: Registry[Optimizer] = Registry("optimizer")
@@ -207,7 +209,7 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
     def begun(trained: Trained) -> Sgd:
         return Sgd(trained.vectors, trained.lr, trained.floors, trained.limits, momentum, weight_decay, trained.decayed)
 
-    return Optimizer(begun, stride=1 / (1 - momentum))
+    return Optimizer(begun, stride=1 / (1 - momentum), plain=momentum == weight_decay == 0)
 
 
 @optimizer
