@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -144,7 +145,7 @@ def likeness(one: Floats, other: Floats) -> float:
     return float(np.dot(one, other) / (np.linalg.norm(one) * np.linalg.norm(other) + 1e-12))
 
 
-PARAMETERS = {"hybrid": {"switch": 2}, "scaffold by loudest": {"up": "murmur", "down": "sign"}}
+PARAMETERS: dict[str, dict[str, Any]] = {"hybrid": {"switch": 2}, "scaffold by loudest": {"up": "murmur", "down": "sign"}}
 NAMES = {*register.names(), *PARAMETERS, *EXAMPLES} - {"eden_of_another_sender"}
 
 
