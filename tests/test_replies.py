@@ -309,7 +309,7 @@ def evaluated(message: Message, honest: Message, rows: list[tuple[float, ...]]) 
     """The same client's evaluation, but for its numbers."""
     header = codec.read_header(protocol.fields_of(honest)["upload"])
     symbols = np.frombuffer(np.array(rows, "<f8").tobytes(), np.uint8)
-    upload = codec.encode(Said(symbols, BYTES, NOTHING, NOTHING, header.sender, header.weight, header.round))
+    upload = codec.encode(Said.of(symbols, BYTES, NOTHING, NOTHING, header.sender, header.weight, header.round))
     return changed(message, honest, {"upload": upload})
 
 

@@ -121,7 +121,7 @@ class Evaluation(Exchange):
 
     def form(self, public: Public) -> Message:
         """Bytes."""
-        return Message(np.zeros(0, np.uint8), BYTES, NOTHING)
+        return Message.of(np.zeros(0, np.uint8), BYTES, NOTHING)
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Evaluate the global model, and the client's own."""
@@ -134,7 +134,7 @@ class Evaluation(Exchange):
             for chunk in side.evaluate(*model)
         ]
         data = np.array(rows, "<f8").tobytes()
-        message = Message(np.frombuffer(data, np.uint8), BYTES, NOTHING, NOTHING, client.number, client.weight)
+        message = Message.of(np.frombuffer(data, np.uint8), BYTES, NOTHING, NOTHING, client.number, client.weight)
         return ClientReply(message._replace(round=public.round + self.ahead), client)
 
     def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
@@ -146,7 +146,7 @@ class Evaluation(Exchange):
     def _sensible(self, upload: Message) -> bool:
         """Whether a client may say so, of the samples that it can hold out."""
         most, width = held_out(upload.weight, self.share), 8 * (_FIXED + self.task.length)
-        if len(upload.symbols) % width or len(upload.symbols) > width * most * (1 + len(self.others)):
+        if len(upload.update.symbols) % width or len(upload.update.symbols) > width * most * (1 + len(self.others)):
             return False
         rows = np.frombuffer(bytes_in(upload), "<f8").reshape(-1, width // 8)
         if not np.isfinite(rows).all() or not np.isin(rows[:, 0], range(1 + len(self.others))).all():

@@ -193,4 +193,4 @@ def completing(exchanges: Sequence[Exchange]) -> Exchange:
 
 def bytes_in(upload: Message) -> bytes:
     """The bytes of a message of bytes."""
-    return upload.symbols.astype(np.uint8).tobytes()
+    return upload.update.symbols.astype(np.uint8).tobytes()
