@@ -178,7 +178,7 @@ def test_list_of_a_name_tells_all_about_it(here: Run, monkeypatch: pytest.Monkey
 def test_list_of_a_name_that_several_have(here: Run) -> None:
     shown = here("list", "none").stdout
     assert [line for line in shown.splitlines() if "=none" in line] == [
-        f"{kind}=none (default)" for kind in ("augment", "robust", "attack", "privacy")
+        f"{kind}=none (default)" for kind in ("robust", "attack", "privacy", "augment")
     ]
 
 

@@ -20,9 +20,8 @@ from bifl.core.state import Client, Public
 from bifl.data.datasets import save
 from bifl.data.shared import Drawn
 from bifl.engine import channel
-from bifl.engine.catch_up import Step
+from bifl.engine.catch_up import MissedBytes, Step
 from bifl.engine.dealing import Dealer
-from bifl.engine.missed_bytes import MissedBytes
 from bifl.engine.round import Troubles
 from bifl.engine.worker import Job, Worker
 from bifl.errors import BiflError, RunError
