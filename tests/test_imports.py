@@ -54,7 +54,7 @@ def places(command: argparse.ArgumentParser) -> list[str]:
 
 def test_every_command_has_a_function() -> None:
     found = places(parser())
-    assert len(found) == 15
+    assert len(found) == 16
     for place in found:
         assert function(place).__name__ == place.partition(":")[2]
 

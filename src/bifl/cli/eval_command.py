@@ -30,6 +30,10 @@ class Tested(NamedTuple):
 def evaluate(options: argparse.Namespace) -> int:
     """Metrics and size of a trained model."""
     path = _model_file(options.model)
+    if options.clients or options.listen:
+        from bifl.cli.ask_command import evaluate_clients  # which needs the engine
+
+        return evaluate_clients(options, path)
     words = [word for word in options.settings if "=" not in word]
     if len(words) > 1:
         raise ConfigError(f"only one dataset can be given, not {' and '.join(words)}; its parameters are key=value")

@@ -92,7 +92,10 @@ keys (default) and their meaning:
   seeds (0)             several give mean ± standard deviation
 {_keys("algorithm", "seed")}"""
 
-ABOUT_EVAL = "Metrics and size of a trained model, on its run's own dataset or on another."
+ABOUT_ASK = (
+    "Ask all clients once for sums: samples, classes, mean and deviation of inputs. exchange=my.py:mine asks something of your own."
+)
+ABOUT_EVAL = "Metrics and size of a trained model, on its run's own dataset or on another, or on what clients hold out."
 EVAL_DATA = (
     "a file (mine.npz), or a dataset from `bifl list` and its parameters (npz path=mine.npz); its test samples are used, or all"
 )

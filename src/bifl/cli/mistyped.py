@@ -36,8 +36,9 @@ def _keys(command: str) -> Sequence[str]:
     experiment = list(SETTINGS)
     return {
         "run": [*experiment, "track"], "compare": [*experiment, "track", "algorithms", "seeds"],
-        "data": experiment, "server": experiment, "up": experiment,
-        "reproduce": ["dataset", "seeds", "rounds"], "summary": [*experiment, "classes", "input"], "eval": ["path", "test_share"],
+        "data": experiment, "ask": experiment, "server": experiment, "up": experiment,
+        "reproduce": ["dataset", "seeds", "rounds"], "summary": [*experiment, "classes", "input"],
+        "eval": [*experiment, "path", "test_share"],
     }.get(command, [])  # fmt: skip
 
 

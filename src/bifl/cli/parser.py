@@ -1,4 +1,4 @@
-"""What can be typed: run, compare, eval, export, personalise, inspect, data, summary, reproduce, report, list; keys, server,
+"""What can be typed: run, compare, ask, eval, export, personalise, inspect, data, summary, reproduce, report, list; keys, server,
 client, federation.
 
 Commands are known by where their functions stand, and imported when they are called: `--help` does not wait for torch.
@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("--version", action="version", version=f"bifl {__version__}")
     verbs = whole.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_training(verbs)
+    _add_asking(verbs)
     _add_looking(verbs)
     _add_export(verbs)
     _add_personalise(verbs)
@@ -88,8 +89,37 @@ def _add_training(verbs: Verbs[argparse.ArgumentParser]) -> None:
     run.add_argument("--keep-messages", action="store_true", help="keep a copy of every message in DIR/messages, for bifl inspect")
 
 
+def _add_asking(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    """Ask and eval: what clients say without training."""
+    ask = verbs.add_parser(
+        "ask", help="count what clients have, without training", formatter_class=AsTyped, epilog=help_texts.RUN_KEYS,
+        description=help_texts.ABOUT_ASK,
+    )  # fmt: skip
+    ask.set_defaults(command="bifl.cli.ask_command:ask")
+    ask.add_argument("settings", nargs="*", metavar="PRESET | KEY=VALUE", help="a preset first, if any, then keys")
+    _add_clients(ask)
+
+    evaluate = verbs.add_parser("eval", help="test a trained model", formatter_class=AsTyped, description=help_texts.ABOUT_EVAL)
+    evaluate.set_defaults(command="bifl.cli.eval_command:evaluate")
+    _add_trust(evaluate, "run the Python file that the model, or its run's configuration, names")
+    evaluate.add_argument("model", type=Path, metavar="MODEL", help="a run's folder, or a model file: runs/<name>/model")
+    evaluate.add_argument("settings", nargs="*", metavar="DATA | KEY=VALUE", help=help_texts.EVAL_DATA)
+    evaluate.add_argument("--clients", action="store_true", help="on what the clients of its run, or of KEY=VALUE, hold out")
+    _add_clients(evaluate)
+
+
+def _add_clients(command: argparse.ArgumentParser) -> None:
+    """Where clients are, other than those of a simulation."""
+    command.add_argument("--listen", metavar="HOST:PORT", help="wait there for clients, as bifl server does; else simulate them")
+    command.add_argument("--keys", type=Path, metavar="DIR", help="with --listen: default keys; made if missing")
+    command.add_argument("--out", type=Path, metavar="DIR", help="with --listen: the folder to write into")
+    command.add_argument("--min-clients", type=int, metavar="K", help="with --listen: clients that must answer (default: half)")
+    command.add_argument("--deadline", type=float, metavar="S", help="with --listen: seconds to wait for the rest (600)")
+    command.set_defaults(max_images=None, keep_messages=False)
+
+
 def _add_looking(verbs: Verbs[argparse.ArgumentParser]) -> None:
-    """The commands that show files, data and networks: inspect, eval, data, summary."""
+    """The commands that show files, data and networks: inspect, data, summary."""
     inspect = verbs.add_parser(
         "inspect",
         help="show what a message or a model file contains",
@@ -98,12 +128,6 @@ def _add_looking(verbs: Verbs[argparse.ArgumentParser]) -> None:
     inspect.set_defaults(command="bifl.cli.show_commands:inspect")
     _add_trust(inspect, "run the Python file that the model, or its run's configuration, names")
     inspect.add_argument("file", type=Path, metavar="FILE", help="runs/<name>/model, or a message: see bifl run --keep-messages")
-
-    evaluate = verbs.add_parser("eval", help="test a trained model", formatter_class=AsTyped, description=help_texts.ABOUT_EVAL)
-    evaluate.set_defaults(command="bifl.cli.eval_command:evaluate")
-    _add_trust(evaluate, "run the Python file that the model, or its run's configuration, names")
-    evaluate.add_argument("model", type=Path, metavar="MODEL", help="a run's folder, or a model file: runs/<name>/model")
-    evaluate.add_argument("settings", nargs="*", metavar="DATA | KEY=VALUE", help=help_texts.EVAL_DATA)
 
     split = verbs.add_parser(
         "data", help="show who holds which images", formatter_class=AsTyped, epilog=help_texts.RUN_KEYS,
@@ -208,6 +232,7 @@ def _add_rules(command: argparse.ArgumentParser) -> None:
     where.add_argument("--resume", type=Path, metavar="DIR", help="continue what is in this folder, as it was started")
     _add_trust(command, "run the Python files that the configuration in --resume's folder names")
     command.add_argument("settings", nargs="*", metavar="PRESET | KEY=VALUE", help="a preset first, if any, then keys")
+    command.add_argument("--asked", type=Path, metavar="DIR", help="normalise inputs by what bifl ask --listen --out DIR found")
     command.add_argument("--min-clients", type=int, metavar="K", help="ballots that a round needs (default: half of the voters)")
     command.add_argument("--deadline", type=float, metavar="S", help="seconds until a round goes on without the rest (600)")
     command.add_argument("--max-images", type=int, metavar="N", help="that one client may count for (0: goes by the others)")

@@ -11,8 +11,9 @@ What a client **uploads**, what the server **broadcasts**, what everyone **absor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -73,6 +74,7 @@ class Algorithm:
         broadcasts: the same of a broadcast: `VOTES`, counts of positive votes, which some robust sums need.
         plain_steps: whether clients must train by plain gradient descent: where `upload` reads the mean gradient off how far the
             weights moved in `client.steps` steps at `client.rate`.
+        exchanges: names of exchanges that follow its ballot in every round, each with parameters: (("personal", {"pull": 1.0}),).
         name: what errors call it: the one under which it is registered; filled in.
     """
 
@@ -91,6 +93,7 @@ class Algorithm:
     uploads: str = ""
     broadcasts: str = ""
     plain_steps: bool = False
+    exchanges: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     name: str = "of this run"
 
     def __post_init__(self) -> None:
@@ -134,6 +137,11 @@ class Schedule:
     def keeps(self) -> tuple[str, ...]:
         """What either of the two needs."""
         return tuple(dict.fromkeys((*self.first.keeps, *self.then.keeps)))
+
+    @property
+    def exchanges(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+        """Those of either of the two: they are held in every round."""
+        return (*self.first.exchanges, *(one for one in self.then.exchanges if one not in self.first.exchanges))
 
     @property
     def validation(self) -> float:

@@ -86,7 +86,7 @@ class ClientSide(Protocol):
         """How well a model does on what the client holds out."""
 
     def samples(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """What the client trains on, as it is: inputs, which are not normalised, and labels."""
+        """All that the client has, as it is: inputs, which are not normalised, and labels."""
 
 
 class Evaluated(NamedTuple):

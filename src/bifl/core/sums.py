@@ -198,6 +198,11 @@ class Total:
                 f"an upload holds the vectors {', '.join(sorted(names))} where the others hold {', '.join(sorted(self._vectors))}"
             )
 
+    def real_sums(self) -> npt.NDArray[np.float64]:
+        """Weighted sums of the real numbers, in double precision."""
+        sums: npt.NDArray[np.float64] = self._real.mean() * self._real.weight
+        return sums
+
     def tally(self) -> Tally:
         """What the server learns of the uploads.
 

@@ -24,9 +24,9 @@ from bifl.deploy.requests import Requests, Rules
 from bifl.engine.catch_up import Journal, Step, digest
 from bifl.engine.round import Troubles
 from bifl.errors import BiflError, RunError
-from bifl.exchanges.evaluation import Score
 from bifl.exchanges.exchange import Exchange
 from bifl.exchanges.intake import Intake, Sender
+from bifl.exchanges.scoring import Score
 from bifl.experiment.setup import Setup
 from bifl.runs.events import Tell, quoted
 from bifl.training.evaluation import chunks, evaluate

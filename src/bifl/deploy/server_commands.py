@@ -24,13 +24,14 @@ from bifl.deploy.permits import named_files
 from bifl.deploy.server_app import DEADLINE, rules
 from bifl.engine import running
 from bifl.errors import ConfigError, RunError
+from bifl.exchanges.input_counts import normalised_by
 from bifl.experiment.settings import Experiment, of_words, pairs
 from bifl.experiment.setup import load, serve
 from bifl.files import write_atomic, writing
 from bifl.processes import tied
 from bifl.registry import short
 from bifl.runs.events import FAILED, FINISHED, Reader
-from bifl.runs.folder import RunFolder, claim, folder_name
+from bifl.runs.folder import RunFolder, claim, folder_name, read_records
 from bifl.show.output import say
 from bifl.show.terminal import Meter, console, data_line, run_table
 
@@ -59,11 +60,26 @@ def server(options: argparse.Namespace) -> int:
         run = _resumed(options, settings)
     else:
         host, port = address(options.listen or "127.0.0.1:8000")
-        run = _started(options, of_words(options.settings), "")
+        run = _started(options, _asked(options, of_words(options.settings)), "")
         settings = _settings(options, run, (options.keys or Path("keys")).resolve(), host, port)
     certificates.make_keys(Path(settings.keys), [*options.name, *LOCAL], run.experiment.clients)
     with ended_by_signals():
-        return _serve(run, settings, f"bifl server --resume {_quoted(run)} (clients that ended must be started again)")
+        return _shown(run, settings, f"bifl server --resume {_quoted(run)} (clients that ended must be started again)")
+
+
+def _asked(options: argparse.Namespace, experiment: Experiment) -> Experiment:
+    """The experiment, its inputs normalised by what clients have said before, if --asked names where.
+
+    Raises:
+        RunError: nothing is said there.
+    """
+    if options.asked is None:
+        return experiment
+    records = read_records(options.asked)
+    words = normalised_by(records[-1].report or {}, load(experiment).form) if records else {}
+    if not words:
+        raise RunError(f"'{options.asked}' holds no mean and deviation of inputs: give the folder of bifl ask --listen")
+    return experiment.changed(words)
 
 
 def _started(options: argparse.Namespace, experiment: Experiment, kind: str) -> RunFolder:
@@ -101,6 +117,30 @@ def _quoted(run: RunFolder) -> str:
     return shlex.quote(str(run.path)) + (" --trust" if run.experiment.python_files() else "")
 
 
+def serve_once(options: argparse.Namespace, experiment: Experiment) -> RunFolder:
+    """Hold the rounds of an experiment with the clients that come to an address, without a table of them; the run's folder.
+
+    Raises:
+        RunError: it was stopped.
+    """
+    host, port = address(options.listen)
+    run = _started(options, experiment, f"{short(experiment.exchange.name)}-")
+    settings = _settings(options, run, (options.keys or Path("keys")).resolve(), host, port)
+    certificates.make_keys(Path(settings.keys), LOCAL, experiment.clients)
+    with ended_by_signals():
+        if _serve(run, settings, f"bifl server --resume {_quoted(run)}"):
+            raise RunError("stopped before all clients had answered")
+    return run
+
+
+def _shown(run: RunFolder, settings: Settings, again: str) -> int:
+    """Serve a run, and show a table of it in the end."""
+    code = _serve(run, settings, again)
+    if not code:
+        console().print(run_table(run.records(), run.path / "model"))
+    return code
+
+
 def _serve(run: RunFolder, settings: Settings, again: str) -> int:
     """Start everything, show the rounds as they come, end everything.
 
@@ -109,8 +149,7 @@ def _serve(run: RunFolder, settings: Settings, again: str) -> int:
         settings: how to serve it.
         again: the command that continues it.
     """
-    out = console()
-    keys = Path(settings.keys)
+    keys, out = Path(settings.keys), console()
     with Meter(out, run.experiment.rounds).running() as meter:
         meter.begin(short(run.experiment.algorithm.name), run.records())
         try:
@@ -123,7 +162,6 @@ def _serve(run: RunFolder, settings: Settings, again: str) -> int:
             done = len(run.records())
             print(f"bifl: stopped after round {done} of {run.experiment.rounds}; continue with: {again}", file=sys.stderr)
             return 130
-    out.print(run_table(run.records(), run.path / "model"))
     return 0
 
 
@@ -233,12 +271,12 @@ def federation_up(options: argparse.Namespace) -> int:
             raise RunError(f"'{options.resume}' is not a run of bifl federation up: continue it with bifl server --resume")
         run = _resumed(options, settings)
     else:
-        run = _started(options, of_words([*options.settings, f"clients={options.clients or 5}"]), "federation-")
+        run = _started(options, _asked(options, of_words([*options.settings, f"clients={options.clients or 5}"])), "federation-")
         # the clients are our own, whatever they have
         settings = _settings(options, run, (run.path / "keys").resolve(), LOCAL[1], free_port(), LARGEST_WEIGHT)
     certificates.make_keys(Path(settings.keys), LOCAL, run.experiment.clients)
     with ended_by_signals(), _neighbours(run, settings):
-        return _serve(run, settings, f"bifl federation up --resume {_quoted(run)}")
+        return _shown(run, settings, f"bifl federation up --resume {_quoted(run)}")
 
 
 @contextmanager

@@ -26,6 +26,8 @@ from bifl.training.samples import Samples
 
 Parts = Mapping[int, np.ndarray[Any, Any]] | Sequence[np.ndarray[Any, Any]]  # each client's samples
 
+_NOBODY = np.zeros(0, np.int64)
+
 
 class ClientTools(NamedTuple):
     """What clients work with."""
@@ -104,6 +106,12 @@ class LocalSide:
         """Which of the samples it trains on."""
         return torch.from_numpy(self._tools.parts[self.client.number])
 
+    @property
+    def _held(self) -> np.ndarray[Any, Any]:
+        """Which of the samples it holds out."""
+        shards, number = self._tools.shards, self.client.number
+        return _NOBODY if isinstance(shards, Mapping) and number not in shards else shards[number]
+
     def begin_afresh(self) -> None:
         """Make the client what it was before its first round."""
         fresh, _ = self._tools.run.network.initial()
@@ -125,14 +133,12 @@ class LocalSide:
 
     def evaluate(self, weights: Floats, real: Floats) -> Sequence[Evaluated]:
         """A model on what the client holds out, in chunks."""
-        tools, run, number = self._tools, self._tools.run, self.client.number
-        if isinstance(tools.shards, Mapping) and number not in tools.shards:
-            return []
-        held = tools.shards[number]
+        tools, run, held = self._tools, self._tools.run, self._held
         run.network.show(weights, real, run.algorithm.at(max(self._public.round, 1)).forward)
         return evaluate(run.network, run.task, tools.samples, held, chunks(len(held)))
 
     def samples(self) -> tuple[Array, Array]:
-        """What the client trains on, as it is."""
-        part, samples = self._part, self._tools.samples_of(self.client.number)
-        return samples.images[part].cpu().numpy(), samples.labels[part].cpu().numpy()
+        """All that the client has, as it is: what it trains on, and what it holds out."""
+        whole = torch.cat([self._part, torch.from_numpy(self._held)])
+        samples = self._tools.samples_of(self.client.number)
+        return samples.images[whole].cpu().numpy(), samples.labels[whole].cpu().numpy()

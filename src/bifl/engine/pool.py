@@ -25,8 +25,8 @@ from bifl.engine.dealing import Dealer
 from bifl.engine.round import Troubles
 from bifl.engine.worker import Job, Worker
 from bifl.errors import BiflError, RunError
-from bifl.exchanges.evaluation import Score
 from bifl.exchanges.exchange import Exchange
+from bifl.exchanges.scoring import Score
 from bifl.experiment.run import simulated_identity
 from bifl.experiment.setup import Setup
 from bifl.experiment.transfer import dumps

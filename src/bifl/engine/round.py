@@ -19,8 +19,8 @@ from bifl.engine import checkpoint
 from bifl.engine.catch_up import Step
 from bifl.engine.privacy_budget import Overspent, affords_a_round, refuse_to_overspend, refuse_uncounted
 from bifl.errors import RunError
-from bifl.exchanges.evaluation import NOT_EVALUATED, Results, Score
 from bifl.exchanges.exchange import Exchange, completing, main_of
+from bifl.exchanges.scoring import NOT_EVALUATED, Results, Score
 from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import Setup, judge, sampled
@@ -244,7 +244,9 @@ class Rounds:
             taking_part = outcome.replies.counted if exchange.uploads else taking_part
             outcomes.append(outcome)
         main = next(outcome for outcome in outcomes if outcome.exchange is self._main)
-        results = self._evaluate(clients, barred, server) if evaluated_in(self.experiment, round) else NOT_EVALUATED
+        results = (
+            self._evaluate(clients, barred, server) if self._main.trains and evaluated_in(self.experiment, round) else NOT_EVALUATED
+        )
         record = self._record(before, main, outcomes, results, clients.troubles())
         record = record._replace(seconds=float(f"{time.perf_counter() - began:.3f}"))
         rows = {number: {**results.clients.get(number, {}), **row} for number, row in server.clients.items()}
@@ -330,7 +332,6 @@ class Rounds:
         flipped, by_layer = flips(before, after)
         private, server = self.run.privacy, outcomes[-1].server.server
         told = next(outcome for outcome in outcomes if outcome.exchange is self._completing)
-        metrics = {**results.metrics, **outcomes[-1].server.report}
         uploads, receivers = len(main.replies.counted), len(told.receivers)
         traffic = Traffic(uploads, main.replies.bytes, receivers, len(told.data), main.replies.ideal, told.ideal)
         for other in outcomes:
@@ -342,8 +343,8 @@ class Rounds:
             traffic = Traffic(uploads, 0, receivers, 0)
         return Record(
             round=round,
-            accuracy=metrics.get("accuracy", math.nan),
-            loss=metrics.pop("loss", results.loss),
+            accuracy=results.metrics.get("accuracy", math.nan),
+            loss=results.loss,
             train_loss=main.replies.loss,
             flips=flipped,
             layer_flips=by_layer,
@@ -353,7 +354,8 @@ class Rounds:
             **spread([row[next(iter(results.metrics))] for row in results.clients.values()]),
             refused=troubles.refused,
             missing=troubles.missing,
-            metrics=metrics or None,
+            metrics=results.metrics or None,
+            report=dict(outcomes[-1].server.report) or None,
             epsilon=None if private is None else private.spending.epsilon(private.summed(server), before.layout),
             delta=None if private is None else private.spending.delta,
         )

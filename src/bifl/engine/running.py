@@ -41,4 +41,5 @@ def run(folder: RunFolder, setup: Setup, begin: Begin = Simulation) -> Iterator[
         for record in rounds:
             folder.append(record)
             yield record
-        rounds.model().save(folder.model)
+        if setup.run.trains:
+            rounds.model().save(folder.model)

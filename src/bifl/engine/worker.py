@@ -26,9 +26,9 @@ from bifl.engine import channel, checkpoint
 from bifl.engine.client_side import client_tools
 from bifl.engine.client_store import LIMIT, ClientStore
 from bifl.errors import BiflError, Diverged, RunError
-from bifl.exchanges.evaluation import Score
 from bifl.exchanges.exchange import completing, take_part
 from bifl.exchanges.intake import Intake
+from bifl.exchanges.scoring import Score
 from bifl.experiment.run import Run
 from bifl.experiment.setup import device_of
 from bifl.experiment.transfer import loads

@@ -24,7 +24,7 @@ from bifl.core.sums import Tally, Total, UploadList
 from bifl.core.weighing import Weighing
 from bifl.errors import AlgorithmError
 from bifl.exchanges.bounds import Bounds
-from bifl.exchanges.exchange import Summable
+from bifl.exchanges.exchange import Summable, Surroundings, exchange
 from bifl.privacy.dice import round_secret
 from bifl.privacy.mechanism import Private
 from bifl.robust.rule import RobustSum
@@ -213,6 +213,24 @@ class Ballot(Summable):
     def repeat(self, public: Public) -> Message | None:
         """The last broadcast."""
         return public.news
+
+
+@exchange
+def ballot(run: Surroundings) -> Ballot:
+    """Training: clients upload what came of it, the server broadcasts what `algorithm` makes of the sum."""
+    return Ballot(
+        run.algorithm,
+        run.bounds,
+        run.precision,
+        run.in_context,
+        idle_trains=run.idle_trains,
+        # a judge must hear the statistics of training: it scores the broadcast before the others are there
+        repeats_statistics=run.recalibrates and not run.algorithm.validation,
+        tells_loss=run.tells_results,
+        weighing=run.weighing,
+        robust=run.robust,
+        privacy=run.privacy,
+    )
 
 
 def _finite(loss: float, client: Client) -> bool:

@@ -21,7 +21,7 @@ from bifl.core.state import Public
 from bifl.core.sums import Tally, Total, UploadList, mean
 from bifl.core.weighing import Weighing
 from bifl.exchanges.bounds import Bounds
-from bifl.exchanges.exchange import Summable
+from bifl.exchanges.exchange import Summable, Surroundings, exchange
 
 
 @dataclass(frozen=True)
@@ -89,3 +89,9 @@ class Statistics(Summable):
     def repeat(self, public: Public) -> Message | None:
         """The statistics as they stand."""
         return reals_only(public.real[public.layout.trained :])._replace(round=public.round)
+
+
+@exchange
+def statistics(run: Surroundings) -> Statistics:
+    """Batch-norm's statistics, measured in the network that was broadcast: follows the ballot with batchnorm=recalibrate."""
+    return Statistics(run.bounds, run.precision, run.in_context, run.weighing)

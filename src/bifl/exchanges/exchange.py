@@ -12,19 +12,48 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bifl.codec import Context
+from bifl.codec import Context, Precision
 from bifl.core.layout import Layout
 from bifl.core.message import Alphabet, Floats, Message, Selection, reals_only
 from bifl.core.sides import Accumulator, ClientReply, ClientSide, Letters, ServerSide
 from bifl.core.state import Client, Public
 from bifl.core.sums import Tally, Total
+from bifl.core.weighing import Weighing
 from bifl.errors import Refused
+from bifl.registry import Registry
+
+if TYPE_CHECKING:
+    from bifl.core.algorithm import Algorithms
+    from bifl.data.inputs import Form
+    from bifl.exchanges.bounds import Bounds
+    from bifl.privacy import Private
+    from bifl.robust import RobustSum
+    from bifl.tasks import Task
 
 BYTES = Alphabet("bytes", 256)
+
+
+class Surroundings(NamedTuple):
+    """What a run gives an exchange that becomes part of it."""
+
+    algorithm: Algorithms
+    weighing: Weighing  # what a client counts for
+    robust: RobustSum | None
+    privacy: Private | None
+    task: Task
+    form: Form  # of one input
+    classes: int  # or outputs
+    bounds: Bounds  # within which uploads count
+    precision: Precision  # of real numbers
+    in_context: bool  # whether messages are coded in what both ends know
+    idle_trains: bool  # whether clients that do not upload train all the same
+    recalibrates: bool  # whether batch-norm's statistics have an exchange of their own
+    tells_results: bool  # whether each client may tell how it fares
+    share: float  # of its samples that a client holds out
 
 
 class Exchange(ABC):
@@ -127,6 +156,9 @@ class Exchange(ABC):
         return None
 
 
+exchange: Registry[Exchange] = Registry("exchange")  # of functions that take Surroundings, and parameters with defaults
+
+
 class Summable(Exchange):
     """An exchange whose uploads a server can count that sees their sum alone (`secure_sum`)."""
 
@@ -167,7 +199,7 @@ class Summable(Exchange):
         return of
 
 
-def take_part(exchange: Exchange, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
+def take_part(which: Exchange, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
     """A client's part, with a message only where one is asked for.
 
     A server that lies may ask for anything. What is not to be counted is under no masks: it does not leave, whatever `say` returns.
@@ -175,20 +207,20 @@ def take_part(exchange: Exchange, side: ClientSide, public: Public, *, uploads: 
     Raises:
         Refused: clients do not train in this exchange, so one that uploads nothing has no part in it.
     """
-    if not uploads and not exchange.trains:
-        raise Refused(f"the server asks for no upload in the exchange '{exchange.name}', in which clients do nothing else")
-    reply = exchange.say(side, public, uploads=uploads)
+    if not uploads and not which.trains:
+        raise Refused(f"the server asks for no upload in the exchange '{which.name}', in which clients do nothing else")
+    reply = which.say(side, public, uploads=uploads)
     return reply if uploads else reply._replace(message=None)
 
 
 def main_of(exchanges: Sequence[Exchange]) -> Exchange:
     """The exchange that a round is held for."""
-    return next(exchange for exchange in exchanges if exchange.main)
+    return next(one for one in exchanges if one.main)
 
 
 def completing(exchanges: Sequence[Exchange]) -> Exchange:
     """The exchange whose broadcast completes the round: the main one itself, or the end of its secure sum."""
-    return next(exchange for exchange in exchanges if exchange.completes)
+    return next(one for one in exchanges if one.completes)
 
 
 def bytes_in(upload: Message) -> bytes:

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from bifl.experiment.declarations import CHOICES
 from bifl.experiment.reading_source import PACKAGE, constant, text, tree
 
-_BUILT_IN = ("algorithms", "attacks", "data", "nn", "privacy", "robust", "tasks", "training")  # where registered things stand
+# where registered things stand
+_BUILT_IN = ("algorithms", "attacks", "data", "exchanges", "nn", "privacy", "robust", "tasks", "training")
 
 
 class Entry(NamedTuple):

@@ -171,6 +171,11 @@ class Settings:
         register="privacy",
         help="how clients hide in the sum, with ε accounted: poisson_binomial, gaussian; docs/privacy.md",
     )
+    exchange: Chosen = choice(
+        "ballot",
+        register="exchange",
+        help="what rounds are held for: training; inputs or evaluation ask clients something instead (bifl ask, bifl eval)",
+    )
     rounds: int = setting(
         15, allowed=Whole(1), changes_numbers=False, may_change=True, help="training → upload → broadcast, so many times"
     )

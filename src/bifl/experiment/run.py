@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -18,11 +19,10 @@ from bifl.core.state import Client, Public, remembered
 from bifl.core.weighing import Weighing
 from bifl.data.inputs import TOKENS, Dataset
 from bifl.errors import ConfigError
-from bifl.exchanges.ballot import Ballot, upload_form
-from bifl.exchanges.batchnorm import Statistics
+from bifl.exchanges.ballot import Ballot, ballot, upload_form
 from bifl.exchanges.bounds import Bounds
-from bifl.exchanges.evaluation import Evaluation
-from bifl.exchanges.exchange import Exchange, Summable
+from bifl.exchanges.exchange import Exchange, Summable, Surroundings, exchange
+from bifl.exchanges.scoring import Evaluation
 from bifl.experiment.composition import Composition, compose, plain_algorithm
 from bifl.experiment.identity import agreed
 from bifl.experiment.settings import Experiment
@@ -30,6 +30,7 @@ from bifl.nn import scores
 from bifl.nn.network import Network
 from bifl.privacy import Private, secret_dice
 from bifl.privacy.dice import Dice
+from bifl.registry import short
 from bifl.robust import RobustSum, refuse_misfits
 from bifl.tasks import Task, task
 from bifl.training.augmenting import augment
@@ -80,6 +81,11 @@ class Run:
     in_context: bool
 
     @property
+    def trains(self) -> bool:
+        """Whether clients train in it."""
+        return any(one.trains for one in self.exchanges)
+
+    @property
     def asked(self) -> tuple[Exchange, ...]:
         """All that a client may be asked to take part in."""
         return self.exchanges if self.evaluation is None else (*self.exchanges, self.evaluation)
@@ -124,12 +130,15 @@ def make_run(experiment: Experiment, network: Network, data: Dataset, dice: Dice
         refuse_further_vectors(composed.algorithm, fresh, "privacy=")
     plan = plan_of(experiment)
     _refuse_other_steps(composed.algorithm, plan)
-    ballot, *others = plain = _exchanges(experiment, composed, network, data, plan)
-    exchanges = _under_masks(experiment, composed, plain, data, fresh) if experiment.secure_sum else (ballot, *others)
-    evaluation = Evaluation(task_of(experiment), share_of(experiment, data)) if experiment.tells_results() else None
+    around = _surroundings(experiment, composed, network, data, plan)
+    exchanges = plain = _exchanges(experiment, around)
+    if experiment.secure_sum:
+        exchanges = _under_masks(experiment, around, plain, data, fresh)
+    evaluated = plain[0].trains and around.tells_results
     return Run(
-        experiment, *composed, task_of(experiment), network, clients, fresh, ballot, exchanges, evaluation, plan,
-        clients_sleep=not ballot.idle_trains, in_context=ballot.in_context,
+        experiment, *composed, around.task, network, clients, fresh, ballot(around), exchanges,
+        Evaluation(around.task, around.share, others=tuple(one for one in plain if one.remembers)) if evaluated else None, plan,
+        clients_sleep=not around.idle_trains, in_context=around.in_context,
     )  # fmt: skip
 
 
@@ -198,51 +207,74 @@ def simulated_identity(experiment: Experiment) -> Identity | None:
 # ---- what a round consists of ------------------------------------------------------------------------------------------
 
 
-def _exchanges(
+def _surroundings(
     experiment: Experiment, composed: Composition, network: Network, data: Dataset, plan: Callable[[int], Plan]
-) -> tuple[Ballot, *tuple[Statistics, ...]]:
-    """The ballot, and what follows it."""
+) -> Surroundings:
+    """What exchanges are made of."""
     algorithm, weighing, robust, privacy = composed
     form = data.form
 
     def noise(public: Public) -> Floats:
         return noise_squares(network, public, algorithm.at(max(public.round, 1)).forward, form.shape, form.kind == TOKENS)
 
-    bounds, precision = Bounds(plan, noise), PRECISIONS[experiment.reals]
     sleep = experiment.participation < 1 and (experiment.idle == "sleep" or not algorithm.keeps)
-    in_context = experiment.wire == "context" and not sleep
-    recalibrates = _recalibrates(experiment, algorithm, network)
-    ballot = Ballot(
+    return Surroundings(
         algorithm,
-        bounds,
-        precision,
-        in_context,
+        weighing,
+        robust,
+        privacy,
+        task_of(experiment),
+        form,
+        data.classes,
+        Bounds(plan, noise),
+        PRECISIONS[experiment.reals],
+        in_context=experiment.wire == "context" and not sleep,
         idle_trains=not sleep,
-        # a judge must hear the statistics of training: it scores the broadcast before the others are there
-        repeats_statistics=recalibrates and not algorithm.validation,
-        tells_loss=experiment.tells_results(),
-        weighing=weighing,
-        robust=robust,
-        privacy=privacy,
+        recalibrates=_recalibrates(experiment, algorithm, network),
+        tells_results=experiment.tells_results(),
+        share=share_of(experiment, data),
     )
-    return (ballot, Statistics(bounds, precision, in_context, weighing)) if recalibrates else (ballot,)
+
+
+def _exchanges(experiment: Experiment, around: Surroundings) -> tuple[Exchange, ...]:
+    """What rounds are held for, and what follows training.
+
+    Raises:
+        ConfigError: the settings name an exchange that no round is held for.
+    """
+    chosen = experiment.exchange
+    main = exchange.make(chosen.name, chosen.parameters, around)
+    if not main.main:
+        raise ConfigError(f"exchange '{short(chosen.name)}' goes with training, and no round is held for it alone")
+    if not main.trains:
+        if around.privacy is not None or around.robust is not None:
+            raise ConfigError(f"privacy= and robust= are of training, and exchange={short(chosen.name)} is none: leave them out")
+        return (main,)
+    follow: list[tuple[str, Mapping[str, Any]]] = [("statistics", {})] if around.recalibrates else []
+    return (main, *(exchange.make(name, given, around) for name, given in (*follow, *around.algorithm.exchanges)))
 
 
 def _under_masks(
-    experiment: Experiment, composed: Composition, plain: Sequence[Summable], data: Dataset, fresh: Public
+    experiment: Experiment, around: Surroundings, plain: Sequence[Exchange], data: Dataset, fresh: Public
 ) -> tuple[Exchange, ...]:
-    """The same with a secure sum of each.
+    """The same with a secure sum of each in which clients upload something.
 
     Raises:
-        ConfigError: the algorithm's uploads cannot be added up.
+        ConfigError: what they upload cannot be added up.
     """
     from bifl.exchanges.secure_sum import secured
     from bifl.exchanges.summable import check_groups, check_summable
 
-    ballot, algorithm = plain[0], composed.algorithm
-    check_summable(ballot, algorithm, fresh)
-    check_groups(ballot, algorithm.at(1).name, fresh, experiment.clients, 2 + experiment.colluders)
-    return secured(plain, fresh.voters, experiment.colluders, agreed(experiment, data), composed.weighing)
+    main, weighing = plain[0], Weighing.ONCE
+    sums = [one for one in plain if isinstance(one, Summable)]
+    if alone := [one.name for one in plain if one.uploads and one not in sums]:
+        raise ConfigError(f"exchange '{alone[0]}' cannot be used with secure_sum=true: the server must see single uploads")
+    if main.trains:
+        check_summable(sums[0], around.algorithm, fresh)
+        check_groups(sums[0], around.algorithm.at(1).name, fresh, experiment.clients, 2 + experiment.colluders)
+        weighing = around.weighing
+    masked = secured(sums, fresh.voters, experiment.colluders, agreed(experiment, data), weighing)
+    return (*masked, *(one for one in plain if not one.uploads))
 
 
 def _recalibrates(experiment: Experiment, algorithm: Algorithms, network: Network) -> bool:

@@ -14,11 +14,13 @@ from importlib.util import find_spec
 from typing import Any
 
 import bifl.algorithms  # noqa: F401  (registers the algorithms)
+from bifl import exchanges
 from bifl.attacks import attack
 from bifl.core.algorithm import register
 from bifl.data.datasets import dataset
 from bifl.data.partitions import partition
 from bifl.errors import ConfigError
+from bifl.exchanges.exchange import exchange
 from bifl.experiment.choices import Choice, Unloaded, chosen, text_of, typed
 from bifl.experiment.composition import compose
 from bifl.experiment.declarations import FORMER, SETTINGS, Given, Settings
@@ -36,9 +38,10 @@ from bifl.training.rates import rate_of, schedule
 
 __all__ = ["SETTINGS", "Choice", "Experiment", "Given", "of_words", "pairs", "preset_of"]
 
+exchanges.register_all()
 REGISTRIES: dict[str, Registry[Any]] = {
     "algorithm": register, "dataset": dataset, "partition": partition, "model": model, "task": task,
-    "robust": robust, "attack": attack, "privacy": privacy,
+    "robust": robust, "attack": attack, "privacy": privacy, "exchange": exchange,
     "optimizer": optimizer, "schedule": schedule, "augment": augment,
 }  # fmt: skip
 

@@ -32,7 +32,7 @@ from bifl.privacy import simulated_dice
 from bifl.registry import run_file, source_of
 
 # what the other process must build; it is sent the images and who holds which
-_KINDS = ("algorithm", "model", "task", "optimizer", "schedule", "augment", "robust", "attack", "privacy")
+_KINDS = ("algorithm", "model", "task", "optimizer", "schedule", "augment", "robust", "attack", "privacy", "exchange")
 
 
 class _Recipe(NamedTuple):

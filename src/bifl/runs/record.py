@@ -46,6 +46,7 @@ class Record(NamedTuple):
     metrics: dict[str, float] | None = None  # of the task, its main one first; None without evaluation and in old records
     epsilon: float | None = None  # ε spent so far, of one client's data (docs/privacy.md); None where none is accounted
     delta: float | None = None  # δ of this ε
+    report: dict[str, float] | None = None  # what an exchange reports that is held instead of training
 
     @property
     def evaluated(self) -> bool:
@@ -68,7 +69,8 @@ class Record(NamedTuple):
 
     def fields(self) -> dict[str, Any]:
         """The numbers by name; what a round without evaluation does not know is None."""
-        return self._asdict() if self.evaluated else self._asdict() | dict.fromkeys(_EVALUATED)
+        fields = self._asdict() if self.evaluated else self._asdict() | dict.fromkeys(_EVALUATED)
+        return fields if self.report is not None else {name: value for name, value in fields.items() if name != "report"}
 
     @classmethod
     def from_json(cls, line: str) -> Record:

@@ -21,8 +21,8 @@ from bifl.core.message import NOTHING, Message, reals_only
 from bifl.core.sides import Abandoned, ClientReply, ClientSide, ServerSide
 from bifl.core.state import Public
 from bifl.core.sums import UploadList
-from bifl.errors import Refused
-from bifl.exchanges.exchange import BYTES, Exchange, bytes_in
+from bifl.errors import ConfigError, Refused
+from bifl.exchanges.exchange import BYTES, Exchange, Surroundings, bytes_in, exchange
 from bifl.tasks.task import Task
 from bifl.training.evaluation import CHUNK
 
@@ -101,7 +101,7 @@ class Evaluation(Exchange):
     Attributes:
         task: of the run: it knows what sums can be.
         share: of its samples that a client holds out; 0 where none does.
-        others: exchanges of the run that may keep models of the clients' own.
+        others: exchanges of the run of which clients remember something: perhaps models of their own.
         main: whether rounds consist of nothing else.
     """
 
@@ -195,3 +195,13 @@ def _chunks(held: list[float]) -> bool:
 def held_out(samples: int, share: float) -> int:
     """How many samples a client can hold out that trains on so many, where it holds a share of all out (`experiment.setup.cut`)."""
     return math.floor((share * samples + 1) / (1 - share)) + 1  # one more: shares are floats
+
+
+@exchange
+def evaluation(run: Surroundings) -> Evaluation:
+    """How well the model does on what clients hold out, client by client, without training."""
+    if not run.tells_results:
+        raise ConfigError("with secure_sum=true or privacy= no client tells results on what it holds out")
+    if not run.share:
+        raise ConfigError("exchange=evaluation needs samples that clients hold out: set holdout=0.2, for example")
+    return Evaluation(run.task, run.share, main=True)

@@ -1,0 +1,93 @@
+"""`bifl ask`, and `bifl eval --clients`: what clients say without training, in a simulation or over a running federation."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from bifl.data.inputs import TOKENS
+from bifl.engine.simulator import Simulation
+from bifl.errors import BiflError, ConfigError
+from bifl.exchanges.input_counts import normalised_by
+from bifl.experiment import config_file
+from bifl.experiment.settings import Experiment, pairs, preset_of
+from bifl.experiment.setup import build, load
+from bifl.runs.folder import CLIENTS, CONFIG, read_records
+from bifl.runs.record import Record
+from bifl.show.output import console, say, size
+
+_PLAIN = {"algorithm": "fedavg", "rounds": "1"}  # what is trained does not matter where nobody trains
+
+
+def ask(options: argparse.Namespace) -> int:
+    """Ask all clients once, and show what they say in sum."""
+    preset, overrides = preset_of(options.settings)
+    settings = _PLAIN | {"exchange": "inputs"} | pairs(overrides)
+    experiment = Experiment.of(preset).changed(settings)
+    form = load(experiment).form
+    if "model" not in settings and form.kind != TOKENS:  # none is used, and one that takes such inputs is needed
+        experiment = experiment.changed({"model": {"name": "mlp", "inputs": math.prod(form.shape), "hidden": 1}})
+    record, _ = _held(options, experiment)
+    out, table = console(), Table(box=None, pad_edge=False)
+    table.add_column("")
+    table.add_column("", justify="right")
+    for name, value in (record.report or {}).items():
+        table.add_row(name, f"{value:,.0f}" if value == int(value) else f"{value:,.6g}")
+    out.print(table)
+    _say_bytes(record)
+    if words := normalised_by(record.report or {}, form):
+        say(out, "to normalise by it: " + " ".join(f"{key}={value}" for key, value in words.items()))
+    return 0
+
+
+def evaluate_clients(options: argparse.Namespace, model: Path) -> int:
+    """Evaluate a model on what clients hold out: client by client, and in all."""
+    folder, settings = model.parent, pairs(options.settings)
+    chosen = config_file.read(folder / CONFIG, options.trust) if (folder / CONFIG).is_file() else Experiment()
+    plain = {"robust": "none", "attack": "none", "privacy": "none", "secure_sum": "false", "colluders": "0", "participation": "1"}
+    asked = {"exchange": "evaluation", "start": str(model)}
+    experiment = chosen.changed(plain | _PLAIN | {"weigh": "auto"} | settings | asked)
+    record, rows = _held(options, experiment)
+    report, out = record.report or {}, console()
+    names = [name for name in report if name != "loss"]
+    table = Table(box=None, pad_edge=False)
+    for title in ("client", "samples", *names, "loss"):
+        table.add_column(title, justify="right")
+    for row in (row for row in rows if "held" in row):
+        table.add_row(str(row["client"]), f"{row['held']:,}", *(f"{row[name]:.4g}" for name in (*names, "loss")))
+    total = sum(row.get("held", 0) for row in rows)
+    table.add_row("all", f"{total:,}", *(f"{report[name]:.4g}" for name in (*names, "loss")))
+    out.print(table)
+    _say_bytes(record)
+    return 0
+
+
+def _held(options: argparse.Namespace, experiment: Experiment) -> tuple[Record, list[dict[str, Any]]]:
+    """One round with the clients of a simulation, or with those who come to an address: its record, and what is known of each."""
+    if options.listen:
+        from bifl.deploy.server_commands import serve_once  # Flower is imported where it is needed
+
+        folder = serve_once(options, experiment).path
+        lines = (folder / CLIENTS).read_text().splitlines()
+        return read_records(folder)[-1], json.loads(lines[-1])["clients"]
+    if options.keys or options.out or options.min_clients or options.deadline:
+        raise ConfigError("--keys, --out, --min-clients and --deadline go with --listen: a simulation has no network")
+    rows: list[dict[str, Any]] = []
+    simulation = Simulation(build(experiment))
+    simulation.note_clients = lambda round, clients: rows.extend(clients)
+    try:
+        (record,) = simulation
+    except BiflError:
+        simulation.close()
+        raise
+    return record, rows
+
+
+def _say_bytes(record: Record) -> None:
+    each = f"{size(record.up_bytes)} up, {size(record.down_bytes)} down"
+    say(console(), f"{each}, {record.clients} clients")
