@@ -33,7 +33,7 @@ def clients_of(folder: Path) -> list[list[dict[str, Any]]]:
 def test_the_shared_model_is_what_it_is_without(tmp_path: Path, small: Path, around: str) -> None:
     ditto = simulated(tmp_path / "ditto", quick(small, **DITTO | {"algorithm": {"name": "ditto", "around": around}}))
     plain = simulated(tmp_path / "plain", quick(small, **DITTO | {"algorithm": around}))
-    weights = [Model.read(folder / "model").message.symbols.tobytes() for folder in (ditto, plain)]
+    weights = [Model.read(folder / "model").message.update.symbols.tobytes() for folder in (ditto, plain)]
     assert weights[0] == weights[1]
     with_own, without = rounds(ditto), rounds(plain)
     assert [line["up_bytes"] for line in with_own] == [line["up_bytes"] for line in without], "nothing of own models is sent"

@@ -22,7 +22,7 @@ from bifl.deploy.declared_sizes import Declared
 from bifl.deploy.members import Members
 from bifl.deploy.requests import Requests, Rules
 from bifl.engine.catch_up import Journal, Step, digest
-from bifl.engine.round import Troubles
+from bifl.engine.clients import Troubles
 from bifl.errors import BiflError, RunError
 from bifl.exchanges.exchange import Exchange
 from bifl.exchanges.intake import Intake, Sender

@@ -17,7 +17,7 @@ from bifl.deploy import protocol
 from bifl.deploy.members import Members
 from bifl.deploy.transport import RAISED, Asked, Failure, Fields, Post
 from bifl.engine.catch_up import Journal
-from bifl.engine.round import NobodyVotes, Troubles
+from bifl.engine.clients import NobodyVotes, Troubles
 from bifl.errors import RunError
 from bifl.runs.events import ERROR, MISSING, REFUSED, Tell
 
