@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bifl.data.shared import Drawn
-from bifl.engine.dealing import Dealer
+from bifl.engine.pool import Dealer
 from tests.federation import quick, same, simulated
 
 SIZES = st.lists(st.integers(1, 1000), min_size=1, max_size=60)

@@ -18,8 +18,7 @@ from bifl.core.sides import Abandoned, ClientReply, ClientSide, Letters, ServerS
 from bifl.core.state import Client, Public
 from bifl.core.weighing import Weighing
 from bifl.exchanges.exchange import Exchange, Summable, bytes_in
-from bifl.exchanges.histories import continued, shown
-from bifl.exchanges.secure_step import TALK, Step, talk_of
+from bifl.exchanges.secure_step import TALK, Step, continued, shown, talk_of
 from bifl.exchanges.summable import summand
 from bifl.secure import cards, threshold, unmasking
 from bifl.secure.integers import WIDEST, fields, packed, summands
