@@ -51,7 +51,7 @@ def ours(case: Case) -> Callable[[], object]:
     latent = Latent(aux, aux.detach().clone(), 0.0, 1, training=True)
 
     def step() -> None:
-        network.learn(latent, trained, real, inputs[:BATCH], labels[:BATCH])
+        network.learn(latent, trained, real, {"input": inputs[:BATCH], "target": labels[:BATCH]})
         optimizer.step()
 
     return step

@@ -18,6 +18,7 @@ from bifl.core.layout import Tensor as Spec
 from bifl.core.message import FLOAT32, NOTHING, Floats
 from bifl.core.sides import ClientReply, ClientSide
 from bifl.core.sums import Total
+from bifl.data.inputs import Form
 from bifl.engine.simulator import simulate
 from bifl.exchanges import bounds
 from bifl.exchanges.ballot import upload_form
@@ -125,7 +126,7 @@ def test_the_first_moments_have_a_limit_too(said: list[float]) -> None:
 def federation() -> tuple[Bounds, Public]:
     made = build(Experiment(clients=4, algorithm="biml"))
     shape, forward = made.data.images.shape[1:], made.run.algorithm.at(1).forward
-    return Bounds(made.run.plan, lambda public: noise_squares(made.run.network, public, forward, shape)), made.public
+    return Bounds(made.run.plan, lambda public: noise_squares(made.run.network, public, forward, Form(shape))), made.public
 
 
 @given(lie=st.floats(-(2.0**31), 2.0**31, width=32), weight=st.integers(1, 6400))
@@ -200,7 +201,7 @@ def test_a_network_may_start_with_any_statistics_that_images_give(federation: tu
         network.train_norms()
         batch = np.concatenate([images, images[:, :, ::-1], images[..., ::-1] * 0.5]).astype(np.float32)
         with torch.no_grad():
-            found = network.input_moments(torch.from_numpy(batch).to(memory_format=torch.channels_last))
+            found = network.input_moments({"input": torch.from_numpy(batch).to(memory_format=torch.channels_last)})
         said = Message.of(np.zeros(0, np.uint8), BINARY, found)
         assert bound.statistics([said], public._replace(round=round))[0].real.tobytes() == found.tobytes()
 

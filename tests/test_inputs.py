@@ -11,6 +11,7 @@ import pytest
 from bifl.data.arrays import from_npz
 from bifl.data.datasets import dataset
 from bifl.data.har import CHANNELS
+from bifl.data.inputs import Form
 from bifl.errors import BiflError, ConfigError, DataError
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
@@ -96,7 +97,7 @@ def test_inputs_of_a_file(tmp_path: Path) -> None:
     good: dict[str, Any] = {"inputs": np.arange(24, dtype=np.float32).reshape(6, 2, 2), "labels": np.arange(6) % 2}
     np.savez(tmp_path / "good.npz", **good)
     data = from_npz(tmp_path / "good.npz", test_share=0.34)
-    assert data.form == ((2, 2), "floats", 0)
+    assert data.form == Form((2, 2), "floats", 0)
     assert np.allclose(data.mean, data.images.mean((0, 2)))
     assert np.allclose(data.std, data.images.std((0, 2)))
     (tmp_path / "arrays").mkdir()

@@ -34,7 +34,7 @@ def test_a_convolution_of_any_kind_is_binary(layer: nn.Module, shape: tuple[int,
     network.show(*network.initial(), binary)
     weights: Tensor = network.module.get_submodule("0").weight  # type: ignore[assignment]
     assert set(weights.ravel().tolist()) == {-1.0, 1.0}
-    assert network.scores(torch.randn(2, *shape)).shape[0] == 2
+    assert network.scores({"input": torch.randn(2, *shape)}).shape[0] == 2
 
 
 class Sentence(nn.Module):
@@ -72,9 +72,9 @@ def test_all_of_it_is_trained() -> None:
     ]
     assert still == []
     network.show(after.aux, after.real, real)
-    shown = network.scores(samples.images)
+    shown = network.scores({"input": samples.inputs})
     network.show(aux, after.real, real)
-    assert not torch.allclose(shown, network.scores(samples.images))
+    assert not torch.allclose(shown, network.scores({"input": samples.inputs}))
 
 
 def test_a_sparse_embedding_is_trained() -> None:
@@ -92,6 +92,6 @@ def test_networks_take_their_inputs(name: str, shape: tuple[int, ...], classes: 
     module = model.make(name, {}, classes)
     assert sum(parameter.numel() for parameter in module.parameters()) == parameters
     network = Network(module)
-    assert network.misfit(shape, classes) is None
+    assert network.misfit({"input": torch.zeros(1, *shape)}, (classes,)) is None
     assert network.layout.count > 0.98 * parameters
-    assert np.isfinite(network.scores(torch.randn(2, *shape)).detach().numpy()).all()
+    assert np.isfinite(network.scores({"input": torch.randn(2, *shape)}).detach().numpy()).all()

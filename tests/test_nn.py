@@ -62,7 +62,7 @@ def test_theta_scales_weights_and_bias_and_gets_the_right_gradient(kind: type[Ne
     aux = torch.from_numpy(network.initial()[0]).requires_grad_()
     real = torch.tensor([0.7, -1.3], requires_grad=True)
     x, y = torch.randn(6, 1, 2, 2), torch.randint(0, 3, (6,))
-    loss = network.learn(latent(aux), real, binary, x, y)
+    loss = network.learn(latent(aux), real, binary, {"input": x, "target": y})
 
     # the definition, spelled out: a_l = ϑ_l · f_l(Sign(W̄_l), a_{l-1})
     signs = straight_through_sign(aux.detach()).requires_grad_()
@@ -101,7 +101,7 @@ def test_training_is_descent_on_aux_clipped_after_every_step(kind: type[Network]
 
     again = Network(plain_network())
     aux = torch.from_numpy(client.aux.copy()).requires_grad_()
-    again.learn(latent(aux), torch.ones(2), binary, *samples().batch(slice(None)))
+    again.learn(latent(aux), torch.ones(2), binary, samples().batch(slice(None)))
     assert aux.grad is not None
     expected = (aux.detach() - 0.5 * aux.grad).clamp(-1, 1).numpy()
     np.testing.assert_allclose(trained.aux, expected, atol=1e-6)
@@ -214,10 +214,11 @@ def test_the_papers_networks(factory: Callable[[int], nn.Module], classes: int, 
     network = Network(factory(classes))
     layout = network.layout
     assert layout.parameters - len(layout.layers) == count
-    assert network.misfit(image, classes) is None
-    assert network.misfit((image[0], image[1] // 2, image[2]), classes) is not None
-    assert network.misfit((image[0] + 1, *image[1:]), classes) is not None
-    assert network.misfit(image, classes + 1) == Misfit(f"it gives {(1, classes)} for one image instead of {(1, classes + 1)}")
+    assert network.misfit({"input": torch.zeros(1, *image)}, (classes,)) is None
+    assert network.misfit({"input": torch.zeros(1, image[0], image[1] // 2, image[2])}, (classes,)) is not None
+    assert network.misfit({"input": torch.zeros(1, image[0] + 1, *image[1:])}, (classes,)) is not None
+    said = network.misfit({"input": torch.zeros(1, *image)}, (classes + 1,))
+    assert said == Misfit(f"it gives {(1, classes)} for one sample instead of {(1, classes + 1)}")
 
 
 def test_the_ternary_forward_and_its_gradients() -> None:

@@ -54,11 +54,11 @@ def test_tied_parameters_lie_in_the_vector_once_and_their_gradients_add() -> Non
     network = Network(tied(), real)
     assert [spec.name for spec in network.layout.coded] == ["1.weight", "1.bias", "3.bias", "5.weight", "5.bias"]
     aux = torch.from_numpy(network.initial()[0]).requires_grad_()
-    images, labels = samples().batch(slice(None))
+    batch = samples().batch(slice(None))
     network.module.train()
-    network.learn(Latent(aux, aux.detach()), torch.ones(3), real, images, labels)
+    network.learn(Latent(aux, aux.detach()), torch.ones(3), real, batch)
     module = tied()
-    nn.functional.cross_entropy(module(images), labels).backward()  # type: ignore[no-untyped-call]
+    nn.functional.cross_entropy(module(batch["input"]), batch["target"]).backward()  # type: ignore[no-untyped-call]
     expected = module[1].weight.grad
     assert aux.grad is not None
     assert isinstance(expected, Tensor)
@@ -237,10 +237,10 @@ def test_recurrent_layers_are_trained() -> None:
     after = trained(network, binary).real
     assert np.all(before[1:] != after[1:])
     network.show(network.initial()[0], after, binary)
-    images = samples().batch(slice(None))[0]
-    shown = network.scores(images)
+    batch = samples().batch(slice(None))
+    shown = network.scores(batch)
     network.show(*network.initial(), binary)
-    assert not torch.allclose(shown, network.scores(images))
+    assert not torch.allclose(shown, network.scores(batch))
 
 
 LSTM = """

@@ -284,7 +284,7 @@ def test_networks_have_as_many_parameters_as_they_say(name: str, shape: tuple[in
     module = model.make(name, {}, classes)
     assert sum(parameter.numel() for parameter in module.parameters()) == parameters
     assert f"{parameters:,} parameters" in model.summary(name)
-    assert Network(module).misfit(shape, classes) is None
+    assert Network(module).misfit({"input": torch.zeros(1, *shape)}, (classes,)) is None
 
 
 def test_shortcuts_count() -> None:

@@ -82,7 +82,7 @@ def same_moments(module: nn.Module, images: Tensor) -> Floats:
         net.show(*fast.initial(), binary)
         net.train_norms()
         with torch.no_grad():
-            found.append(net.input_moments(images))
+            found.append(net.input_moments({"input": images}))
     (mean, square), (exact_mean, exact_square) = (np.split(moments, 2) for moments in found)
     # measured on three kinds of processors: 9e-6 at most, four seeds
     np.testing.assert_array_less(np.abs(mean - exact_mean), 1e-4 * np.sqrt(exact_square) + 1e-12)
@@ -284,7 +284,7 @@ def test_evaluation_equals_the_modules(name: str) -> None:
     images = torch.randn(9, *{"celeba_cnn": (3, 84, 84), "README": (1, 8, 8)}.get(name, (1, 28, 28)))
     before = net.read_moments()
     with torch.no_grad():
-        ours, theirs = net.scores(images), net.module(images)
+        ours, theirs = net.scores({"input": images}), net.module(images)
     # Scores are differences of large sums: in parts of the largest, either is within 3e-5 of double precision (five seeds, three
     # kinds of processors). A single small score may be further off.
     assert float((ours - theirs).abs().max() / theirs.abs().max()) < 1e-3

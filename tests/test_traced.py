@@ -89,9 +89,9 @@ def test_residual_networks_are_evaluated_and_measured_alike(name: str) -> None:
     for net in (fast, plain):
         net.show(*start, real)
         with torch.no_grad():
-            scores = net.scores(images)
+            scores = net.scores({"input": images})
             net.train_norms()
-            found.append((scores, net.input_moments(images)))
+            found.append((scores, net.input_moments({"input": images})))
     torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-4, atol=1e-5)
 
@@ -124,7 +124,7 @@ def test_a_network_gives_one_layer_of_signals_to_each_step() -> None:
         net.module.float()
         net.show(*start, real)
     with torch.no_grad():
-        torch.testing.assert_close(fast.scores(images), plain.scores(images), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(*(net.scores({"input": images}) for net in (fast, plain)), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (4, 3, 6), (4, 2, 3, 6)])

@@ -20,6 +20,7 @@ from bifl.engine.loop import loop
 from bifl.errors import ConfigError
 from bifl.experiment.run import plan_of
 from bifl.experiment.settings import Experiment
+from bifl.nn.batch import Batch
 from bifl.nn.network import Network
 from bifl.nn.optimizers import Adam, Trained, begin, optimizer
 from bifl.training import local
@@ -152,7 +153,7 @@ def test_what_an_algorithm_adds_is_a_term_of_the_loss_and_clipping_is_torchs() -
         far = sum((p - s).square().sum() for p, s in zip(twin.parameters(), start, strict=True))
         weights = torch.cat([p.ravel() for p in twin.parameters()])
         more = 0.15 * far + torch.dot(torch.from_numpy(correction), weights) + 0.01 * weights.pow(4).sum()
-        (nn.functional.cross_entropy(twin(digits.images), digits.labels) + more).backward()  # type: ignore[no-untyped-call]
+        (nn.functional.cross_entropy(twin(digits.inputs), digits.labels) + more).backward()  # type: ignore[no-untyped-call]
         clipped.append(float(nn.utils.clip_grad_norm_(twin.parameters(), 0.2)) > 0.2)
         descent.step()
     assert any(clipped)
@@ -175,7 +176,7 @@ def drawn(how: Plan, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     seen: list[list[int]] = []
     whole = Samples.batch
 
-    def note(self: Samples, index: Any) -> tuple[Tensor, Tensor]:
+    def note(self: Samples, index: Any) -> Batch:
         seen.append(index.tolist())
         return whole(self, index)
 

@@ -53,7 +53,7 @@ def step(net: Network, aux: Floats, forward: Forward, images: Tensor, labels: Te
     weights = torch.from_numpy(aux).to(images.dtype, copy=True).requires_grad_()
     trained = torch.from_numpy(net.initial()[1][: net.layout.trained]).to(images.dtype, copy=True).requires_grad_()
     net.module.to(images.dtype)
-    loss = net.learn(Latent(weights, weights.detach(), 0.0, 1), trained, forward, images, labels)
+    loss = net.learn(Latent(weights, weights.detach(), 0.0, 1), trained, forward, {"input": images, "target": labels})
     assert weights.grad is not None
     assert trained.grad is not None
     return Step(loss, list(torch.split_with_sizes(weights.grad, net.layout.sizes)), trained.grad, list(net.module.buffers()))

@@ -93,7 +93,8 @@ class Evaluated(NamedTuple):
     """A model on one chunk of samples."""
 
     chunk: int
-    images: int  # samples in it
+    samples: int
+    weight: int  # how many of what the task counts in them: usually samples
     sums: tuple[float, ...]  # as the task sums up
     loss: float  # summed
 

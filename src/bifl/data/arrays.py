@@ -8,13 +8,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from bifl import npz
-from bifl.data.inputs import Array, Dataset, Images, Index, image_array, input_array, normaliser, shape_text
+from bifl.data.inputs import (
+    DTYPES,
+    MOST_DIMENSIONS,
+    NONE,
+    RESERVED,
+    Array,
+    Dataset,
+    Images,
+    Index,
+    further_array,
+    image_array,
+    input_array,
+    normaliser,
+    rows,
+    shape_text,
+)  # fmt: skip
 from bifl.errors import ConfigError, DataError
 
 __all__ = [
@@ -25,6 +41,7 @@ __all__ = [
 MOST_CLASSES = 100_000  # a network has outputs for all of them
 PLAUSIBLE_CLASSES = 1000  # that a file may have without as many images
 INPUTS = ("inputs", "images", "signals")  # what their array may be called
+NOT_INPUTS = (*INPUTS, *RESERVED, "labels", "users", "writers", "split", "classes")
 TABLES = (".csv", ".tsv", ".txt", ".xls", ".xlsx", ".ods", ".parquet", ".feather")
 LEAST_TESTS = 10  # test samples: fewer say nothing of a network …
 LARGE_SHARE = 0.2  # … but who wants such a share of so few means it
@@ -90,15 +107,19 @@ def checked_share(share: float, samples: int) -> float:
     return share
 
 
-def assemble(images: Array, labels: Array, users: Index | None, classes: int, test: npt.NDArray[np.bool_], source: str) -> Dataset:
-    """A dataset from images of which some are for testing, normalised by what is measured on the others."""
+def assemble(
+    images: Array, labels: Array, users: Index | None, classes: int, test: npt.NDArray[np.bool_], source: str,
+    further: Mapping[str, Array] = NONE,
+) -> Dataset:  # fmt: skip
+    """A dataset from inputs of which some are for testing, normalised by what is measured on the others."""
     if test.all():
         raise DataError(f"{source} holds no training images")
     train = ~test if test.any() else slice(None)  # a copy of all images only where some are left out
     mean, std = normaliser(images[train])
     return Dataset(
-        images[train], labels[train], images[test], labels[test], classes, mean, std, None if users is None else users[train]
-    )
+        images[train], labels[train], images[test], labels[test], classes, mean, std, None if users is None else users[train],
+        rows(further, train), rows(further, test),
+    )  # fmt: skip
 
 
 def table_text(path: Path) -> str:
@@ -132,12 +153,12 @@ def read_npz(path: Path) -> dict[str, Array]:
 
 def _counted_classes(labels: Array, arrays: dict[str, Array], path: Path) -> int:
     """As many as the file says. A network has outputs for all of them: a single label must not make it any size."""
-    if labels.ndim == 2:
+    if "classes" in arrays and arrays["classes"].ndim == 1 and labels.dtype.kind in "iu":
+        classes = len(arrays["classes"])
+    elif labels.ndim > 1:
         classes = int(labels.shape[1])
     elif labels.dtype.kind not in "iu":
         classes = 1
-    elif "classes" in arrays and arrays["classes"].ndim == 1:
-        classes = len(arrays["classes"])
     else:
         classes = int(labels.max()) + 1 if labels.size else 1
     if classes > MOST_CLASSES:
@@ -150,18 +171,18 @@ def _counted_classes(labels: Array, arrays: dict[str, Array], path: Path) -> int
 
 
 def target_array(found: Array, samples: int, classes: int, source: str) -> Array:
-    """Labels of any task: class numbers, or one or several numbers for every sample.
+    """Labels of any task: class numbers, or numbers in rows of any shape.
 
     Raises:
         DataError: they are something else.
     """
-    if found.dtype.kind in "iu" and found.ndim != 2:
+    if found.dtype.kind in "iu" and found.ndim < 2:
         return label_array(found, samples, classes, source)
     if found.dtype.kind not in "biuf":
         raise DataError(
             f"{source} must be numbers, not {found.dtype}: np.unique(labels, return_inverse=True)[1] makes some of names"
         )
-    if found.ndim not in (1, 2) or len(found) != samples or not found.size >= samples:
+    if not 1 <= found.ndim <= MOST_DIMENSIONS or len(found) != samples or not found.size >= samples:
         raise DataError(f"{source} must be one or one row per sample, {samples} in all, not {found.shape}")
     if found.dtype.kind == "f" and not np.isfinite(found).all():
         raise DataError(f"{source} must be finite numbers: one of them is NaN or infinite")
@@ -202,15 +223,15 @@ def from_arrays(arrays: dict[str, Array], path: Path, classes: int = 0, test_sha
     inputs = _inputs(arrays, named, path)
     classes = classes or _counted_classes(arrays["labels"], arrays, path)
     labels = target_array(arrays["labels"], len(inputs), classes, f"labels in '{path}'")
+    further = _further(arrays, named, len(inputs), path)
     owners = next((name for name in ("users", "writers") if name in arrays), None)
     users = user_array(arrays[owners], len(inputs), f"{owners} in '{path}'") if owners else None
     if "split" in arrays:
         test = label_array(arrays["split"], len(inputs), 2, f"split (1 = test) in '{path}'") == 1
-        return assemble(inputs, labels, users, classes, test, f"'{path}'")
+        return assemble(inputs, labels, users, classes, test, f"'{path}'", further)
     if f"test_{named}" not in arrays:
-        return assemble(
-            inputs, labels, users, classes, held_out(groups_of(labels) if users is None else users, test_share), f"'{path}'"
-        )
+        held = held_out(groups_of(labels) if users is None else users, test_share)
+        return assemble(inputs, labels, users, classes, held, f"'{path}'", further)
     if "test_labels" not in arrays:
         raise DataError(f"'{path}' has test_{named} but no test_labels")
     tests = _inputs(arrays, f"test_{named}", path)
@@ -219,8 +240,24 @@ def from_arrays(arrays: dict[str, Array], path: Path, classes: int = 0, test_sha
             f"test_{named} in '{path}' are {tests.shape[1:]} {tests.dtype}, {named} are {inputs.shape[1:]} {inputs.dtype}"
         )
     test_labels = target_array(arrays["test_labels"], len(tests), classes, f"test_labels in '{path}'")
-    whole = assemble(inputs, labels, users, classes, np.zeros(len(inputs), np.bool_), f"'{path}'")
-    return whole._replace(test_images=tests, test_labels=test_labels)
+    whole = assemble(inputs, labels, users, classes, np.zeros(len(inputs), np.bool_), f"'{path}'", further)
+    test_further = {name: further_array(arrays[f"test_{name}"], len(tests), f"test_{name} in '{path}'") for name in further}
+    for name, found in further.items():
+        if test_further[name].shape[1:] != found.shape[1:] or test_further[name].dtype.kind != found.dtype.kind:
+            raise DataError(f"test_{name} in '{path}' are not like {name}: {test_further[name].dtype} {test_further[name].shape}")
+    return whole._replace(test_images=tests, test_labels=test_labels, test_further=test_further)
+
+
+def _further(arrays: dict[str, Array], named: str, samples: int, path: Path) -> dict[str, Array]:
+    """The arrays beside the inputs, with a row for every sample; where there are test inputs, with their own for these."""
+    tested = f"test_{named}" in arrays
+    return {
+        name: further_array(found, samples, f"{name} in '{path}'")
+        for name, found in arrays.items()
+        if name not in NOT_INPUTS and not name.startswith("test_") and name.isidentifier()
+        and (found.dtype == np.bool_ or found.dtype.name in DTYPES) and found.ndim and len(found) == samples
+        and (not tested or f"test_{name}" in arrays)
+    }  # fmt: skip
 
 
 def _inputs(arrays: dict[str, Array], name: str, path: Path) -> Array:

@@ -20,7 +20,7 @@ import numpy as np
 from bifl.data import cifar, har, idx, leaf
 from bifl.data import unipen as characters
 from bifl.data.arrays import MOST_CLASSES, Dataset, from_npz
-from bifl.data.inputs import BYTES, FLOATS, MOST_DIMENSIONS, TOKENS
+from bifl.data.inputs import BYTES, FLOATS, MOST_DIMENSIONS, TOKENS, empty_further, read_further
 from bifl.errors import ConfigError, DataError
 from bifl.registry import Registry
 
@@ -39,7 +39,10 @@ dataset: Registry[Dataset] = Registry("dataset")
 def save(data: Dataset, folder: Path) -> None:
     """Put what training needs of a dataset where several processes can map it into memory."""
     for name, value in data._asdict().items():
-        if name != "users":  # they mattered for dealing
+        if name in ("further", "test_further"):
+            for key, found in value.items():
+                np.save(folder / f"{name}-{key}.npy", found)
+        elif name != "users":  # they mattered for dealing
             np.save(folder / f"{name}.npy", value)
 
 
@@ -50,7 +53,11 @@ def mapped(folder: Path) -> Dataset:
     )
     classes, mean, std = (np.load(folder / f"{name}.npy").tolist() for name in ("classes", "mean", "std"))
     mean, std = (tuple(scale) if isinstance(scale, list) else scale for scale in (mean, std))
-    return Dataset(images, labels, test_images, test_labels, classes, mean, std)
+    further, test_further = (
+        {path.stem.removeprefix(f"{kind}-"): np.load(path, mmap_mode="c") for path in sorted(folder.glob(f"{kind}-*.npy"))}
+        for kind in ("further", "test_further")
+    )
+    return Dataset(images, labels, test_images, test_labels, classes, mean, std, None, further, test_further)
 
 
 @dataset
@@ -154,24 +161,29 @@ def npz(path: str = "", classes: int = 0, test_share: float = 0.0) -> Dataset:
 @dataset
 def remote(
     classes: int = 10, channels: int = 1, height: int = 28, width: int = 28, mean: float = MNIST_MEAN, std: float = MNIST_STD,
-    shape: str = "", kind: str = BYTES, means: str = "", stds: str = "",
+    shape: str = "", kind: str = BYTES, means: str = "", stds: str = "", further: str = "", labels: str = "",
 ) -> Dataset:  # fmt: skip
     """No data here: in a deployment the clients bring their own. What an input looks like, and how everyone normalises it.
 
-    shape=9,128 instead of channels, height and width; kind=floats or tokens; means= and stds= with one number for each channel.
+    shape=9,128 instead of channels, height and width; kind=floats or tokens; means= and stds= with one number for each channel;
+    further=mask:flags:16 for arrays beside the inputs, labels=16 where a sample has a label for each of 16 positions.
     """
     sides = _numbers("shape", shape, int) if shape else (channels, height, width)
     scale = [_numbers(name, text, float) if text else own for name, text, own in (("means", means, mean), ("stds", stds, std))]
+    places = _numbers("labels", labels, int) if labels else ()
     if kind not in _EMPTY:
         raise ConfigError(f"dataset.kind must be one of {', '.join(_EMPTY)}, not '{kind}'")
     if min(classes, *sides) < 1 or not 0 < np.min(scale[1]) <= np.max(scale[1]) < float("inf") or not np.isfinite(scale[0]).all():
         raise ConfigError("dataset=remote needs classes, channels, height and width of 1 or more, and a std above 0")
+    if places and (min(places) < 1 or math.prod(places) > MOST_PIXELS or len(places) >= MOST_DIMENSIONS):
+        raise ConfigError(f"dataset.labels must be the shape of one sample's labels, such as 16, not '{labels}'")
     if classes > MOST_CLASSES or math.prod(sides) > MOST_PIXELS or len(sides) >= MOST_DIMENSIONS:
         raise ConfigError(f"dataset=remote takes at most {MOST_CLASSES:,} classes, and {MOST_PIXELS:,} pixels times channels")
     if any(isinstance(one, tuple) and (len(one) != sides[0] or kind != FLOATS) for one in scale):
         raise ConfigError(f"dataset.means and stds are for kind=floats, one number for each of the {sides[0]} channels")
-    none, nobody = np.zeros((0, *sides), _EMPTY[kind]), np.zeros(0, np.int64)
-    return Dataset(none, nobody, none, nobody, classes, scale[0], scale[1])
+    none, nobody = np.zeros((0, *sides), _EMPTY[kind]), np.zeros((0, *places), np.int64)
+    others = empty_further(read_further(further))
+    return Dataset(none, nobody, none, nobody, classes, scale[0], scale[1], None, others, others)
 
 
 _EMPTY = {BYTES: np.uint8, FLOATS: np.float32, TOKENS: np.int64}

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,8 +53,13 @@ def loaded(data: Dataset) -> Loaded:
     users = [] if data.users is None else [data.users]
     return Loaded(
         len(data.labels), len(data.test_labels), int(data.classes), "classes" if data.labels.ndim == 1 else "outputs",
-        shape_text(data), _digest(data.images, data.labels, *users), _digest(data.test_images, data.test_labels),
+        shape_text(data), _digest(data.images, data.labels, *users, *_in_order(data.further)),
+        _digest(data.test_images, data.test_labels, *_in_order(data.test_further)),
     )  # fmt: skip
+
+
+def _in_order(further: Mapping[str, Array]) -> list[Array]:
+    return [further[name] for name in sorted(further)]
 
 
 def _digest(*arrays: Array) -> str:

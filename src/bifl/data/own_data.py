@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bifl.data.arrays import MOST_CLASSES, target_array, user_array
-from bifl.data.inputs import FLOATS, Array, Dataset, Scale, input_array, kind_of
+from bifl.data.inputs import FLOATS, RESERVED, Array, Dataset, Scale, further_array, input_array, kind_of
 from bifl.errors import BiflError, DataError
 
 RETURNS = f"bifl.data.datasets.Dataset({', '.join(Dataset._fields)})"
@@ -62,7 +62,13 @@ def checked(data: object, name: str) -> Dataset:
     )
     users = None if data.users is None else user_array(_array(data.users, name), len(inputs), f"dataset '{name}': users")
     mean, std = (_scale(part, what, inputs, name) for part, what in ((data.mean, "mean"), (data.std, "std")))
-    return Dataset(inputs, labels, tests, test_labels, int(data.classes), mean, std, users)
+    if data.further.keys() != data.test_further.keys() or data.further.keys() & set(RESERVED):
+        raise DataError(f"dataset '{name}': further and test_further must have the same names, not {' or '.join(RESERVED)}")
+    further, test_further = (
+        {str(one): further_array(_array(found, name), len(own), f"dataset '{name}': {one}") for one, found in part.items()}
+        for part, own in ((data.further, inputs), (data.test_further, tests))
+    )
+    return Dataset(inputs, labels, tests, test_labels, int(data.classes), mean, std, users, further, test_further)
 
 
 def _array(found: Any, name: str) -> Array:

@@ -22,6 +22,7 @@ from bifl.codec import WireError
 from bifl.core.state import Public
 from bifl.data.arrays import Dataset, input_array, target_array
 from bifl.data.datasets import mapped, save
+from bifl.data.inputs import further_array
 from bifl.deploy import permits
 from bifl.deploy.client_notes import NOTE, FileNotes, noted
 from bifl.deploy.local_data import Images, Operator, own_images
@@ -40,7 +41,7 @@ __all__ = ["Damaged", "Home", "Images"]
 TERMS, PUBLIC, TRAIN, HELD = "terms.json", "public.npz", "train", "held"
 DAMAGED = ".damaged-"
 _STATES = r"client-\d{5,9}\.round-\d{5,10}\.npz"
-FILES = re.compile(rf"{re.escape(TERMS)}|{re.escape(PUBLIC)}|{NOTE}[a-z_]+|{_STATES}|({TRAIN}|{HELD})/[a-z_]+\.npy")
+FILES = re.compile(rf"{re.escape(TERMS)}|{re.escape(PUBLIC)}|{NOTE}[a-z_]+|{_STATES}|({TRAIN}|{HELD})/[A-Za-z0-9_-]+\.npy")
 MOST_RUNS = 100  # that a state directory holds: a server that keeps inventing runs must not fill the disk
 _RUN = re.compile(r"[0-9a-f]{16}")
 
@@ -154,7 +155,9 @@ class Home:
         with _reading(self.folder):
             train, held = _whole(mapped(self.folder / TRAIN)), _whole(mapped(self.folder / HELD))
             data = train._replace(
-                images=np.concatenate([train.images, held.images]), labels=np.concatenate([train.labels, held.labels])
+                images=np.concatenate([train.images, held.images]),
+                labels=np.concatenate([train.labels, held.labels]),
+                further={name: np.concatenate([found, held.further[name]]) for name, found in train.further.items()},
             )
         parts = {self.number: np.arange(len(train.labels))}
         shards = {self.number: np.arange(len(train.labels), len(data.labels))}
@@ -221,7 +224,7 @@ def _folder(state: Path, run: str) -> Path:
 
 def _same_run(known: dict[str, Any], wanted: dict[str, Any]) -> bool:
     """Whether terms are those of the same run, which may have become longer."""
-    fixed = ("classes", "shape", "mean", "std", "share", "kind")
+    fixed = ("classes", "shape", "mean", "std", "share", "kind", "further")
     same = [known.get(name) for name in fixed] == [wanted[name] for name in fixed]
     return same and permits.same_but_for_length(known["experiment"], wanted["experiment"])
 
@@ -243,6 +246,8 @@ def _reading(folder: Path) -> Iterator[None]:
 def _whole(data: Dataset) -> Dataset:
     """A dataset whose arrays fit together."""
     target_array(data.labels, len(input_array(data.images, "images")), data.classes, "labels")
+    for name, found in data.further.items():
+        further_array(found, len(data.images), name)
     return data
 
 

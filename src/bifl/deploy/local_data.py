@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 from bifl.core.sides import Identity
 from bifl.data.arrays import Array, Dataset, Index, from_npz, input_array, is_arrays, target_array
 from bifl.data.datasets import dataset
-from bifl.data.inputs import kind_of
+from bifl.data.inputs import NONE, forms_of, further_array, further_text, kind_of, read_further, rows
 from bifl.deploy import permits
 from bifl.deploy.protocol import Refusal, Terms
 from bifl.errors import DataError
@@ -27,6 +27,7 @@ class Images(NamedTuple):
     labels: Array  # (n,) class numbers, or what else the run's task takes
     hand: Index | None = None  # all, if not told
     classes: int | None = None  # how many there are, where the dataset knows
+    further: Mapping[str, Array] = NONE  # name → (n, …) what the run's network or task takes beside the inputs
 
 
 Source = Callable[[Terms, Experiment, int], Images]
@@ -78,7 +79,7 @@ def local_images(where: str) -> Source:
         path = Path(where)
         if where.endswith(".npz") or is_arrays(path):
             found = from_npz(path)
-            return Images(found.images, found.labels)
+            return Images(found.images, found.labels, further=found.further)
         if where and path.is_dir():
             kind = "femnist" if terms.shape[0] == 1 else "celeba"
             found = dataset.make(kind, {"path": where, "test_share": 0.0})
@@ -90,7 +91,7 @@ def local_images(where: str) -> Source:
             )
         chosen = experiment.changed({"dataset": where}) if where else experiment
         data = load(chosen)
-        return Images(data.images, data.labels, deal(chosen, data)[0][number], data.classes)
+        return Images(data.images, data.labels, deal(chosen, data)[0][number], data.classes, data.further)
 
     return found_there
 
@@ -106,17 +107,20 @@ def own_images(operator: Operator, terms: Terms, experiment: Experiment) -> dict
     if len(hand) < 2:
         raise Refusal(f"client {operator.number} has {len(hand)} images: batch-norm needs two to train on")
     remedy = "give other images with --data, or ask the server's operator whether the run has the right settings"
+    wanted = read_further(terms.further)
     try:
         labels, outputs = task_of(experiment).targets(
             target_array(found.labels, len(found.images), terms.classes, "labels"), found.classes or terms.classes
         )
         images = input_array(found.images, "images")
+        further = {name: further_array(found.further[name], len(images), name) for name in wanted if name in found.further}
     except DataError as error:
         raise Refusal(f"this client's {error}: {remedy}", f"its {error}") from error
     misfits = {
         "images": (images.shape[1:], terms.shape),
         "inputs": (kind_of(images), terms.kind),
         "classes": (outputs, terms.classes),
+        "inputs beside the first": (further_text(forms_of(further)), terms.further),
     }
     for what, (ours, theirs) in misfits.items():
         if ours != theirs:
@@ -126,7 +130,8 @@ def own_images(operator: Operator, terms: Terms, experiment: Experiment) -> dict
         short = f"the server asks clients to hold out {terms.share:g} of their images, and in such a run nobody does"
         raise Refusal(short, short)
     parts = dict(zip(("train", "held"), cut(hand, terms.share, experiment.seed, operator.number), strict=True))
+    rest = (images[:0], labels[:0], terms.classes, terms.mean, terms.std, None)
     return {
-        name: Dataset(images[part], labels[part], images[:0], labels[:0], terms.classes, terms.mean, terms.std)
+        name: Dataset(images[part], labels[part], *rest, rows(further, part), rows(further, slice(0)))
         for name, part in parts.items()
     }

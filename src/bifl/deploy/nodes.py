@@ -155,7 +155,7 @@ class Nodes(AbstractContextManager["Nodes"]):
         if not len(setup.data.test_labels):
             return []
         run.network.show(public.weights, public.real, run.algorithm.at(public.round).forward)
-        test = Samples.of(setup.data.test_images, setup.data.test_labels, setup.data)
+        test = Samples.testing(setup.data)
         count = len(test.labels)
         return [Score(None, *chunk) for chunk in evaluate(run.network, run.task, test, np.arange(count), chunks(count))]
 

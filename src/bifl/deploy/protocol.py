@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from bifl import __version__
 from bifl.codec import WireError
 from bifl.core.sides import Request
-from bifl.data.inputs import BYTES, FLOATS, MOST_DIMENSIONS, TOKENS, Scale
+from bifl.data.inputs import BYTES, FLOATS, MOST_DIMENSIONS, TOKENS, Scale, further_text, read_further
 from bifl.engine.catch_up import MOST_STEPS, Step, Update
 from bifl.errors import BiflError, DataError, Diverged, Refused, RunError
 
@@ -57,6 +57,7 @@ class Terms(NamedTuple):
     std: Scale
     share: float  # of its samples that a client holds out
     kind: str = BYTES  # of inputs: bytes, floats or tokens
+    further: str = ""  # what lies beside the inputs, as `data.inputs.further_text` says it
 
 
 class Envelope(NamedTuple):
@@ -181,7 +182,16 @@ def _read_terms(fields: Mapping[str, Any]) -> Terms:
         _scale(fields, "std", 1e-6 if kind == BYTES else 1e-30, 1e6 if kind == BYTES else 1e30, shape[0]),
         _number(fields, "share", 0.0, 0.999),
         kind,
+        _read_further(fields),
     )
+
+
+def _read_further(fields: Mapping[str, Any]) -> str:
+    text = _text({"further": "", **fields}, "further", _LONGEST_EXPERIMENT)
+    try:
+        return further_text(read_further(text))
+    except DataError as error:
+        raise _malformed("further", str(error)) from error
 
 
 def _scale(fields: Mapping[str, Any], name: str, least: float, most: float, channels: int) -> Scale:

@@ -24,6 +24,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from bifl.core.exact_sum import LARGEST_WEIGHT
 from bifl.data.fingerprint import loaded
+from bifl.data.inputs import further_text
 from bifl.deploy.client_numbers import Numbers
 from bifl.deploy.declared_sizes import Declared
 from bifl.deploy.nodes import Nodes, Register
@@ -102,7 +103,7 @@ class Deployment(Rounds):
         data, (grid, rules, run, register, tell) = self.setup.data, self._office
         share = held_share(self.experiment, data)
         form, words = data.form, words_for_clients(self.experiment)
-        terms = Terms(words, data.classes, form.shape, data.mean, data.std, share, form.kind)
+        terms = Terms(words, data.classes, form.shape, data.mean, data.std, share, form.kind, further_text(form.further))
         setup = self.setup._replace(public=self.public)
         return Nodes(grid, setup, self.setup.public, self._steps, run, terms, rules, register, tell)
 

@@ -122,7 +122,8 @@ class LocalSide:
         """Local training in the round under way."""
         run, round = self._tools.run, self._public.round + 1
         samples, forward = self._tools.samples_of(self.client.number), run.algorithm.at(round).forward
-        return train(client, run.network, forward, samples, self._part, run.plan(round), run.task.loss, local)
+        task, plan = run.task, run.plan(round)
+        return train(client, run.network, forward, samples, self._part, plan, task.loss, local, task.count)
 
     def measure(self) -> Floats:
         """Moments of the global network on some of the client's images."""
@@ -141,4 +142,4 @@ class LocalSide:
         """All that the client has, as it is: what it trains on, and what it holds out."""
         whole = torch.cat([self._part, torch.from_numpy(self._held)])
         samples = self._tools.samples_of(self.client.number)
-        return samples.images[whole].cpu().numpy(), samples.labels[whole].cpu().numpy()
+        return samples.inputs[whole].cpu().numpy(), samples.labels[whole].cpu().numpy()

@@ -68,7 +68,7 @@ def own_model(setup: Setup, public: Public, client: Client) -> Model:
     weights = _trits(client, forward, public.layout) if forward.alphabet == TERNARY else client.aux
     own = public._replace(weights=weights, real=client.real)
     if public.layout.moments:
-        samples = Samples.of(setup.data.images, setup.data.labels, setup.data)
+        samples = Samples.training(setup.data)
         part = torch.from_numpy(setup.parts[client.number])
         moments = image_moments(setup.run.network, own, forward, samples, part, client.number, _MOST)
         own = own._replace(real=np.concatenate([client.real[: public.layout.trained], moments]))

@@ -60,8 +60,8 @@ class Worker:
         self.completing = completing(job.run.exchanges)
         device = device_of(job.run.experiment)
         job.run.network.move(device)
-        self.samples = Samples.of(data.images, data.labels, data).on(device)
-        self.test = Samples.of(data.test_images, data.test_labels, data).on(device)
+        self.samples = Samples.training(data).on(device)
+        self.test = Samples.testing(data).on(device)
         self.public = job.public
         self._tools = client_tools(job.run, self.samples, job.parts, job.shards)
         self._known: tuple[str, Public, codec.Context] | None = None  # the exchange, the public state and their context

@@ -54,6 +54,7 @@ class Surroundings(NamedTuple):
     recalibrates: bool  # whether batch-norm's statistics have an exchange of their own
     tells_results: bool  # whether each client may tell how it fares
     share: float  # of its samples that a client holds out
+    positions: int = 1  # the most that the task may count in one sample
 
 
 class Exchange(ABC):

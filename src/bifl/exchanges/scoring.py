@@ -24,10 +24,10 @@ from bifl.core.sums import UploadList
 from bifl.errors import ConfigError, Refused
 from bifl.exchanges.exchange import BYTES, Exchange, Surroundings, bytes_in, exchange
 from bifl.tasks.task import Task
-from bifl.training.evaluation import CHUNK
+from bifl.training.evaluation import CHUNK, added
 
 LARGEST_LOSS = 1e4  # of one sample
-_FIXED = 3  # numbers of a row before the task's sums: which model, samples, loss
+_FIXED = 4  # numbers of a row before the task's sums: which model, samples, what is counted in them, loss
 
 
 class Score(NamedTuple):
@@ -35,7 +35,8 @@ class Score(NamedTuple):
 
     client: int | None
     chunk: int
-    images: int
+    samples: int
+    weight: int  # how many of what the task counts in them
     sums: tuple[float, ...]  # as the task sums up
     loss: float
     model: str = ""  # the name of the exchange that it is of; empty for the global model
@@ -54,7 +55,7 @@ class Results(NamedTuple):
         scores = sorted(scores, key=lambda score: (score.client is not None, score.client or 0, score.chunk))
         shared = [score for score in scores if not score.model]
         tests = [score for score in shared if score.client is None] or shared
-        metrics, loss = _added(tests, task) if tests else _unknown(task)
+        metrics, loss = _added(tests, task)
         clients = {number: _row(own, task) for number, own in _grouped(shared, "client").items() if number is not None}
         for name, own in _grouped([score for score in scores if score.model], "model").items():
             metrics |= _prefixed(name, _added(own, task)[0])
@@ -66,8 +67,9 @@ class Results(NamedTuple):
 NOT_EVALUATED = Results({}, math.nan, {})
 
 
-def _unknown(task: Task) -> tuple[dict[str, float], float]:
-    return dict.fromkeys(task.metrics(np.zeros(task.length), 1), math.nan), math.nan
+def _metrics(task: Task) -> int:
+    """How many metrics a task has."""
+    return len(task.metrics(np.zeros(task.length), 1))
 
 
 def _grouped(scores: Sequence[Score], field: str) -> dict[Any, list[Score]]:
@@ -82,16 +84,12 @@ def _prefixed(name: str, metrics: dict[str, float]) -> dict[str, float]:
 
 
 def _added(scores: Sequence[Score], task: Task) -> tuple[dict[str, float], float]:
-    samples = sum(score.images for score in scores)
-    sums = np.zeros(task.length)
-    for score in scores:
-        sums = sums + np.array(score.sums)
-    return task.metrics(sums, samples), sum(score.loss for score in scores) / samples
+    return added([(score.weight, score.sums, score.loss) for score in scores], task)
 
 
 def _row(scores: Sequence[Score], task: Task) -> dict[str, Any]:
     metrics, loss = _added(scores, task)
-    return {"held": sum(score.images for score in scores), "loss": loss, **metrics}
+    return {"held": sum(score.samples for score in scores), "loss": loss, **metrics}
 
 
 @dataclass(frozen=True)
@@ -103,17 +101,19 @@ class Evaluation(Exchange):
         share: of its samples that a client holds out; 0 where none does.
         others: exchanges of the run of which clients remember something: perhaps models of their own.
         main: whether rounds consist of nothing else.
+        positions: the most that the task may count in one sample.
     """
 
     task: Task
     share: float
     others: tuple[Exchange, ...] = ()
     main: bool = False
+    positions: int = 1
     name: str = "evaluation"
 
     def layout(self, public: Public) -> Layout:
         """That of the broadcast: metrics and loss."""
-        return Layout((), (), (Tensor("metrics", (len(_unknown(self.task)[0]) + 1,)),), ())
+        return Layout((), (), (Tensor("metrics", (_metrics(self.task) + 1,)),), ())
 
     def uploads_in(self, context: Context) -> Context | None:
         """Bytes for any reader."""
@@ -128,7 +128,7 @@ class Evaluation(Exchange):
         client = side.client
         models = [(public.weights, public.real), *(other.own_model(client, public) for other in self.others)]
         rows = [
-            (place, chunk.images, chunk.loss, *chunk.sums)
+            (place, chunk.samples, chunk.weight, chunk.loss, *chunk.sums)
             for place, model in enumerate(models)
             if model is not None
             for chunk in side.evaluate(*model)
@@ -154,9 +154,10 @@ class Evaluation(Exchange):
         counts = [rows[rows[:, 0] == place, 1].tolist() for place in range(1 + len(self.others))]
         if any(not _chunks(held) or sum(held) > most or held not in ([], counts[0]) for held in counts):
             return False
-        return all(
-            self.task.sensible(row[_FIXED:], int(row[1])) and 0 <= row[2] <= LARGEST_LOSS * row[1] for row in rows
-        )  # fmt: skip
+        weights = rows[:, 2]
+        if not np.all((weights == np.floor(weights)) & (weights >= 0) & (weights <= self.positions * rows[:, 1])):
+            return False
+        return all(self.task.sensible(row[_FIXED:], int(row[2])) and 0 <= row[3] <= LARGEST_LOSS * row[2] for row in rows)
 
     def total(self, public: Public) -> UploadList:
         """What each says: there are rows of single clients."""
@@ -167,8 +168,9 @@ class Evaluation(Exchange):
         names, found = ["", *(other.name for other in self.others)], []
         for upload in total.in_order():
             rows = np.frombuffer(bytes_in(upload), "<f8").reshape(-1, _FIXED + self.task.length)
-            for chunk, (place, images, loss, *sums) in enumerate(rows.tolist()):
-                found.append(Score(upload.sender or 0, chunk, int(images), tuple(sums), loss, names[int(place)]))
+            for chunk, (place, samples, weight, loss, *sums) in enumerate(rows.tolist()):
+                sender = upload.sender or 0
+                found.append(Score(sender, chunk, int(samples), int(weight), tuple(sums), loss, names[int(place)]))
         return found
 
     def answer(self, total: UploadList, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
@@ -181,7 +183,7 @@ class Evaluation(Exchange):
         if not scores:
             raise Abandoned("no client holds samples out to evaluate on: set holdout=0.2, for example")
         results = Results.of(scores, self.task)
-        said = [*list(results.metrics.values())[: len(_unknown(self.task)[0])], results.loss]
+        said = [*list(results.metrics.values())[: _metrics(self.task)], results.loss]
         news = reals_only(np.array(said, np.float32))._replace(round=public.round + self.ahead)
         return server.reporting({**results.metrics, "loss": results.loss}, results.clients), news
 
@@ -204,4 +206,4 @@ def evaluation(run: Surroundings) -> Evaluation:
         raise ConfigError("with secure_sum=true or privacy= no client tells results on what it holds out")
     if not run.share:
         raise ConfigError("exchange=evaluation needs samples that clients hold out: set holdout=0.2, for example")
-    return Evaluation(run.task, run.share, main=True)
+    return Evaluation(run.task, run.share, main=True, positions=run.positions)

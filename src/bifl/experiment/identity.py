@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 import numpy as np
 
-from bifl.data.inputs import Dataset, kind_of
+from bifl.data.inputs import Dataset, further_text, kind_of
 from bifl.experiment.choices import text_of
 from bifl.experiment.declarations import NO_NUMBERS
 from bifl.experiment.settings import REGISTRIES, SETTINGS, Experiment, pairs
@@ -37,6 +37,7 @@ def agreed(experiment: Experiment, data: Dataset) -> str:
         settings[kind] = f"{PurePath(file).name}:{name}"
     scales = {"mean": data.mean, "std": data.std}
     settings |= {"classes": str(data.classes), "shape": text_of(data.images.shape[1:]), "kind": kind_of(data.images)}
+    settings |= {"further": further_text(data.form.further)} if data.further else {}
     settings |= {name: text_of(map(float, np.atleast_1d(scale))) for name, scale in scales.items()}
     return "\n".join(f"{key}={value}" for key, value in sorted(settings.items()))
 

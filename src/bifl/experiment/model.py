@@ -27,24 +27,23 @@ from bifl.core import BINARY, FLOAT32, TERNARY, Message, Public
 from bifl.core.forward import FORWARDS, Forward, real
 from bifl.core.layout import Layout
 from bifl.core.message import Floats
-from bifl.data.inputs import BYTES, FLOATS, TOKENS, Dataset, Scale, input_array, kind_of
+from bifl.data.inputs import BYTES, FLOATS, TOKENS, Dataset, Scale, further_array, input_array, kind_of
 from bifl.errors import DataError, Untrusted
 from bifl.experiment.choices import Choice, chosen, from_mapping
 from bifl.experiment.objects import Net, model_name
 from bifl.files import write_atomic, writing
 from bifl.nn import scores as score_norms
-from bifl.nn.misfit import REFUSALS, refusal
 from bifl.nn.models import model
 from bifl.nn.network import Network
 from bifl.registry import GIVEN, Registry, of_file, short, without_folder
 from bifl.tasks import task
-from bifl.training.evaluation import evaluate_all
+from bifl.training.evaluation import evaluate_all, predict_all
+from bifl.training.measuring import example
 from bifl.training.samples import Samples
 
 __all__ = ["MAGIC", "MOST_VALUES", "Model", "embedded", "load"]
 MOST_VALUES = 2**24  # of one input
 MOST_CHANNELS = 2**24
-_TOGETHER = 1000  # inputs that `predict` computes at a time
 
 _USUAL = Choice("classification")
 
@@ -186,8 +185,12 @@ class Model:
         return self._network().ordinary()
 
     @torch.no_grad()
-    def predict(self, inputs: npt.ArrayLike) -> Floats:
-        """(n, outputs) scores of raw inputs, as ONNX and C give them: bytes, floats or tokens as the dataset has them.
+    def predict(self, inputs: npt.ArrayLike, **further: npt.ArrayLike) -> Floats:
+        """(n, …) what the network gives for raw inputs, as ONNX and C give it: bytes, floats or tokens as the dataset has them.
+
+        Args:
+            inputs: of the samples.
+            further: what its forward takes beside them, by name.
 
         Raises:
             DataError: the network takes others.
@@ -197,15 +200,11 @@ class Model:
         name, one = without_folder(self.network.name), self.shape or raw.shape[1:]
         if (kind_of(raw), raw.shape[1:]) != (self.inputs, one):
             raise DataError(f"{name} takes {self.inputs} of shape (n, {str(one)[1:]}, not {raw.dtype} of shape {raw.shape}")
-        samples = Samples(torch.from_numpy(np.require(raw, requirements=("C", "W"))), torch.zeros(len(raw)), self.mean, self.std)
-        found = [np.zeros((0, self.classes), np.float32)]
-        for start in range(0, len(raw), _TOGETHER):
-            batch, _ = samples.batch(slice(start, start + _TOGETHER))
-            try:
-                found.append(self._module(batch).numpy())
-            except REFUSALS as error:
-                raise DataError(f"{name} does not take these inputs: {refusal(self._module, batch, error).reason}") from error
-        return np.concatenate(found)
+        beside = {key: torch.from_numpy(further_array(np.array(found), len(raw), key)) for key, found in further.items()}
+        samples = Samples(
+            torch.from_numpy(np.require(raw, requirements=("C", "W"))), torch.zeros(len(raw)), self.mean, self.std, beside
+        )
+        return predict_all(self._module, samples, name) if len(raw) else np.zeros((0, self.classes), np.float32)
 
     @cached_property
     def _module(self) -> nn.Module:
@@ -239,9 +238,10 @@ class Model:
         if outputs != self.classes or form.kind != self.inputs:
             theirs = f"{outputs} outputs for {form.kind}"
             raise DataError(f"the dataset needs {theirs}, {self.network.name} gives {self.classes} for {self.inputs}")
-        if misfit := network.misfit(form.shape, self.classes, form.largest if form.kind == TOKENS else None):
+        if misfit := network.misfit(example(form, 1), goal.output(labels.shape[1:], self.classes)):
             raise DataError(f"{self.network.name} does not take the dataset's inputs: {misfit.reason}")
-        samples = Samples.of(data.test_images, labels, data._replace(classes=self.classes))._replace(mean=self.mean, std=self.std)
+        whole = data._replace(test_labels=labels, classes=self.classes, mean=self.mean, std=self.std)
+        samples = Samples.testing(whole)
         return evaluate_all(self._network(), goal, samples)
 
 

@@ -17,7 +17,7 @@ from bifl.core.message import Floats
 from bifl.core.sides import Identity
 from bifl.core.state import Client, Public, remembered
 from bifl.core.weighing import Weighing
-from bifl.data.inputs import TOKENS, Dataset
+from bifl.data.inputs import Dataset
 from bifl.errors import ConfigError
 from bifl.exchanges.ballot import Ballot, ballot, upload_form
 from bifl.exchanges.bounds import Bounds
@@ -134,10 +134,12 @@ def make_run(experiment: Experiment, network: Network, data: Dataset, dice: Dice
     exchanges = plain = _exchanges(experiment, around)
     if experiment.secure_sum:
         exchanges = _under_masks(experiment, around, plain, data, fresh)
-    evaluated = plain[0].trains and around.tells_results
+    evaluation = None
+    if plain[0].trains and around.tells_results:
+        others = tuple(one for one in plain if one.remembers)
+        evaluation = Evaluation(around.task, around.share, others=others, positions=around.positions)
     return Run(
-        experiment, *composed, around.task, network, clients, fresh, ballot(around), exchanges,
-        Evaluation(around.task, around.share, others=tuple(one for one in plain if one.remembers)) if evaluated else None, plan,
+        experiment, *composed, around.task, network, clients, fresh, ballot(around), exchanges, evaluation, plan,
         clients_sleep=not around.idle_trains, in_context=around.in_context,
     )  # fmt: skip
 
@@ -215,7 +217,7 @@ def _surroundings(
     form = data.form
 
     def noise(public: Public) -> Floats:
-        return noise_squares(network, public, algorithm.at(max(public.round, 1)).forward, form.shape, form.kind == TOKENS)
+        return noise_squares(network, public, algorithm.at(max(public.round, 1)).forward, form)
 
     sleep = experiment.participation < 1 and (experiment.idle == "sleep" or not algorithm.keeps)
     return Surroundings(
@@ -233,6 +235,7 @@ def _surroundings(
         recalibrates=_recalibrates(experiment, algorithm, network),
         tells_results=experiment.tells_results(),
         share=share_of(experiment, data),
+        positions=math.prod(data.labels.shape[1:]),
     )
 
 

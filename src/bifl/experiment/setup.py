@@ -19,7 +19,7 @@ from bifl.data import fingerprint
 from bifl.data.arrays import Dataset, groups_of, shape_text
 from bifl.data.datasets import dataset
 from bifl.data.fingerprint import Loaded
-from bifl.data.inputs import TOKENS
+from bifl.data.inputs import rows
 from bifl.data.own_data import own_dataset
 from bifl.data.partitions import Index, dealer, split
 from bifl.data.shared import Drawn
@@ -29,13 +29,16 @@ from bifl.experiment.composition import plain_algorithm
 from bifl.experiment.run import Run, make_network, make_run, share_of, task_of, voters_of
 from bifl.experiment.settings import Experiment
 from bifl.experiment.starting import warmed
+from bifl.nn.batch import network_arguments, task_arguments
 from bifl.nn.misfit import Misfit
 from bifl.nn.network import Network
 from bifl.nn.sent import real_layers
 from bifl.privacy import privacy, simulated_dice
 from bifl.registry import short
 from bifl.secure import threshold
+from bifl.tasks import Task
 from bifl.training.evaluation import evaluate_all
+from bifl.training.measuring import example
 from bifl.training.samples import Samples
 
 
@@ -65,6 +68,7 @@ def build(experiment: Experiment, kind: type[Network] = Network, data: Dataset |
     share = held_share(experiment, data)
     parts, shards = cut_all(hands, share, experiment.seed)
     network = fitting_network(experiment, data, kind)
+    data = wanted_alone(data, network, task_of(experiment))
     run = make_run(experiment, network, data, simulated_dice)  # reproducible, so in a simulation nothing is private
     return Setup(run, data, parts, shards, held, _started(run, data), experiment.seed)
 
@@ -76,7 +80,9 @@ def serve(experiment: Experiment) -> Setup:
     if algorithm.central:
         raise ConfigError(f"algorithm '{short(experiment.algorithm.name)}' is centralised, it has no clients: use bifl run")
     held, _ = hold_out(len(data.labels), algorithm.validation, experiment.seed)
-    run = make_run(experiment, fitting_network(experiment, data), data)
+    network = fitting_network(experiment, data)
+    data = wanted_alone(data, network, task_of(experiment))
+    run = make_run(experiment, network, data)
     nobody = [np.zeros(0, np.int64)] * run.clients
     draw = experiment.seed if run.privacy is None else secrets.randbits(62)  # clients know the seed
     return Setup(run, data, nobody, nobody, held, _started(run, data), draw)
@@ -134,8 +140,8 @@ def _remedy(chosen: Choice, misfit: Misfit) -> str:
 def fitting_network(experiment: Experiment, data: Dataset, kind: type[Network] = Network) -> Network:
     """The experiment's network, or a refusal if it cannot take the inputs or has nothing to code."""
     network = make_network(experiment, data.classes, kind)
-    form = data.form
-    if misfit := network.misfit(form.shape, data.classes, form.largest if form.kind == TOKENS else None):
+    wanted = task_of(experiment).output(data.labels.shape[1:], data.classes)
+    if misfit := network.misfit(example(data.form, 1), wanted):
         raise ConfigError(
             f"model '{short(experiment.model.name)}' does not take the inputs of dataset '{short(experiment.dataset.name)}', "
             f"{data.classes} {outputs_word(data)} of {shape_text(data)}: {misfit.reason}{_remedy(experiment.model, misfit)}"
@@ -192,7 +198,8 @@ def judge(setup: Setup, round: int) -> Judge | None:
     if not len(setup.held):
         return None
     run = setup.run
-    samples = Samples.of(setup.data.images[setup.held], setup.data.labels[setup.held], setup.data).on(run.network.device)
+    data, held = setup.data, setup.held
+    samples = Samples.of(data.images[held], data.labels[held], data, rows(data.further, held)).on(run.network.device)
     forward = run.algorithm.at(round).forward
 
     def score(weights: Floats, real: Floats) -> float:
@@ -225,6 +232,20 @@ def fitting(experiment: Experiment, data: Dataset) -> Dataset:
     except DataError as error:
         raise DataError(f"dataset '{short(experiment.dataset.name)}': {error}") from error
     return data._replace(labels=labels, test_labels=test_labels, classes=outputs)
+
+
+def wanted_alone(data: Dataset, network: Network, goal: Task) -> Dataset:
+    """The data with those arrays beside the inputs that the network or the task takes.
+
+    Raises:
+        DataError: the task needs one that they do not have.
+    """
+    taken = {*network_arguments(network.module), *task_arguments(goal.loss), *task_arguments(goal.sums)}
+    lacking = {*task_arguments(goal.loss), *task_arguments(goal.sums)}.difference(data.further)
+    if lacking:
+        raise DataError(f"the task takes {' and '.join(sorted(lacking))} for every sample, and the data have no such array")
+    further, tests = ({name: found for name, found in part.items() if name in taken} for part in (data.further, data.test_further))
+    return data._replace(further=further, test_further=tests)
 
 
 def outputs_word(data: Dataset) -> str:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from bifl.core.message import Floats
+from bifl.nn.batch import INPUT, Batch, among, judged, network_arguments, tensor_of
 
 Place = tuple[nn.Module, str]  # a layer and the name of its parameter
-Loss = Callable[[Tensor, Tensor], Tensor]  # (scores, labels) → the mean loss, differentiable
+Loss = Callable[..., Tensor]  # (output, targets) → the mean loss, differentiable; what else it needs of a batch by name
 Raw = tuple[Floats, Floats]  # (c,) E[x] and E[x²] of a norm's input
 
 
@@ -65,23 +66,22 @@ class Flat(NamedTuple):
 class Engine(Protocol):
     """Computes a module, whose parameters are given by slot."""
 
-    def learn(self, images: Tensor, labels: Tensor, values: Flat, gradients: Flat, loss: Loss) -> float:
+    def learn(self, batch: Batch, values: Flat, gradients: Flat, loss: Loss) -> float:
         """The mean loss of a batch, in training mode; writes its gradients.
 
         Args:
-            images: (n, …) inputs
-            labels: (n,), or (n, outputs)
+            batch: inputs and targets.
             values: of all slots.
             gradients: of all slots, written.
-            loss: (scores, labels) → their mean loss.
+            loss: (output, targets) → their mean loss.
         """
         ...
 
-    def scores(self, images: Tensor) -> Tensor:
-        """(n, outputs) with what the slots hold."""
+    def scores(self, batch: Batch) -> Tensor:
+        """(n, …) the module's output with what the slots hold."""
         ...
 
-    def moments(self, images: Tensor) -> dict[nn.Module, Raw]:
+    def moments(self, batch: Batch) -> dict[nn.Module, Raw]:
         """E[x] and E[x²] of the input of every norm that keeps statistics, with what the slots hold."""
         ...
 
@@ -91,23 +91,24 @@ class PlainEngine:
 
     def __init__(self, module: nn.Module, slots: Sequence[Slot], norms: Sequence[nn.Module]) -> None:
         self.module, self.slots, self.norms = module, slots, norms
-        self.compute: Callable[[Tensor], Tensor] = module
+        self.compute: Callable[..., Any] = module
+        self._arguments = network_arguments(module)
 
-    def learn(self, images: Tensor, labels: Tensor, values: Flat, gradients: Flat, loss: Loss) -> float:
+    def learn(self, batch: Batch, values: Flat, gradients: Flat, loss: Loss) -> float:
         """As `Engine` says."""
         leaves = placed(self.slots, values.tensors())
-        found = loss(self.compute(images), labels)
+        found = judged(loss, self.scores(batch), batch)
         write(torch.autograd.grad(found, leaves, allow_unused=True), gradients.tensors())
         return found.item()
 
-    def scores(self, images: Tensor) -> Tensor:
+    def scores(self, batch: Batch) -> Tensor:
         """As `Engine` says."""
-        return self.compute(images)
+        return tensor_of(self.compute(batch[INPUT], **among(batch, self._arguments)))
 
-    def moments(self, images: Tensor) -> dict[nn.Module, Raw]:
+    def moments(self, batch: Batch) -> dict[nn.Module, Raw]:
         """As `Engine` says."""
         with overheard(self.norms) as found:
-            self.module(images)
+            self.module(batch[INPUT], **among(batch, self._arguments))
         return found
 
 

@@ -20,6 +20,7 @@ from bifl.core.forward import Forward, Latent, binary
 from bifl.core.layout import Layout
 from bifl.core.layout import Tensor as Spec
 from bifl.core.message import Floats
+from bifl.nn.batch import INPUT, Batch, among, needed_arguments, network_arguments, tensor_of
 from bifl.nn.binarize import layers_of
 from bifl.nn.compute import Cut, Engine, Flat, Loss, PlainEngine, Slot
 from bifl.nn.misfit import REFUSALS, Misfit, refusal
@@ -83,9 +84,7 @@ class Network:
 
         return engine_for(self.module, self._slots, self._norms)
 
-    def learn(
-        self, latent: Latent, trained: Tensor, forward: Forward, images: Tensor, labels: Tensor, loss: Loss = CROSS_ENTROPY
-    ) -> float:
+    def learn(self, latent: Latent, trained: Tensor, forward: Forward, batch: Batch, loss: Loss = CROSS_ENTROPY) -> float:
         """The mean loss in training, with what `place` would put there; its gradients go to latent.aux and `trained`."""
         layers = len(self.layout.layers)
         with torch.set_grad_enabled(not forward.straight):
@@ -97,7 +96,7 @@ class Network:
         weights = self._scaled(signs, theta) if theta else signs
         for_weights, for_real = torch.empty_like(signs), torch.zeros_like(real)
         flats = Flat((weights, real), self._cuts), Flat((for_weights, for_real), self._cuts)
-        found = self.engine.learn(images, labels, *flats, loss)
+        found = self.engine.learn(batch, *flats, loss)
         self._unscale(signs, theta, for_weights, for_real)
         if forward.straight:
             latent.aux.grad = for_weights
@@ -135,9 +134,9 @@ class Network:
             found += [Cut(vector, slice(*ends), spec.shape) for ends, spec in zip(pairwise(ends), specs, strict=True)]
         return found
 
-    def scores(self, images: Tensor) -> Tensor:
-        """(n, classes) of the model that was shown."""
-        return self.engine.scores(images)
+    def scores(self, batch: Batch) -> Tensor:
+        """(n, …) the output of the model that was shown."""
+        return self.engine.scores(batch)
 
     def move(self, device: torch.device) -> None:
         """Compute there from now on."""
@@ -165,9 +164,9 @@ class Network:
         squares = [variance + mean**2 for mean, variance in pairs if mean is not None and variance is not None]
         return torch.cat([*means, *squares]).cpu().numpy() if pairs else np.zeros(0, np.float32)
 
-    def input_moments(self, images: Tensor) -> Floats:
+    def input_moments(self, batch: Batch) -> Floats:
         """(moments,) E[x] and E[x²] of every norm's input, as `read_moments` orders them, in the network as it is."""
-        found = self.engine.moments(images)
+        found = self.engine.moments(batch)
         if len(found) < len(self._norms) or not found:
             return self.read_moments()  # a norm that the module does not use: there is nothing to measure
         means, squares = zip(*(found[norm] for norm in self._norms), strict=True)
@@ -201,22 +200,25 @@ class Network:
         self.module.eval()
 
     @torch.no_grad()
-    def misfit(self, image: tuple[int, ...], classes: int, largest: int | None = None) -> Misfit | None:
-        """Why the module does not give that many scores for an input; None if it does.
+    def misfit(self, batch: Batch, wanted: tuple[int, ...]) -> Misfit | None:
+        """Why the module does not give an output of the wanted shape; None if it does.
 
         Args:
-            image: shape of an input.
-            classes: or other outputs.
-            largest: token, where inputs are tokens.
+            batch: one sample.
+            wanted: shape of the output for it, as the task wants it.
         """
+        if lacking := [name for name in needed_arguments(self.module) if name not in batch]:
+            return Misfit(f"it takes {' and '.join(lacking)} beside its input, and the data have no such array")
         self.show(*self.initial(), binary)
-        inputs = torch.zeros(1, *image) if largest is None else torch.full((1, *image), largest)
         try:
-            scores = self.module(inputs)
+            made = self.module(batch[INPUT], **among(batch, network_arguments(self.module)))
         except REFUSALS as error:
-            return refusal(self.module, inputs, error)
-        shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-        return None if shape == (1, classes) else Misfit(f"it gives {shape} for one image instead of {(1, classes)}")
+            return refusal(self.module, batch[INPUT], error)
+        try:
+            shape = tuple(tensor_of(made).shape)
+        except TypeError as error:
+            return Misfit(str(error))
+        return None if shape == (1, *wanted) else Misfit(f"it gives {shape} for one sample instead of {(1, *wanted)}")
 
     def laid_out(self, layout: Layout) -> tuple[Floats, Floats]:
         """What the module computes with, ϑ included, as the two vectors of another layout of the same network."""

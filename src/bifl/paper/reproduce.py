@@ -229,7 +229,7 @@ def duration(seconds: float) -> str:
 def _seconds_per_image(experiment: Experiment, images: LastDataset) -> float:
     """Of a round, measured on this machine: training, and a quarter more for everything else."""
     setup = build(experiment, data=images.of(experiment))
-    samples = Samples.of(setup.data.images, setup.data.labels, setup.data)
+    samples = Samples.training(setup.data)
     client = Client(setup.public.weights, setup.public.weights, setup.public.real, _TIMED)
     index = torch.arange(min(_TIMED, len(setup.data.labels)))
     for _ in range(2):  # the first time compiles

@@ -6,6 +6,6 @@
 """
 
 from bifl.tasks import usual
-from bifl.tasks.task import Sums, Targets, Task, as_found, task
+from bifl.tasks.task import Sums, Targets, Task, as_found, class_per_position, positions, row_per_position, task
 
-__all__ = ["Sums", "Targets", "Task", "as_found", "task", "usual"]
+__all__ = ["Sums", "Targets", "Task", "as_found", "class_per_position", "positions", "row_per_position", "task", "usual"]

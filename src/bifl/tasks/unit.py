@@ -18,7 +18,7 @@ LARGEST, LEAST = 3.0, 0.1  # root mean square and deviation beyond which the fir
 
 def sentence(labels: Array) -> str | None:
     """What is wrong with the unit of (n, outputs) numbers; None if nothing is, or if they are class numbers."""
-    if labels.ndim != 2 or not len(labels):
+    if labels.ndim != 2 or labels.dtype.kind != "f" or not len(labels):
         return None
     means, deviations = labels.mean(0, np.float64), labels.std(0, np.float64)
     sizes = np.hypot(means, deviations)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, count, islice, pairwise
+from itertools import chain, islice, pairwise, repeat
 
 import numpy as np
 import torch
@@ -18,9 +18,11 @@ from bifl.core.forward import Forward, Latent
 from bifl.core.local_step import PLAIN, Local
 from bifl.core.randomness import forward_key, stream, stream_seed
 from bifl.core.state import Client
+from bifl.nn.batch import INPUT, TARGET
 from bifl.nn.compute import Loss
 from bifl.nn.network import CROSS_ENTROPY, Network
 from bifl.nn.optimizers import Trained, begin
+from bifl.tasks.task import Count
 from bifl.training.augmenting import augmented
 from bifl.training.plan import Plan
 from bifl.training.samples import Samples
@@ -45,7 +47,7 @@ def _starts(count: int, size: int) -> list[int]:
 
 def _drawn(index: Tensor, plan: Plan, generator: np.random.Generator) -> Iterator[Tensor]:
     """The batches of a round: whole epochs, or so many steps, of which the last epoch may be cut short."""
-    epochs = (batches(index, plan.batch, generator) for _ in count())
+    epochs = (batches(index, plan.batch, generator) for _ in repeat(None))
     return islice(chain.from_iterable(epochs), _steps(index, plan))
 
 
@@ -57,13 +59,13 @@ def _steps(index: Tensor, plan: Plan) -> int:
 @torch.random.fork_rng(devices=[])
 def train(
     client: Client, network: Network, forward: Forward, samples: Samples, index: Tensor, plan: Plan, loss: Loss = CROSS_ENTROPY,
-    local: Local = PLAIN,
+    local: Local = PLAIN, count: Count = len,
 ) -> tuple[Client, float]:  # fmt: skip
     """Train aux and the real parameters on the client's own samples.
 
     Returns:
-        The client with new `aux` and `real`, and the mean loss over the samples it trained on (NaN if it diverged), without what
-        `local` adds.
+        The client with new `aux` and `real`, and the mean loss over what the task counts in the samples it trained on (NaN if it
+        diverged), without what `local` adds.
     """
     network.write_moments(client.real[network.layout.trained :])
     network.module.train()
@@ -81,19 +83,20 @@ def train(
     additions, steps = _additions(local, vectors.vectors, network), _steps(index, plan)
     total, seen = 0.0, 0
     for step, chosen in enumerate(_drawn(index, plan, orders)):
-        images, labels = samples.batch(chosen)
-        images = augmented(plan.augment, images, changes)
+        batch = samples.batch(chosen)
+        batch = {**batch, INPUT: augmented(plan.augment, batch[INPUT], changes)}
         latent = Latent(aux, start, step / steps, key, step=step, training=True)
-        total += network.learn(latent, real, forward, images, labels, loss) * len(labels)
+        weight = count(batch[TARGET])
+        total += network.learn(latent, real, forward, batch, loss) * weight
         for add in additions:
             add()
         if plan.clip:
             _shorten(vectors.vectors, plan.clip)
         apply()
-        seen += len(labels)
+        seen += weight
     new_real = np.concatenate([real.detach().cpu().numpy(), network.read_moments()])
     trained = client._replace(aux=aux.detach().cpu().numpy(), real=new_real, steps=steps, rate=plan.lr)
-    return trained, total / seen
+    return trained, total / max(seen, 1)
 
 
 def _vectors(client: Client, network: Network, forward: Forward, lr: float) -> Trained:

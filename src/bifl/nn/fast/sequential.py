@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bifl.nn.batch import INPUT, TARGET, Batch, judged
 from bifl.nn.compute import Engine, Flat, Loss, PlainEngine, Raw, Slot, overheard
 from bifl.nn.fast import kernels
 from bifl.nn.fast.fused_norm import known
 from bifl.nn.fast.kernels import Array
-from bifl.nn.fast.memory_order import array
+from bifl.nn.fast.memory_order import array, tensor
 from bifl.nn.fast.norm_steps import NormStep
 from bifl.nn.fast.recognise import ACTIVATIONS, dimensions, flattened, steps_of
 from bifl.nn.fast.steps import Back, Others, Pass, Step
@@ -53,15 +54,15 @@ def _shares(layers: Sequence[nn.Module]) -> bool:
     return any(type(layer) not in (*ACTIVATIONS, nn.MaxPool1d, nn.MaxPool2d, nn.Flatten, nn.Dropout) for layer in again)
 
 
-def _slope(scores: Array, labels: Tensor, loss: Loss) -> tuple[float, Array | None]:
-    """The loss, and its gradient w.r.t. the scores: cross-entropy by a loop of our own, others by autograd."""
-    if loss is nn.functional.cross_entropy:
+def _slope(scores: Array, batch: Batch, loss: Loss) -> tuple[float, Array | None]:
+    """The loss, and its gradient w.r.t. the output: cross-entropy of rows by a loop of our own, others by autograd."""
+    if loss is nn.functional.cross_entropy and scores.ndim == 2:
         upper = np.empty_like(scores)
-        return float(kernels.cross_entropy(scores, labels.numpy(), upper)), upper
-    leaf = torch.from_numpy(scores).requires_grad_()
+        return float(kernels.cross_entropy(scores, batch[TARGET].numpy(), upper)), upper
+    leaf = tensor(scores).requires_grad_()
     with torch.enable_grad():
-        found = loss(leaf, labels)
-    return found.item(), torch.autograd.grad(found, leaf)[0].contiguous().numpy()
+        found = judged(loss, leaf, batch)
+    return found.item(), array(torch.autograd.grad(found, leaf)[0])
 
 
 class SequentialEngine:
@@ -75,50 +76,50 @@ class SequentialEngine:
         self._other_norms = [norm for norm in plain.norms if norm in children]
 
     @_quiet
-    def learn(self, images: Tensor, labels: Tensor, values: Flat, gradients: Flat, loss: Loss) -> float:
+    def learn(self, batch: Batch, values: Flat, gradients: Flat, loss: Loss) -> float:
         """As `Engine` says."""
-        if not self._takes(images, training=True):
-            return self._plain.learn(images, labels, values, gradients, loss)
+        if not self._takes(batch[INPUT], training=True):
+            return self._plain.learn(batch, values, gradients, loss)
         known, wanted = (dict(zip(self._places, flat.arrays(), strict=True)) for flat in (values, gradients))
         through = Pass(known, wanted, {})
-        scores, backs = self._ahead(images, through)
-        value, upper = _slope(scores, labels, loss)
+        scores, backs = self._ahead(batch[INPUT], through)
+        value, upper = _slope(scores, batch, loss)
         while upper is not None and backs:
             upper = backs.pop()(upper)
         return value
 
     @_quiet
-    def scores(self, images: Tensor) -> Tensor:
+    def scores(self, batch: Batch) -> Tensor:
         """As `Engine` says."""
-        if not self._takes(images, training=False):
-            return self._plain.scores(images)
-        return torch.from_numpy(self._ahead(images, Pass({}, {}, {}))[0])
+        if not self._takes(batch[INPUT], training=False):
+            return self._plain.scores(batch)
+        return tensor(self._ahead(batch[INPUT], Pass({}, {}, {}))[0])
 
     @_quiet
-    def moments(self, images: Tensor) -> dict[nn.Module, Raw]:
+    def moments(self, batch: Batch) -> dict[nn.Module, Raw]:
         """As `Engine` says."""
-        if not self._takes(images, training=True):
-            return self._plain.moments(images)
+        if not self._takes(batch[INPUT], training=True):
+            return self._plain.moments(batch)
         through = Pass({}, {}, {})
         with overheard(self._other_norms) as found:
-            self._ahead(images, through)
+            self._ahead(batch[INPUT], through)
         return found | {norm: moments.raw() for norm, moments in through.moments.items()}
 
-    def _ahead(self, images: Tensor, through: Pass) -> tuple[Array, list[Back]]:
-        """(n, classes) scores, and the way back."""
-        x, backs = array(images), list[Back]()
+    def _ahead(self, inputs: Tensor, through: Pass) -> tuple[Array, list[Back]]:
+        """The output as an array, and the way back."""
+        x, backs = array(inputs), list[Back]()
         for step in self.steps:
             x, back = step.ahead(x, through)
             backs.append(back)
         return x, backs
 
-    def _takes(self, images: Tensor, *, training: bool) -> bool:
-        """Whether it can compute these images, with all batch-norms in training (of more than one image) or all not."""
+    def _takes(self, inputs: Tensor, *, training: bool) -> bool:
+        """Whether it can compute these inputs, with all batch-norms in training (of more than one sample) or all not."""
         if (
-            images.device.type != "cpu"
-            or images.dtype != torch.float32
-            or images.dim() != self._dimensions
-            or (training and len(images) < 2)
+            inputs.device.type != "cpu"
+            or inputs.dtype != torch.float32
+            or inputs.dim() != self._dimensions
+            or (training and len(inputs) < 2)
         ):
             return False
         return all(norm.training == training for norm in self._norms)

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
+from bifl.nn.batch import network_arguments
 from bifl.nn.compute import PlainEngine, Slot
 from bifl.nn.fast import batch_norm, kernels
 from bifl.nn.fast.fused_norm import NormActivation, known
@@ -44,10 +45,10 @@ class Traced:
     def __reduce__(self) -> tuple[Any, ...]:
         return Traced, (self.module,)
 
-    def __call__(self, x: Tensor) -> Any:
-        """What the module makes of x."""
-        if not self._norms:
-            return self.module(x)
+    def __call__(self, x: Tensor, **further: Tensor) -> Any:
+        """What the module makes of x, and of what else its forward takes."""
+        if not self._norms or further:
+            return self.module(x, **further)
         modes = tuple(child.training for child in self._children)  # a forward may ask for them
         if modes not in self._traces:
             self._traces[modes] = trace(self.module)
@@ -64,6 +65,8 @@ class TracedEngine(PlainEngine):
 
 def trace(module: nn.Module) -> nn.Module:
     """The module with fused norms; the module itself if a trace would not do the same in every call."""
+    if network_arguments(module):
+        return module  # what it does may depend on which of its arguments it gets
     opened = [child for child in module.modules() if child is module or not fx.Tracer().is_leaf_module(child, "")]
     if any(_holds_tensors(child) or hooked(child) for child in opened):
         return module  # a tensor would be taken down as a constant, and nobody would call the hooks
