@@ -79,6 +79,27 @@ def test_summary_adds_up(here: Run) -> None:
     assert "6,608,026" in here("summary", "femnist_cnn", "classes=62").stdout
 
 
+KEPT = """
+import bifl
+from torch import nn
+from bifl.nn.models import model
+
+@model
+def kept(classes: int) -> nn.Module:
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 30), nn.BatchNorm1d(30), nn.Tanh(), nn.Linear(30, classes))
+    return bifl.binarize(layers, keep=("4",))
+"""
+
+
+def test_summary_tells_what_real_layers_cost(here: Run, tmp_path: Path) -> None:
+    """310 float32 of 1,950 binary weights and biases, ϑ, γ and β of 30 channels, and the 310 themselves."""
+    (tmp_path / "kept.py").write_text(KEPT)
+    shown = " ".join(here("summary", str(tmp_path / "kept.py"), "algorithm=biml").stdout.split())
+    assert "310 of 2,321 trained numbers stay real (4): as float32 they cost 4.27 bits per parameter" in shown
+    assert "stay real" not in here("summary", "mnist_cnn", "algorithm=biml").stdout
+    assert "stay real" in here("summary", "mnist_cnn", "algorithm=fttq").stdout
+
+
 def test_summary_shows_the_network_that_a_run_would_have(here: Run, tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", inputs=np.zeros((6, 2, 50), np.float32), labels=np.arange(6) % 3)
     words = ["dataset=npz", f"dataset.path={tmp_path / 'mine.npz'}", "model.channels=2"]

@@ -74,6 +74,8 @@ def summary(options: argparse.Namespace) -> int:
     what = "classes" if experiment.task.name == "classification" else "outputs"
     out.print(layers.table(f"{options.model}, {classes} {what}, {forward.name} forward", rows))
     say(out, layers.verdict(rows))
+    if price := layers.price_of_reals(network):
+        say(out, price)
     _show_costs(out, code)
     return 0
 

@@ -21,6 +21,8 @@ from bifl.nn.network import Network
 from bifl.show.output import size
 from bifl.show.wrapped_table import NAME, TEXT, Column, WrappedTable
 
+FLOAT_BITS = 32  # of a real number on the wire that is not batch-norm's
+
 
 class Layer(NamedTuple):
     """A row of the summary."""
@@ -73,6 +75,25 @@ def verdict(layers: list[Layer]) -> str:
     packed, floats = sum(layer.bytes for layer in layers), sum(layer.float_bytes for layer in layers)
     less = f"{floats / packed:.3g} times smaller than the {size(floats)} of float32" if packed < floats else "all of it float32"
     return f"{sum(layer.parameters for layer in layers):,} parameters in {size(packed)}, {less} (ϑ and running statistics included)"
+
+
+def price_of_reals(network: Network) -> str | None:
+    """What the weights of layers kept real cost in every message; None if there are none.
+
+    Batch-norm's numbers are not among them: they are short (`codec.reals`), and differ from round to round.
+    """
+    layout = network.layout
+    norms = {spec.name for spec in layout.moments}
+    kept = [spec for spec in layout.affine if spec.owner not in norms]
+    if not kept:
+        return None
+    count = sum(spec.size for spec in kept)
+    bits = FLOAT_BITS * count / layout.parameters
+    owners = ", ".join(dict.fromkeys(spec.owner or "the network" for spec in kept))
+    return (
+        f"{count:,} of {layout.parameters:,} trained numbers stay real ({owners}): as float32 they cost {bits:.3g} bits per"
+        " parameter of the network in every upload and every broadcast, whatever the algorithm makes of the others"
+    )
 
 
 def _width(alphabet: Alphabet) -> float:
