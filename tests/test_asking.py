@@ -21,6 +21,7 @@ from bifl.runs.folder import read_records
 from tests.commands import bifl, refused
 from tests.federation import deploy, neighbours, quick, same, simulated, spoiled, told
 from tests.grid import Clock
+from tests.test_secure_runs import nodes
 
 ASKED: dict[str, Any] = {"exchange": "inputs", "algorithm": "fedavg", "rounds": 1}
 
@@ -76,6 +77,15 @@ def test_a_federation_says_the_same_bytes(tmp_path: Path, small: Path, clock: Cl
         (tmp_path / name / "model").touch()
     same(alone, tmp_path / "deployed")
     assert read_records(alone)[0].report == {**(read_records(tmp_path / "deployed")[0].report or {}), "samples": 399}
+
+
+def test_nodes_count_under_masks(tmp_path: Path, small: Path, keys: Path, clock: Clock) -> None:
+    experiment = quick(small, **ASKED, secure_sum=True)
+    (record,) = deploy(nodes(tmp_path, keys), tmp_path / "run", experiment, keys=keys)
+    (alone,) = simulate(experiment)
+    assert record.report == alone.report
+    assert record.report is not None
+    assert record.report["samples"] == 399
 
 
 def clients_of(folder: Path) -> list[dict[str, Any]]:
