@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord
 from flwr.app import Message as Post
 
 from bifl import __version__
+from bifl.core.local_step import PLAIN, Local
 from bifl.core.message import FLOAT32, NOTHING
 from bifl.core.message import Message as Said
 from bifl.core.sides import ClientReply
@@ -125,8 +126,8 @@ def test_a_later_training_that_diverges_is_no_change_either(small: Path, algorit
     experiment = quick(small, rounds=2, model="mlp", algorithm=algorithm, batchnorm="average", secure_sum=True, workers=1)
     honest = LocalSide.train
 
-    def train(side: LocalSide, client: Client) -> tuple[Client, float]:
-        trained, loss = honest(side, client)
+    def train(side: LocalSide, client: Client, local: Local = PLAIN) -> tuple[Client, float]:
+        trained, loss = honest(side, client, local)
         return (trained, np.nan) if trained.number == 0 or side._public.round else (trained, loss)
 
     monkeypatch.setattr(LocalSide, "train", train)

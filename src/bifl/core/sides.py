@@ -82,6 +82,9 @@ class ClientSide(Protocol):
     def measure(self) -> Floats:
         """Moments of the inputs of every batch-norm in the global network, on some of the client's own data."""
 
+    def moments(self, weights: Floats, real: Floats) -> Floats:
+        """The same of any model, for the client itself."""
+
     def evaluate(self, weights: Floats, real: Floats) -> Sequence[Evaluated]:
         """How well a model does on what the client holds out."""
 

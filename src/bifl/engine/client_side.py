@@ -127,10 +127,14 @@ class LocalSide:
 
     def measure(self) -> Floats:
         """Moments of the global network on some of the client's images."""
-        tools, run, public = self._tools, self._tools.run, self._public
-        forward, most = run.algorithm.at(public.round).forward, 2 * run.experiment.batch
-        number = self.client.number
-        return tools.said_of(image_moments(run.network, public, forward, tools.samples, self._part, number, most), public, number)
+        public = self._public
+        return self._tools.said_of(self.moments(public.weights, public.real), public, self.client.number)
+
+    def moments(self, weights: Floats, real: Floats) -> Floats:
+        """Moments of any network on some of the client's images."""
+        tools, run, shown = self._tools, self._tools.run, self._public._replace(weights=weights, real=real)
+        forward, most = run.algorithm.at(shown.round).forward, 2 * run.experiment.batch
+        return image_moments(run.network, shown, forward, tools.samples, self._part, self.client.number, most)
 
     def evaluate(self, weights: Floats, real: Floats) -> Sequence[Evaluated]:
         """A model on what the client holds out, in chunks."""

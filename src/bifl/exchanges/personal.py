@@ -47,9 +47,15 @@ class Personal(Exchange):
             local = Local(pull=self.pull, centre=(public.weights, public.real))
             trained, loss = side.train(client._replace(aux=weights, start=weights, real=real), local)
             if np.isfinite(loss) or self.tells_loss:  # of one that must not tell how it went a diverged training is none
-                state = _HEAD.pack(public.round, loss) + trained.aux.tobytes() + trained.real.tobytes()
+                state = _HEAD.pack(public.round, loss) + trained.aux.tobytes() + self._measured(side, trained, public).tobytes()
                 client = client._replace(states={**client.states, self.name: state})
         return ClientReply(None, client, loss if self.tells_loss else None)
+
+    def _measured(self, side: ClientSide, trained: Client, public: Public) -> Floats:
+        """Real numbers with batch-norm's statistics of the model as it is now: those of a few steps are half those of before."""
+        if not public.layout.moments:
+            return trained.real
+        return np.concatenate([trained.real[: public.layout.trained], side.moments(trained.aux, trained.real)]).astype(np.float32)
 
     def own_model(self, client: Client, public: Public) -> tuple[Floats, Floats] | None:
         """The client's own; None before its first training."""
