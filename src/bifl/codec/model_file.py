@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bifl.codec.header import LAYOUT, VERSION
 from bifl.core.message import Floats
 from bifl.errors import BiflError, DataError
 from bifl.files import parse_json
@@ -43,12 +44,20 @@ def parts(data: bytes) -> tuple[dict[str, Any], bytes, Floats]:
     if type(size) is not int or not 0 <= 4 * size <= len(body) - end:
         raise DataError(f"it cannot hold {size} constants")
     cut = len(body) - 4 * size
-    return facts, body[end:cut], np.frombuffer(body[cut:], "<f4").astype(np.float32)
+    return facts, _of_this_version(body[end:cut]), np.frombuffer(body[cut:], "<f4").astype(np.float32)
 
 
 def embedded(data: bytes) -> bytes:
     """The message in a model file's bytes."""
     return parts(data)[1]
+
+
+def _of_this_version(message: bytes) -> bytes:
+    """The message of a model; one of version 1 differs in its version and its checksum alone."""
+    if message[:5] != b"BIFL\1" or len(message) < LAYOUT.size or zlib.crc32(message[:-4]) != _NUMBER.unpack(message[-4:])[0]:
+        return message
+    lifted = message[:4] + bytes([VERSION]) + message[5:-4]
+    return lifted + _NUMBER.pack(zlib.crc32(lifted))
 
 
 def _header(data: bytes) -> tuple[int, int]:
