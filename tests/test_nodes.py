@@ -26,6 +26,8 @@ from tests.grid import BALLOT, EVALUATION, STATISTICS, Clock, LocalGrid, Node, k
 
 pytestmark = pytest.mark.usefixtures("clock")
 
+CODED = {"name": "scaffold", "up": "murmur", "down": "sign"}  # a whole state is told in two vectors
+
 
 @pytest.mark.parametrize(
     "settings",
@@ -39,6 +41,8 @@ pytestmark = pytest.mark.usefixtures("clock")
         {"participation": 0.5},
         {"scores": "fixed", "rounds": 2},
         {"participation": 0.5, "idle": "sleep", "rounds": 4},
+        {"algorithm": "scaffold", "optimizer": "sgd", "participation": 0.5},
+        {"algorithm": CODED, "optimizer": "sgd", "participation": 0.5, "idle": "sleep", "rounds": 4},
     ],
     ids=str,
 )

@@ -30,6 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
     "unbalanced": {"algorithm": "biml", "partition": "unbalanced"},
     "hybrid": {"algorithm": {"name": "hybrid", "switch": 2}},
     "fttq": {"algorithm": "fttq"},
+    "two vectors": {"algorithm": "scaffold", "participation": 0.4, "optimizer": "sgd", "lr": 0.1},
     "averaged": {"algorithm": "biml", "batchnorm": "average", "holdout": 0.1},
 }
 
@@ -214,6 +215,32 @@ def test_private_state_is_the_same_in_every_runtime(tmp_path: Path) -> None:
         resumed = Simulation(build(experiment.changed({"rounds": rounds})), tmp_path / "state")
         list(resumed)
     assert resumed.public.weights.tobytes() == public.weights.tobytes()
+
+
+def test_two_vectors_at_a_fraction_of_a_bit_are_the_same_in_every_runtime(tmp_path: Path) -> None:
+    """The server's control is public state, the clients' own are kept: both survive a kill after every round."""
+    coded = {"name": "scaffold", "up": "murmur", "down": "sign"}
+    experiment = Experiment(algorithm=coded, clients=3, rounds=3, workers=1, optimizer="sgd", lr=0.1)
+    *_, (_, public) = loop(experiment)
+    assert np.any(public.vectors["control"])
+    (tmp_path / "state").mkdir()
+    for rounds in (1, 2, 3):
+        resumed = Simulation(build(experiment.changed({"rounds": rounds})), tmp_path / "state")
+        list(resumed)
+    assert resumed.public.weights.tobytes() == public.weights.tobytes()
+    assert resumed.public.vectors["control"].tobytes() == public.vectors["control"].tobytes()
+
+
+def test_steps_that_are_not_plain_are_refused_by_who_needs_them() -> None:
+    for optimizer in ("adam", {"name": "sgd", "momentum": 0.9}):
+        with pytest.raises(ConfigError, match="algorithm 'scaffold' needs steps of plain gradient descent: set optimizer=sgd"):
+            build(Experiment(algorithm="scaffold", clients=2, optimizer=optimizer))
+
+
+@pytest.mark.parametrize("setting", [{"robust": "median"}, {"robust": {"name": "krum", "share": 0.4}}], ids=str)
+def test_a_rule_for_the_update_alone_refuses_further_vectors(setting: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="robust= deals with the update of an upload alone, and uploads of .* hold control besides"):
+        build(Experiment(algorithm="scaffold", clients=5, optimizer="sgd", **setting))
 
 
 def test_more_clients_than_images_is_refused() -> None:

@@ -12,6 +12,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message
 
 from bifl import codec
+from bifl.codec.state_digest import state_digest
 from bifl.core import Public
 from bifl.deploy import protocol
 from bifl.deploy.certificates import client_key, peers
@@ -38,6 +39,7 @@ def ran(experiment: Experiment) -> tuple[Public, list[Record]]:
 def identical(one: Public, other: Public) -> None:
     for first, second in ((one.weights, other.weights), (one.real, other.real), (one.scales, other.scales)):
         assert first.tobytes() == second.tobytes()
+    assert state_digest(one, ()) == state_digest(other, ()), "further public vectors too"
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,7 @@ def identical(one: Public, other: Public) -> None:
         {"algorithm": {"name": "hybrid", "switch": 1}},
         {"algorithm": {"name": "murmur_dealt", "together": 2}, "clients": 5},
         {"algorithm": "sign_majority", "participation": 0.7, "clients": 5},
+        {"algorithm": "scaffold", "optimizer": "sgd"},
     ],
     ids=str,
 )
