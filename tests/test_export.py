@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -213,6 +214,19 @@ def test_a_model_file_says_what_its_inputs_look_like(here: Run, trained: Path, t
         here("export", older, "--c", tmp_path / "c")
     )
     assert here("export", older, "--c", tmp_path / "c", "--input", "1x28x28").returncode == 0
+
+
+def test_a_model_whose_message_is_of_version_1_is_read(trained: Path) -> None:
+    """It was written before messages had further vectors, and differs in nothing else."""
+    model = trained / "paper" / "model"
+    data = bytearray(model.read_bytes())
+    start = 12 + int.from_bytes(data[8:12], "little")
+    assert data[start : start + 5] == b"BIFL\2"
+    data[start + 4] = 1
+    data[-8:-4] = zlib.crc32(data[start:-8]).to_bytes(4, "little")
+    older = model.with_name("of_version_1")
+    older.write_bytes(data[:-4] + zlib.crc32(data[:-4]).to_bytes(4, "little"))
+    assert Model.read(older).to_bytes() == Model.read(model).to_bytes()
 
 
 @needs("cc", "make")

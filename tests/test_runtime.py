@@ -239,7 +239,7 @@ def test_steps_that_are_not_plain_are_refused_by_who_needs_them() -> None:
 
 @pytest.mark.parametrize("setting", [{"robust": "median"}, {"robust": {"name": "krum", "share": 0.4}}], ids=str)
 def test_a_rule_for_the_update_alone_refuses_further_vectors(setting: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="robust= deals with the update of an upload alone, and uploads of .* hold control besides"):
+    with pytest.raises(ConfigError, match="hold control besides: leave it out"):
         build(Experiment(algorithm="scaffold", clients=5, optimizer="sgd", **setting))
 
 
