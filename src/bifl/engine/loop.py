@@ -2,7 +2,7 @@
 
 >>> from bifl.experiment.settings import Experiment
 >>> news, public = next(loop(Experiment(rounds=1, clients=2, algorithm="up_down")))
->>> public.round, news.symbols.shape
+>>> public.round, news.update.symbols.shape
 (1, (81958,))
 """
 
