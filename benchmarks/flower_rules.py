@@ -25,7 +25,7 @@ Sum = Callable[[list[tuple[Arrays, int]]], Arrays]
 def _total(uploads: Sequence[Message], public: Public, trust: Floats, *, sums: Callable[[int], Sum]) -> tuple[Tally, Floats]:
     results = [([upload.update.values(), upload.real, upload.update.scales], upload.weight) for upload in uploads]
     weights, real, scales = sums(len(uploads))(results)
-    tally = mean(uploads).with_update(real=real.astype(np.float32), scales=scales.astype(np.float32))
+    tally = mean(uploads)._replace(real=real.astype(np.float32)).with_update(scales=scales.astype(np.float32))
     return tally.with_update(mean=weights.astype(np.float64)), trust
 
 

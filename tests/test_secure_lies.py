@@ -211,7 +211,7 @@ def test_a_masked_upload_looks_like_noise(symbol: int, monkeypatch: pytest.Monke
     for _ in range(2):
         table = Table([1] * 4)
         symbols, real = np.full(count, symbol, np.uint8), np.zeros(count // 8, np.float32)
-        table.said = {number: said.with_update(symbols=symbols, real=real) for number, said in table.said.items()}
+        table.said = {number: said._replace(real=real).with_update(symbols=symbols) for number, said in table.said.items()}
         talk, letters = table.keys(ALL)
         _, letters = table.shares(talk, letters, ALL)
         seen += [table.masked(number, letters[number]) for number in (0, 1)]
