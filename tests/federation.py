@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message
 
 from bifl import codec
-from bifl.core import BINARY
+from bifl.core import BINARY, Vector
 from bifl.core import Message as Said
 from bifl.data.arrays import Dataset, from_npz
 from bifl.data.datasets import dataset
@@ -98,7 +98,9 @@ def otherwise(**changes: Any) -> Callable[[bytes], bytes]:
         header = codec.read_header(data)
         symbols, real = np.zeros(header.symbols, np.uint8), np.zeros(header.reals, np.float32)
         message = Said.of(symbols, BINARY, real, sender=header.sender, weight=header.weight, round=header.round)
-        plain = bytearray(codec.encode(message._replace(**changes)))
+        of_vector = {name: value for name, value in changes.items() if name in Vector._fields}
+        of_message = {name: value for name, value in changes.items() if name not in of_vector}
+        plain = bytearray(codec.encode(message._replace(**of_message).with_update(**of_vector)))
         plain[28:36] = changes.get("model", header.model)
         plain[-4:] = zlib.crc32(plain[:-4]).to_bytes(4, "little")
         return bytes(plain)
