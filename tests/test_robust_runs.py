@@ -99,7 +99,7 @@ def test_a_rule_of_one_s_own_is_one_file(algorithm: str, tmp_path: Path, small: 
         (lambda tally, trust: tally, "total returned a Tally; it must be two things: a Tally, and the trust"),
         (lambda tally, trust: (None, trust), "total returned a NoneType; it must be a Tally"),
         (lambda tally, trust: (tally, None), "total returned memory of NoneType; it must be float32"),
-        (lambda tally, trust: (tally._replace(mean=tally.mean[1:]), trust), "total returned mean of shape"),
+        (lambda tally, trust: (tally.with_update(mean=tally.update.mean[1:]), trust), "total returned mean of shape"),
     ],
 )
 def test_a_rule_s_mistake_is_one_sentence(returns: Callable[..., Any], sentence: str, small: Path) -> None:
