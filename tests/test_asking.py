@@ -14,7 +14,7 @@ from bifl.core.layout import Layout, Tensor
 from bifl.deploy.server_app import run_name
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
-from bifl.errors import ConfigError
+from bifl.errors import ConfigError, DataError
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.runs.folder import read_records
@@ -54,6 +54,28 @@ def test_counts_are_those_of_all_samples(tmp_path: Path, secure: bool) -> None:
         assert report[f"std {channel}"] == pytest.approx(inputs[:, channel].std(), rel=1e-6)
     assert record.up_bytes > 0
     assert record.metrics is None
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_missing_values_are_counted_and_nobody_trains_on_them(tmp_path: Path, secure: bool) -> None:
+    path = windows(tmp_path)
+    arrays = dict(np.load(path))
+    arrays["inputs"][:10, 1, :2] = np.nan  # two of five values of a channel, in a fifth of the samples
+    np.savez(path, **arrays)
+    given: dict[str, Any] = {
+        "dataset": {"name": "npz", "path": str(path)},
+        "clients": 5,
+        "model": {"name": "mlp", "inputs": 10},
+        "workers": 1,
+    }
+    (record,) = simulate(Experiment(**ASKED, **given, secure_sum=secure))
+    report, inputs = record.report, arrays["inputs"][:50, 1].astype(np.float64)
+    assert report is not None
+    assert report["missing"] == pytest.approx(10 * 2 / (50 * 2 * 5))
+    weights = (~np.isnan(inputs)).mean(1)
+    assert report["mean 1"] == pytest.approx(np.nan_to_num(inputs).mean(1).sum() / weights.sum(), abs=1e-6)
+    with pytest.raises(DataError, match="sample 0 holds NaN, a missing value"):
+        build(Experiment(**given))
 
 
 @pytest.mark.parametrize("settings", [{}, {"secure_sum": True}], ids=str)

@@ -115,7 +115,7 @@ TEXTS, NUMBERS = np.zeros((4, 32), "U1"), np.zeros(4, int)
     [
         ({"data": {"inputs": np.zeros((4, 2), np.float32)}}, "has no array 'labels'"),
         ({"data": (np.zeros((4, 2), np.float32),)}, "data must be arrays"),
-        ({"data": (np.full((4, 32), np.nan, np.float32), np.zeros(4, int))}, "must be finite numbers"),
+        ({"data": (np.full((40, 32), np.nan, np.float32), np.arange(40) % 2)}, "must be finite numbers"),
         ({"data": 5}, "data must be arrays"),
         ({"data": Dataset(TEXTS, NUMBERS, TEXTS, NUMBERS, 2, 0.0, 1.0)}, "inputs must be"),
         ({"model": "mlp", "data": arrays()}, "model must be an nn.Module or a function"),

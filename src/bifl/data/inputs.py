@@ -194,12 +194,31 @@ def input_array(found: Array, source: str) -> Array:
         )
     for start in range(0, len(found), _BLOCK):
         part = found[start : start + _BLOCK]
-        if found.dtype.kind == "f" and not np.isfinite(part).all():
-            bad = start + int(np.flatnonzero(~np.isfinite(part).reshape(len(part), -1).all(1))[0])
-            raise DataError(f"{source} must be finite numbers: sample {bad} holds NaN or infinity")
+        if found.dtype.kind == "f" and np.isinf(part).any():
+            raise DataError(f"{source} must be finite numbers: sample {start + _first(np.isinf(part))} holds infinity")
         if found.dtype.kind == "i" and not 0 <= int(part.min()) <= int(part.max()) <= MOST_TOKENS:
             raise DataError(f"{source} must be tokens from 0 to {MOST_TOKENS:,}, not from {part.min()} to {part.max()}")
     return found
+
+
+def refuse_missing(inputs: Array, source: str) -> None:
+    """Refuse inputs with missing values, NaN: they can be counted, and no network can compute with them.
+
+    Raises:
+        DataError: one is missing.
+    """
+    for start in range(0, len(inputs) if inputs.dtype.kind == "f" else 0, _BLOCK):
+        gone = np.isnan(inputs[start : start + _BLOCK])
+        if gone.any():
+            raise DataError(
+                f"{source} must be finite numbers: sample {start + _first(gone)} holds NaN, a missing value: fill such values in "
+                "or leave the sample out (`bifl ask` counts them)"
+            )
+
+
+def _first(rows: npt.NDArray[np.bool_]) -> int:
+    """The first row in which something is true."""
+    return int(np.flatnonzero(rows.reshape(len(rows), -1).any(1))[0])
 
 
 def image_array(found: Array, source: str) -> Images:
@@ -236,7 +255,7 @@ def _of_bytes(images: Images) -> tuple[float, float]:
 
 
 def _of_channels(inputs: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """As single-precision numbers; a channel that never changes has deviation 1."""
+    """As single-precision numbers; a channel that never changes, or in which values are missing, has deviation 1."""
 
     def mean(function: Callable[[Array], Array]) -> Array:
         blocks = (inputs[start : start + _BLOCK].astype(np.float64) for start in range(0, len(inputs), _BLOCK))
@@ -245,7 +264,7 @@ def _of_channels(inputs: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
         total /= inputs.size / inputs.shape[1]
         return total
 
-    centre = mean(lambda block: block)
+    centre = np.nan_to_num(mean(lambda block: block))
     deviation = np.sqrt(mean(lambda block: (block - centre[:, None]) ** 2)).astype(np.float32)
-    deviation[deviation <= 1e-6 * np.maximum(1, np.abs(centre))] = 1
+    deviation[~(deviation > 1e-6 * np.maximum(1, np.abs(centre)))] = 1  # NaN is not larger
     return tuple(centre.astype(np.float32).tolist()), tuple(deviation.tolist())

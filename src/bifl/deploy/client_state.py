@@ -22,7 +22,7 @@ from bifl.codec import WireError
 from bifl.core.state import Public
 from bifl.data.arrays import Dataset, input_array, target_array
 from bifl.data.datasets import mapped, save
-from bifl.data.inputs import further_array
+from bifl.data.inputs import further_array, refuse_missing
 from bifl.deploy import permits
 from bifl.deploy.client_notes import NOTE, FileNotes, noted
 from bifl.deploy.local_data import Images, Operator, own_images
@@ -30,7 +30,7 @@ from bifl.deploy.protocol import Refusal, Terms, terms_fields
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import BEFORE, MODEL, Update, digest, restored
 from bifl.engine.worker import Job, Worker
-from bifl.errors import ConfigError, RunError
+from bifl.errors import ConfigError, DataError, RunError
 from bifl.exchanges.intake import finite, numbers
 from bifl.experiment.run import make_run
 from bifl.experiment.setup import fitting_network
@@ -80,11 +80,18 @@ class Home:
         """Agree to the terms; the client ready to work, and the public state before the first round."""
         try:
             self._settle_in(terms)
-            return self._open(0)
+            ready = self._open(0)
         except Damaged as error:
             self._move_aside(error)
-        self._settle_in(terms)
-        return self._open(0)
+            self._settle_in(terms)
+            ready = self._open(0)
+        worker, _ = ready
+        if worker.run.computes:
+            try:
+                refuse_missing(worker.samples.inputs.numpy(), "inputs")
+            except DataError as error:
+                raise Refusal(f"this client's {error}", "values of its inputs are missing") from error
+        return ready
 
     def open(self, round: int) -> tuple[Worker, Public] | None:
         """The client as it was after the given round, ready to work, and the public state before the first round as computed here.

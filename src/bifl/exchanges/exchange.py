@@ -64,6 +64,7 @@ class Exchange(ABC):
         name: a word, by which both ends and the files of a run know it.
         main: whether the round is held for it: enough uploads must come, and who sent one has voted.
         trains: whether clients train in it: they tell their loss, and those who upload nothing may take part as well.
+        computes: whether networks compute with clients' inputs in it, none of which may be missing then.
         uploads: whether clients upload anything in it; otherwise there is no answer either.
         tells: whether its answer is a broadcast; otherwise it is letters.
         remembers: whether clients keep something for its next round, in `Client.states` under its name.
@@ -74,6 +75,7 @@ class Exchange(ABC):
     name: Any  # str; any, so that frozen records may have it
     main: Any = False
     trains: Any = False
+    computes: Any = True
     uploads: Any = True
     tells: Any = True
     remembers: Any = False

@@ -27,6 +27,7 @@ class Numbers(Summable):
     """Clients say numbers that are added up. A new one says how many there are, what they are of a client, and what they tell."""
 
     main = True
+    computes = False
 
     @abstractmethod
     def length(self, public: Public) -> int:

@@ -69,6 +69,7 @@ class Step(Exchange):
     ahead: int = 0
     main: bool = False
     trains: bool = False
+    computes: bool = False
     tells: bool = False
     quorum: int = 0  # nobody can join a round under way, so that waiting longer than the deadline is of no use
 

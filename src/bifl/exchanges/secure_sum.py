@@ -224,7 +224,7 @@ def secured(parts: Sequence[Summable], voters: int, colluders: int, settings: st
     for part in parts:
         common = (sums, voters, colluders, settings, weighing, part.ahead)
         steps += [
-            Masked(part.name, *common, main=part.main, trains=part.trains, inner=part),
+            Masked(part.name, *common, main=part.main, trains=part.trains, computes=part.computes, inner=part),
             Agree(f"{part.name}_agree", *common, sum=part.name, inner=part),
             Reveal(f"{part.name}_reveal", *common, sum=part.name, inner=part, completes=part.completes),
         ]

@@ -27,7 +27,7 @@ from bifl.core import BINARY, FLOAT32, TERNARY, Message, Public
 from bifl.core.forward import FORWARDS, Forward, real
 from bifl.core.layout import Layout
 from bifl.core.message import Floats
-from bifl.data.inputs import BYTES, FLOATS, TOKENS, Dataset, Scale, further_array, input_array, kind_of
+from bifl.data.inputs import BYTES, FLOATS, TOKENS, Dataset, Scale, further_array, input_array, kind_of, refuse_missing
 from bifl.errors import DataError, Untrusted
 from bifl.experiment.choices import Choice, chosen, from_mapping
 from bifl.experiment.objects import Net, model_name
@@ -197,6 +197,7 @@ class Model:
         """
         raw = np.asarray(inputs)
         raw = input_array(raw.astype(np.float32) if raw.dtype == np.float64 else raw, "inputs")
+        refuse_missing(raw, "inputs")
         name, one = without_folder(self.network.name), self.shape or raw.shape[1:]
         if (kind_of(raw), raw.shape[1:]) != (self.inputs, one):
             raise DataError(f"{name} takes {self.inputs} of shape (n, {str(one)[1:]}, not {raw.dtype} of shape {raw.shape}")

@@ -86,6 +86,11 @@ class Run:
         return any(one.trains for one in self.exchanges)
 
     @property
+    def computes(self) -> bool:
+        """Whether networks compute with clients' inputs in it."""
+        return any(one.computes for one in self.exchanges)
+
+    @property
     def asked(self) -> tuple[Exchange, ...]:
         """All that a client may be asked to take part in."""
         return self.exchanges if self.evaluation is None else (*self.exchanges, self.evaluation)

@@ -19,7 +19,7 @@ from bifl.data import fingerprint
 from bifl.data.arrays import Dataset, groups_of, shape_text
 from bifl.data.datasets import dataset
 from bifl.data.fingerprint import Loaded
-from bifl.data.inputs import rows
+from bifl.data.inputs import refuse_missing, rows
 from bifl.data.own_data import own_dataset
 from bifl.data.partitions import Index, dealer, split
 from bifl.data.shared import Drawn
@@ -70,6 +70,7 @@ def build(experiment: Experiment, kind: type[Network] = Network, data: Dataset |
     network = fitting_network(experiment, data, kind)
     data = wanted_alone(data, network, task_of(experiment))
     run = make_run(experiment, network, data, simulated_dice)  # reproducible, so in a simulation nothing is private
+    _refuse_missing(run, data)
     return Setup(run, data, parts, shards, held, _started(run, data), experiment.seed)
 
 
@@ -83,9 +84,17 @@ def serve(experiment: Experiment) -> Setup:
     network = fitting_network(experiment, data)
     data = wanted_alone(data, network, task_of(experiment))
     run = make_run(experiment, network, data)
+    _refuse_missing(run, data)
     nobody = [np.zeros(0, np.int64)] * run.clients
     draw = experiment.seed if run.privacy is None else secrets.randbits(62)  # clients know the seed
     return Setup(run, data, nobody, nobody, held, _started(run, data), draw)
+
+
+def _refuse_missing(run: Run, data: Dataset) -> None:
+    """Refuse data with missing values where networks compute with them."""
+    source = f"dataset '{short(run.experiment.dataset.name)}': inputs"
+    for inputs in (data.images, data.test_images) if run.computes else ():
+        refuse_missing(inputs, source)
 
 
 def refuse_undeployable(experiment: Experiment) -> None:
