@@ -33,6 +33,7 @@ text = config_file.to_toml(Experiment(patience=5, mood="brisk"))
 print("patience = 5" in text, 'mood = "brisk"' in text, config_file.parse(text).patience)
 print(identity(Experiment(patience=5)) == identity(Experiment()), identity(Experiment(mood="brisk")) == identity(Experiment()))
 print("patience" in MAY_CHANGE, "patience: how often it is asked" in Experiment.__doc__)
+main(["list", "mood"])
 main(["run", "--help"])
 """
 
@@ -51,10 +52,11 @@ def test_a_new_setting_is_one_declaration(tmp_path: Path) -> None:
         "bifl: patience must be at most 9, not 10",
         "bifl: mood must be one of calm, brisk, not 'grim'",
     ]
-    codes, toml, same, may, *help_text = done.stdout.splitlines()
+    codes, toml, same, may, *listed = done.stdout.splitlines()
+    assert listed[:2] == ["mood=calm (default)", "  how it is asked"]
     assert (codes, toml, same, may) == ("2 2 2", "True True 5", "False True", "True True")
-    assert "  patience (3)          how often it is asked" in help_text
-    assert "  mood (calm)           how it is asked" in help_text
+    assert "  patience (3)          how often it is asked" in listed
+    assert "  mood (calm)           how it is asked" in listed
 
 
 def test_words_and_choices_are_those_of_the_code_that_knows_them() -> None:

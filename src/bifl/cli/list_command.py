@@ -45,14 +45,20 @@ def overview(width: int) -> Iterator[str]:
 
 
 def told(word: str, width: int) -> Iterator[str]:
-    """What is known by a word: a kind of things, or things of that name, of one kind or several.
+    """What is known by a word: a kind of things, or things and settings of that name, of one kind or several.
 
     Raises:
         ConfigError: nothing is called so.
     """
     found = [*_kinds(word, width), *_things(word, width)]
     if not found:
-        names = [*catalogue(), _PRESETS, *(entry.name for entries in catalogue().values() for entry in entries), *PRESETS]
+        names = [
+            *catalogue(),
+            _PRESETS,
+            *(entry.name for entries in catalogue().values() for entry in entries),
+            *PRESETS,
+            *SETTINGS,
+        ]
         near = closest(word, names)
         raise ConfigError(f"nothing is called '{word}'" + (f": did you mean '{near}'?" if near else "; bifl list shows all names"))
     for number, block in enumerate(found):
@@ -90,6 +96,8 @@ def _things(word: str, width: int) -> Iterator[Iterable[str]]:
         yield from (_thing(key, entry, width) for entry in entries if entry.name in names)
     if word in PRESETS:
         yield _preset(word, width)
+    if word in SETTINGS and word not in catalogue():
+        yield [f"{word}={SETTINGS[word].spelled()} (default)", *_paragraphs([SETTINGS[word].help], width)]
 
 
 def _thing(key: str, entry: Entry, width: int) -> Iterator[str]:
