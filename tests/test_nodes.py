@@ -37,6 +37,8 @@ CODED = {"name": "scaffold", "up": "murmur", "down": "sign"}  # a whole state is
         {"algorithm": "up_down", "batchnorm": "average"},
         {"algorithm": {"name": "hybrid", "switch": 1}},
         {"algorithm": {"name": "fttq", "validation": 0.1}},
+        {"algorithm": "fttq", "reals": "byte"},
+        {"algorithm": "fttq", "reals": "sign", "participation": 0.5, "idle": "sleep", "rounds": 4},
         {"partition": {"name": "quantity"}, "holdout": 0.2},
         {"participation": 0.5},
         {"scores": "fixed", "rounds": 2},

@@ -30,6 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
     "unbalanced": {"algorithm": "biml", "partition": "unbalanced"},
     "hybrid": {"algorithm": {"name": "hybrid", "switch": 2}},
     "fttq": {"algorithm": "fttq"},
+    "layers kept real": {"algorithm": "fttq", "reals": "sign", "participation": 0.4, "idle": "sleep"},
     "two vectors": {"algorithm": "scaffold", "participation": 0.4, "optimizer": "sgd", "lr": 0.1},
     "averaged": {"algorithm": "biml", "batchnorm": "average", "holdout": 0.1},
 }
@@ -107,7 +108,14 @@ def test_bytes_are_those_of_the_messages() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"algorithm": "up_down"}, {"algorithm": "fedavg"}, {"partition": "unbalanced"}, {"partition": "by_class"}],
+    [
+        {},
+        {"algorithm": "up_down"},
+        {"algorithm": "fedavg"},
+        {"partition": "unbalanced"},
+        {"partition": "by_class"},
+        {"algorithm": "fttq", "reals": "byte"},
+    ],
     ids=str,
 )
 def test_the_wire_changes_bytes_and_nothing_else(settings: dict[str, str]) -> None:

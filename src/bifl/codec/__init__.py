@@ -3,9 +3,9 @@
 from bifl.codec.context import Context, KnownReals
 from bifl.codec.format import bits_by_weight, decode, encode, ideal_size
 from bifl.codec.header import CODERS, KINDS, Header, VectorHeader, WireError, read_header
-from bifl.codec.reals import EXACT, SHORT, Precision
+from bifl.codec.reals import BYTE, EXACT, SHORT, SIGN, Precision
 
 __all__ = [
-    "CODERS", "EXACT", "KINDS", "SHORT", "Context", "Header", "KnownReals", "Precision", "VectorHeader", "WireError",
-    "bits_by_weight", "decode", "encode", "ideal_size", "read_header",
+    "BYTE", "CODERS", "EXACT", "KINDS", "SHORT", "SIGN", "Context", "Header", "KnownReals", "Precision", "VectorHeader",
+    "WireError", "bits_by_weight", "decode", "encode", "ideal_size", "read_header",
 ]  # fmt: skip

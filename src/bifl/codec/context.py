@@ -246,6 +246,7 @@ class Context:
         precision: of the real parameters, when writing.
         known: what both ends know; None spells every message so that it can be read without.
         selects: sender → the vectors of its message, and what the symbols of each are about; None is the server.
+        start: the last numbers of layers kept real, where messages say how these changed; None where they say what they are.
     """
 
     layout: Layout
@@ -253,6 +254,7 @@ class Context:
     precision: Precision = EXACT
     known: Known | None = None
     selects: Callable[[int | None], Selections] = _update_alone
+    start: Floats | None = None
 
     def vector(self, name: str, about: Selection | None = None) -> VectorContext:
         """What is known of one vector; the same object for all messages, so that what is computed of it is kept."""
@@ -267,9 +269,13 @@ class Context:
     @cached_property
     def digest(self) -> bytes:
         """8 bytes that differ where what the coder takes from the public state differs."""
-        if self.known is None:
+        if self.known is None and self.start is None:
             return NO_DIGEST
         state = hashlib.sha256(f"{self.layout.fingerprint} {self.round}".encode())
+        if self.start is not None:
+            state.update(self.start.astype("<f4").tobytes())
+        if self.known is None:
+            return state.digest()[:8]
         state.update(self.known.real.astype("<f4").tobytes())
         self.vector(UPDATE).identify(state)
         said = () if self.known.news is None else self.known.news.vectors

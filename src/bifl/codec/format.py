@@ -55,10 +55,10 @@ def encode(message: Message, context: Context | None = None) -> bytes:
     upload = message.sender is not None
     spelled = {name: _spell_vector(name, vector, context, upload) for name, vector in message.vectors.items()}
     update, symbols, scales = spelled.pop(UPDATE)
-    precision, real = _spell_reals(message, context)
+    precision, change_bits, real = _spell_reals(message, context)
     header = Header(
         MAGIC, VERSION, UPLOAD if upload else BROADCAST, update.alphabet, update.coder, precision, len(spelled),
-        message.round, message.sender or 0, message.weight, update.symbols,
+        change_bits, message.round, message.sender or 0, message.weight, update.symbols,
         bytes.fromhex(context.layout.fingerprint) if context else ANY_MODEL, context.digest if context else NO_DIGEST,
         update.total, update.unit, len(message.real), update.scales, len(symbols), len(real),
     )  # fmt: skip
@@ -178,20 +178,29 @@ def _fits(header: Header, context: Context, abouts: Selections) -> None:
             raise vector.refused("symbols", f"holds {vector.symbols} symbols, the model has {count}")
 
 
-def _spell_reals(message: Message, context: Context | None) -> tuple[int, bytes]:
-    """Precision and bytes of the real parameters."""
-    bits = 0 if context is None else context.precision[message.sender is None]
+def _spell_reals(message: Message, context: Context | None) -> tuple[int, int, bytes]:
+    """Precision, bits of a change and bytes of the real parameters."""
+    upload = message.sender is not None
+    bits = 0 if context is None else context.precision.digits(upload)
     if context is None or bits == 0:
-        return 0, message.real.astype("<f4").tobytes()
+        return 0, 0, message.real.astype("<f4").tobytes()
     exact, numbers = reals.split(message.real, context.layout)
     if not reals.fits(numbers):
-        return 0, message.real.astype("<f4").tobytes()
+        return 0, 0, message.real.astype("<f4").tobytes()
     dice = np.random.default_rng([message.round, 0 if message.sender is None else message.sender + 1])
     known, reference = _reference(bits, context)
     same = numbers == known
     same[: int(context.layout.normed.sum())] = False
     grid = np.where(same, reference, reals.to_grid(numbers, bits, dice))  # statistics that are no news cost no more than a bit
-    return bits, exact.astype("<f4").tobytes() + reals.rice(grid - reference)
+    rounded, change_bits, changes = reals.rice(grid - reference), context.precision.change_bits(upload), None
+    if change_bits and context.start is not None:
+        kept, dither = _kept(context), reals.dither(message.round, message.sender, len(context.start))
+        with np.errstate(invalid="ignore"):  # after a broadcast that diverged there is nothing to take changes from
+            by = exact[kept].astype(np.float64) - context.start
+        changes = reals.spell_changes(by, context.layout, change_bits, dither)
+        exact = exact if changes is None else exact[~kept]
+    section = exact.astype("<f4").tobytes() + (changes or b"") + rounded
+    return bits, 0 if changes is None else change_bits, section
 
 
 def _read_reals(data: Bytes, header: Header, context: Context | None) -> Floats:
@@ -200,14 +209,36 @@ def _read_reals(data: Bytes, header: Header, context: Context | None) -> Floats:
     if context is None:
         raise ValueError("the real numbers can be read only by who knows the model")
     layout = context.layout
-    exact = int((~layout.normed).sum())
-    if len(data) < 4 * exact:
-        raise ValueError(f"{len(data)} bytes are too few for {exact} float32")
+    exact, rounded = _read_exact(data, header, context)
     known = context if context.known is None or header.context != NO_DIGEST else Context(layout, context.round)
-    grid = reals.read_rice(data[4 * exact :], layout.reals - exact) + _reference(header.precision, known)[1]
+    grid = reals.read_rice(rounded, layout.reals - len(exact)) + _reference(header.precision, known)[1]
     if not reals.on_grid(grid, header.precision):
         raise ValueError("a real number is too large")
-    return reals.join(np.frombuffer(data[: 4 * exact], "<f4"), reals.from_grid(grid, header.precision), layout)
+    return reals.join(exact, reals.from_grid(grid, header.precision), layout)
+
+
+def _read_exact(data: Bytes, header: Header, context: Context) -> tuple[Floats, Bytes]:
+    """What is not rounded to the grid: ϑ, and the layers kept real, as they are or by how they changed; and the other bytes."""
+    exact = np.zeros(int((~context.layout.normed).sum()), np.float32)
+    kept = _kept(context) if header.change_bits else np.zeros(len(exact), np.bool_)
+    end = 4 * int((~kept).sum())
+    after = end + (reals.changes_size(context.layout, header.change_bits) if header.change_bits else 0)
+    if len(data) < after:
+        raise ValueError(f"{len(data)} bytes are too few for the {after} of ϑ and layers kept real")
+    exact[~kept] = np.frombuffer(data[:end], "<f4")
+    if header.change_bits:
+        if context.start is None:
+            raise ValueError("the layers kept real can be read only by who knows what they changed from")
+        dither = reals.dither(header.round, header.sender if header.kind == UPLOAD else None, int(kept.sum()))
+        changes = reals.read_changes(data[end:after], context.layout, header.change_bits, dither)
+        with np.errstate(over="ignore"):  # only a liar's are too large: infinity, which whoever reads it refuses
+            exact[kept] = context.start + changes
+    return exact, data[after:]
+
+
+def _kept(context: Context) -> npt.NDArray[np.bool_]:
+    """Which of the numbers that are not rounded to the grid are of layers kept real."""
+    return context.layout.of_kept[~context.layout.normed]
 
 
 @lru_cache(maxsize=4)

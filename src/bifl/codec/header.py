@@ -18,7 +18,7 @@ MAGIC = b"BIFL"
 VERSION = 2
 UPLOAD, BROADCAST = 1, 2
 PACKED, CODED, CODED_QUICKLY = 0, 1, 2
-LAYOUT = struct.Struct("<4sBBBBBB2xIIII8s8sIIIIII")
+LAYOUT = struct.Struct("<4sBBBBBBBxIIII8s8sIIIIII")
 VECTOR_LAYOUT = struct.Struct(f"<{LONGEST_NAME}sBB2xIIIII")
 CHECKSUM = struct.Struct("<I")
 _VOTES, _LEVELS = 3, 5
@@ -85,6 +85,7 @@ class Header(NamedTuple):
     coder: int
     precision: int  # of the reals: binary digits after the first, 0 for float32
     further: int  # how many vectors there are beside the update
+    change_bits: int  # of a change of layers kept real; 0 for float32
     round: int
     sender: int  # 0 for the server
     weight: int  # |D_i|
@@ -132,7 +133,7 @@ class Header(NamedTuple):
         return sizes | {"checksum": CHECKSUM.size}
 
 
-_OFFSETS = dict(zip(Header._fields, (0, 4, 5, 6, 7, 8, 9, 12, 16, 20, 24, 28, 36, 44, 48, 52, 56, 60, 64), strict=False))
+_OFFSETS = dict(zip(Header._fields, (0, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 24, 28, 36, 44, 48, 52, 56, 60, 64), strict=False))
 _VECTOR_OFFSETS = dict(zip(VectorHeader._fields, (0, 16, 17, 20, 24, 28, 32, 36), strict=False))
 
 
@@ -199,8 +200,10 @@ def _sensible(header: Header, data: bytes) -> None:
     """Refuse what no encoder writes."""
     if header.kind not in KINDS:
         raise refused("kind", f"kind {header.kind} is unknown")
-    if header.precision > reals.FINEST or any(data[10:12]):
+    if header.precision > reals.FINEST or data[11]:
         raise refused("precision", f"reals have {header.precision} digits, {reals.FINEST} is the most, or the padding is not zero")
+    if header.change_bits not in reals.CHANGE_BITS or (header.change_bits and not header.precision):
+        raise refused("change_bits", f"changes of layers kept real have {header.change_bits} bits: 8 or 1, beside rounded numbers")
     if header.kind == BROADCAST and header.sender:
         raise refused("sender", "a broadcast has no sender")
     if not 1 <= header.weight <= LARGEST_WEIGHT:
@@ -209,6 +212,8 @@ def _sensible(header: Header, data: bytes) -> None:
         _sensible_alphabet(vector)
     if header.in_context and header.context == NO_DIGEST:
         raise refused("context", "coded symbols name no context")
+    if header.change_bits and header.context == NO_DIGEST:
+        raise refused("context", "changes of layers kept real name no context")
     whole = sum(header.sections().values())
     if whole != len(data):
         raise refused("symbols", f"is {len(data)} bytes long, its header calls for {whole}")

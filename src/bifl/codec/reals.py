@@ -3,7 +3,7 @@
 The rule: γ, β and mean/deviation are rounded to multiples of 2^−bits, or, above 1, to `bits` binary digits after the first;
 variances, which may be of any size, always to `bits` digits. Rounding is up or down at random, with the odds that make it right on
 average, so that many clients' small common steps survive; round and sender give the dice. ϑ and the weights of layers kept real
-stay float32.
+stay float32, unless the latter are to be said as how training changed them, in 8 bits or 1 a number.
 
 Grid numbers are consecutive integers. Their differences to the reference are spelled in Rice's code, with one parameter for every
 32 of them.
@@ -24,9 +24,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bifl.codec.packed import Bytes
+from bifl.codec.packed import Bytes, pack, packed_size, unpack
 from bifl.core.layout import Layout
-from bifl.core.message import Floats
+from bifl.core.message import Alphabet, Floats
+from bifl.core.randomness import random_words, stream
 
 Numbers = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -41,15 +42,28 @@ _LARGEST_PARAMETER = 20  # the grid's largest difference, 2·63·2^12, has 20 bi
 
 
 class Precision(NamedTuple):
-    """Binary digits of batch-norm on the wire; 0 means float32 as it is."""
+    """Binary digits of batch-norm on the wire, and bits of a change of layers kept real; 0 means float32 as it is."""
 
     upload: int
     broadcast: int
+    upload_change: int = 0
+    broadcast_change: int = 0
+
+    def digits(self, upload: bool) -> int:
+        """Of batch-norm, in an upload or a broadcast."""
+        return self.upload if upload else self.broadcast
+
+    def change_bits(self, upload: bool) -> int:
+        """Of a change, in an upload or a broadcast."""
+        return self.upload_change if upload else self.broadcast_change
 
 
 SHORT = Precision(6, 10)
+BYTE = Precision(6, 10, 8, 8)
+SIGN = Precision(6, 10, 1, 8)
 EXACT = Precision(0, 0)
 FINEST = 12
+CHANGE_BITS = (0, 1, 8)  # that a change may have
 
 
 def split(real: Floats, layout: Layout) -> tuple[Floats, Numbers]:
@@ -148,6 +162,66 @@ def read_rice(data: Bytes, count: int) -> Integers:
     np.add.at(folded, which, rest[: len(which)].astype(np.int64) << shift)
     numbers: Integers = np.where(folded & 1, -(folded + 1) >> 1, folded >> 1)
     return numbers
+
+
+# ---- layers kept real --------------------------------------------------------------------------------------------------
+
+
+def dither(round: int, sender: int | None, count: int) -> Numbers:
+    """(count,) numbers from 0 to 1 that a message is rounded with; its reader draws the same."""
+    words = random_words(stream(0, round, sender, "changes of layers kept real"), count)
+    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def spell_changes(changes: Numbers, layout: Layout, bits: int, dither: Numbers) -> bytes | None:
+    """How the layers kept real changed: every tensor's largest change, float32, and the level next to each number.
+
+    Levels are evenly spaced from minus to plus the largest change. What is rounded is the change plus the dither, which the reader
+    takes off again: the error is the same for all changes, at most half a step, and nothing on average.
+
+    Returns:
+        The bytes; None for changes that are not finite.
+    """
+    with np.errstate(over="ignore"):
+        largest = np.array([np.abs(part).max(initial=0) for part in _by_tensor(changes, layout)], np.float32)
+    if not np.all(np.isfinite(largest)):
+        return None
+    steps = _steps(largest, layout, bits)
+    places = np.floor(changes / np.where(steps > 0, steps, 1) + (2**bits - 1) / 2 + dither)
+    return largest.astype("<f4").tobytes() + pack(places.clip(0, 2**bits - 1).astype(np.uint8), _levels(bits))
+
+
+def read_changes(data: Bytes, layout: Layout, bits: int, dither: Numbers) -> Numbers:
+    """The changes that `spell_changes` spelled, in exactly `changes_size` bytes.
+
+    Raises:
+        ValueError: it did not spell these bytes.
+    """
+    head = 4 * len(layout.kept)
+    largest = np.frombuffer(data[:head], "<f4")
+    if not np.all((largest >= 0) & np.isfinite(largest)):
+        raise ValueError("the largest change of a layer kept real is negative or not finite")
+    levels = unpack(data[head:], len(dither), _levels(bits)) + (0.5 - dither) - (2**bits - 1) / 2
+    changes: Numbers = levels * _steps(largest, layout, bits)
+    return changes
+
+
+def changes_size(layout: Layout, bits: int) -> int:
+    """Bytes of the changes of all layers kept real."""
+    return 4 * len(layout.kept) + packed_size(sum(tensor.size for tensor in layout.kept), _levels(bits))
+
+
+def _levels(bits: int) -> Alphabet:
+    return Alphabet(f"{2**bits} levels", 2**bits)
+
+
+def _by_tensor(changes: Numbers, layout: Layout) -> list[Numbers]:
+    return np.split(changes, np.cumsum([tensor.size for tensor in layout.kept]))[:-1]
+
+
+def _steps(largest: Floats, layout: Layout, bits: int) -> Numbers:
+    """(count,) from one level to the next."""
+    return np.repeat(largest.astype(np.float64) * (2.0 / (2**bits - 1)), [tensor.size for tensor in layout.kept])
 
 
 def _bits(parameters: Integers) -> npt.NDArray[np.uint8]:

@@ -100,6 +100,18 @@ class Layout:
         affine = [np.full(tensor.size, tensor.owner in norms) for tensor in self.affine]
         return np.concatenate([np.zeros(len(self.layers), np.bool_), *affine])
 
+    @cached_property
+    def kept(self) -> tuple[Tensor, ...]:
+        """The tensors of layers kept real: of those that have a matrix. Norms have none, of whatever kind they are."""
+        owners = {tensor.owner for tensor in self.affine if len(tensor.shape) > 1}
+        return tuple(tensor for tensor in self.affine if tensor.owner in owners)
+
+    @cached_property
+    def of_kept(self) -> npt.NDArray[np.bool_]:
+        """(trained,) which trained reals are of layers kept real."""
+        kept = [np.full(tensor.size, tensor in self.kept) for tensor in self.affine]
+        return np.concatenate([np.zeros(len(self.layers), np.bool_), *kept])
+
     def layer_parts(self, coded: npt.NDArray[Number]) -> list[npt.NDArray[Number]]:
         """(count,) values as one flat part per coded layer."""
         return np.split(coded, np.cumsum(self.sizes)[:-1])

@@ -73,7 +73,13 @@ class Ballot(Summable):
     def context(self, public: Public) -> Context:
         """The public state, as far as it is made use of."""
         known = public if self.in_context else None
-        return Context(public.layout, public.round + 1, self.precision, known, partial(self._selects, public.bare(public.round)))
+        selects = partial(self._selects, public.bare(public.round))
+        return Context(public.layout, public.round + 1, self.precision, known, selects, self._start(public))
+
+    def _start(self, public: Public) -> Floats | None:
+        """What changes of layers kept real are told from; None where they are sent as they are, or there are none."""
+        coded = self.precision.upload_change and public.layout.kept
+        return public.real[: public.layout.trained][public.layout.of_kept] if coded else None
 
     def plain(self, public: Public, round: int) -> Context:
         """The layout, and what the messages of that round are about."""

@@ -247,8 +247,9 @@ class Settings:
         help="context codes messages in what both ends know, packed spells every symbol out; results do not depend on it",
     )  # fmt: skip
     reals: str = setting(
-        "short", allowed=OneOf(("short", "float32")),
-        help="real parameters on the wire: 6 binary digits up and 10 down (docs/wire-format.md), or float32",
+        "short", allowed=OneOf(("short", "byte", "sign", "float32")),
+        help="real parameters on the wire: short rounds batch-norm's to 6 binary digits up and 10 down; byte and sign do too, and "
+        "say how layers kept real changed, in 8 bits a number, or 1 up and 8 down; float32 rounds nothing: docs/wire-format.md",
     )  # fmt: skip
     secure_sum: bool = setting(False, help="the server learns sums only, and nothing of one client's upload: docs/security.md")
     colluders: int = setting(

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from bifl.codec import EXACT, SHORT
+from bifl.codec import BYTE, EXACT, SHORT, SIGN
 from bifl.core.algorithm import Algorithms, first_vectors, refuse_further_vectors
 from bifl.core.forward import Forward
 from bifl.core.message import Floats
@@ -38,7 +38,7 @@ from bifl.training.measuring import noise_squares
 from bifl.training.plan import Plan
 from bifl.training.rates import rate_of, schedule
 
-PRECISIONS = {"short": SHORT, "float32": EXACT}  # by the words of the setting `reals`
+PRECISIONS = {"short": SHORT, "byte": BYTE, "sign": SIGN, "float32": EXACT}  # by the words of the setting `reals`
 HOLDOUT = 0.2  # where there are no test images to evaluate on
 
 

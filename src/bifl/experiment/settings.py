@@ -189,6 +189,11 @@ def _check_secure_sum(experiment: Experiment) -> None:
         return
     if experiment.robust.name != "none":
         raise ConfigError("secure_sum=true hides single uploads, which robust= must see: choose one of the two")
+    if experiment.reals in ("byte", "sign"):
+        raise ConfigError(
+            f"reals={experiment.reals} shortens single uploads, and with secure_sum=true masked numbers have their full length: "
+            "take reals=short"
+        )
     if experiment.attack.name != "none":
         raise ConfigError("secure_sum=true does not go with attack=: clients bound their own uploads here, as no real liar would")
     if experiment.holdout:

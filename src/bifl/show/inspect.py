@@ -102,6 +102,7 @@ def _scales(model: Model) -> str:
 def _facts(header: codec.Header, known: codec.Context | None) -> dict[str, str]:
     vectors = {vector.section(name): fact for vector in header.vectors for name, fact in _vector_facts(vector).items()}
     precision = f"{header.precision} binary digits" if header.precision else "float32"
+    precision += f", changes of {header.change_bits} bit" if header.change_bits else ""
     if header.context == bytes(8):
         digest = "none needed"
     else:
