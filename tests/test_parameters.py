@@ -275,7 +275,10 @@ def test_a_run_says_what_it_sends_as_floats(tmp_path: Path, small: Path, here: R
     words = [f"model={tmp_path}/mine.py:rows", "dataset=npz", f"dataset.path={small}", "clients=2", "rounds=1", "workers=1"]
     done = here("run", "algorithm=biml", *words, "--out", tmp_path / "run")
     assert done.returncode == 0
-    assert "bifl: 1,216 of 1,306 parameters (93 %) are not coded but sent as floats: lstm (LSTM)\n" in done.stderr
+    assert (
+        "bifl: 1,216 of 1,306 parameters (93 %) are not coded by the algorithm but sent as reals= says: lstm (LSTM)\n"
+        in done.stderr
+    )
     done = here("compare", *words, "algorithms=biml", "--out", tmp_path / "compare")
     assert "(93 %) are not coded" in done.stderr
 

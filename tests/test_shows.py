@@ -96,6 +96,7 @@ def test_summary_tells_what_real_layers_cost(here: Run, tmp_path: Path) -> None:
     (tmp_path / "kept.py").write_text(KEPT)
     shown = " ".join(here("summary", str(tmp_path / "kept.py"), "algorithm=biml").stdout.split())
     assert "310 of 2,321 trained numbers stay real (4): as float32 they cost 4.27 bits per parameter" in shown
+    assert "others; 1.07 with reals=byte, 0.134 up and 1.07 down with reals=sign" in shown
     assert "stay real" not in here("summary", "mnist_cnn", "algorithm=biml").stdout
     assert "stay real" in here("summary", "mnist_cnn", "algorithm=fttq").stdout
 

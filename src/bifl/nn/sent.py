@@ -1,10 +1,10 @@
-"""What a network sends as floats, in a sentence for whoever starts a run.
+"""What a network sends as real numbers, in a sentence for whoever starts a run.
 
 >>> from torch import nn
 >>> from bifl.nn.network import Network
 >>> network = Network(nn.Sequential(nn.Embedding(4, 2), nn.BatchNorm1d(2), nn.Linear(4, 3)))
 >>> sentence(network)
-'12 of 27 parameters (44 %) are not coded but sent as floats: 0 (Embedding), 1 (BatchNorm1d)'
+'12 of 27 parameters (44 %) are not coded by the algorithm but sent as reals= says: 0 (Embedding), 1 (BatchNorm1d)'
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ def real_layers(network: Network) -> dict[str, int]:
 
 
 def sentence(network: Network) -> str | None:
-    """How many parameters are sent as floats and which layers they are of; None if they are few."""
+    """How many parameters are sent as real numbers and which layers they are of; None if they are few."""
     layers = real_layers(network)
     real, total = sum(layers.values()), network.layout.parameters - len(network.layout.layers)
     if real <= NOTABLE * total:
         return None
     names, more = ", ".join(list(layers)[:NAMED]), len(layers) - NAMED
     others = f" and {more} more" if more > 0 else ""
-    return f"{real:,} of {total:,} parameters ({real / total:.0%}) are not coded but sent as floats: {names}{others}".replace(
-        "%", " %"
-    )
+    share = f"{real / total:.0%}".replace("%", " %")
+    return f"{real:,} of {total:,} parameters ({share}) are not coded by the algorithm but sent as reals= says: {names}{others}"
 
 
 def remark(*networks: Network) -> None:

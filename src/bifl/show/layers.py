@@ -87,12 +87,17 @@ def price_of_reals(network: Network) -> str | None:
     kept = [spec for spec in layout.affine if spec.owner not in norms]
     if not kept:
         return None
-    count = sum(spec.size for spec in kept)
-    bits = FLOAT_BITS * count / layout.parameters
+    count, changed = sum(spec.size for spec in kept), sum(spec.size for spec in layout.kept)
+
+    def cost(bits: float) -> str:
+        """Of a parameter, with so many bits of a change."""
+        return f"{(FLOAT_BITS * (count - changed) + bits * changed) / layout.parameters:.3g}"
+
+    shorter = f"; {cost(8)} with reals=byte, {cost(1)} up and {cost(8)} down with reals=sign" if changed else ""
     owners = ", ".join(dict.fromkeys(spec.owner or "the network" for spec in kept))
     return (
-        f"{count:,} of {layout.parameters:,} trained numbers stay real ({owners}): as float32 they cost {bits:.3g} bits per"
-        " parameter of the network in every upload and every broadcast, whatever the algorithm makes of the others"
+        f"{count:,} of {layout.parameters:,} trained numbers stay real ({owners}): as float32 they cost {cost(FLOAT_BITS)} bits"
+        f" per parameter of the network in every upload and every broadcast, whatever the algorithm makes of the others{shorter}"
     )
 
 
