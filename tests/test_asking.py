@@ -11,13 +11,17 @@ import pytest
 
 from bifl import codec
 from bifl.core.layout import Layout, Tensor
+from bifl.core.state import Client
 from bifl.deploy.server_app import run_name
+from bifl.engine.client_side import client_tools
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
-from bifl.errors import ConfigError, DataError
+from bifl.errors import ConfigError, DataError, Refused
+from bifl.exchanges.exchange import main_of
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.runs.folder import read_records
+from bifl.training.samples import Samples
 from tests.commands import bifl, refused
 from tests.federation import deploy, neighbours, quick, same, simulated, spoiled, told
 from tests.grid import Clock
@@ -108,6 +112,23 @@ def test_nodes_count_under_masks(tmp_path: Path, small: Path, keys: Path, clock:
     assert record.report == alone.report
     assert record.report is not None
     assert record.report["samples"] == 399
+
+
+def test_sums_under_masks_are_of_one_round(small: Path) -> None:
+    """Over rounds other clients are drawn, and sums that can be subtracted tell what each has."""
+    with pytest.raises(ConfigError, match="exchange=inputs with secure_sum=true is for one round, .* set rounds=1, not 12"):
+        build(quick(small, **ASKED | {"secure_sum": True, "rounds": 12, "clients": 4, "participation": 0.75}))
+    assert len(list(simulate(quick(small, **ASKED | {"rounds": 2})))) == 2
+
+
+def test_a_client_takes_part_in_one_sum_whatever_the_server_asks(small: Path) -> None:
+    setup = build(quick(small, **ASKED, secure_sum=True))
+    side = client_tools(setup.run, Samples.of(setup.data.images, setup.data.labels, setup.data), setup.parts).side(
+        Client(setup.public.weights, setup.public.weights, setup.public.real, 1), setup.public.weights, setup.public, voted=False
+    )
+    masked = main_of(setup.run.exchanges)
+    with pytest.raises(Refused, match="a second sum in the exchange 'inputs', which must be of one round"):
+        masked.say(side, setup.public._replace(round=1), uploads=True)
 
 
 def clients_of(folder: Path) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from bifl.core.message import Message
 from bifl.core.sides import Abandoned, ClientReply, ClientSide, Letters, ServerSide
 from bifl.core.state import Client, Public
 from bifl.core.weighing import Weighing
+from bifl.errors import Refused
 from bifl.exchanges.exchange import Exchange, Summable, bytes_in
 from bifl.exchanges.secure_step import TALK, Step, continued, shown, talk_of
 from bifl.exchanges.summable import summand
@@ -91,6 +92,8 @@ class Masked(Step):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Say what would be said without masks, as the server would read it, and mask it. Nothing else leaves the client."""
+        if self.main and not self.trains and public.round:  # a client's numbers stay as they are: two sums could be subtracted
+            raise Refused(f"the server asks for a second sum in the exchange '{self.name}', which must be of one round")
         inner, agreed = self.inner, self.circle(public).agreed
         if not uploads:
             return ClientReply(None, self._told(side.client, inner.say(side, public, uploads=False).client, agreed, uploads=False))

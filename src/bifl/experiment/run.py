@@ -274,6 +274,11 @@ def _under_masks(
     from bifl.exchanges.summable import check_groups, check_summable
 
     main, weighing = plain[0], Weighing.ONCE
+    if not main.trains and experiment.rounds > 1:
+        raise ConfigError(
+            f"exchange={short(experiment.exchange.name)} with secure_sum=true is for one round, as sums over different clients tell "
+            f"what single ones say: set rounds=1, not {experiment.rounds}"
+        )
     sums = [one for one in plain if isinstance(one, Summable)]
     if alone := [one.name for one in plain if one.uploads and one not in sums]:
         raise ConfigError(f"exchange '{alone[0]}' cannot be used with secure_sum=true: the server must see single uploads")
