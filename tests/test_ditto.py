@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import numpy as np
 import pytest
 
 from bifl.core.local_step import Local
-from bifl.core.state import Client
+from bifl.core.sides import ClientReply, ClientSide
+from bifl.core.state import Client, Public
 from bifl.engine.client_side import client_tools
+from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
 from bifl.errors import ConfigError
+from bifl.exchanges.personal import Personal
 from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
@@ -109,6 +113,21 @@ def test_under_masks_own_models_are_trained_and_nothing_is_told(small: Path) -> 
     records = list(simulate(quick(small, **DITTO | {"holdout": 0.0, "secure_sum": True, "rounds": 2})))
     assert all(np.isnan(record.train_loss) for record in records)
     assert all(record.metrics is not None and "personal_accuracy" not in record.metrics for record in records)
+
+
+def test_under_masks_own_models_outlive_rounds_that_begin_afresh(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where some were away all forget what their uploads are made of; own models are in none."""
+    had: dict[int, list[bool]] = defaultdict(list)
+    say = Personal.say
+
+    def noting(self: Personal, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
+        had[side.client.number].append(self.own_model(side.client, public) is not None)
+        return say(self, side, public, uploads=uploads)
+
+    monkeypatch.setattr(Personal, "say", noting)
+    list(loop(quick(small, **DITTO | {"holdout": 0.0, "secure_sum": True, "rounds": 4, "clients": 4, "participation": 0.75})))
+    assert len(had) == 4
+    assert all(before == [False, *[True] * (len(before) - 1)] for before in had.values())
 
 
 def test_a_pull_that_is_none_is_refused() -> None:

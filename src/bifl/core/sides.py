@@ -74,7 +74,7 @@ class ClientSide(Protocol):
     identity: Identity | None  # None where there are no keys
 
     def begin_afresh(self) -> None:
-        """Make `client` what it was before its first round."""
+        """Make `client` what it was before its first round, but for what exchanges keep in which nothing is uploaded."""
 
     def train(self, client: Client, local: Local = PLAIN) -> tuple[Client, float]:
         """Local training, to whose steps `local` adds: the client with new `aux` and `real`, and the mean loss."""

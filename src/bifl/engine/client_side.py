@@ -113,9 +113,11 @@ class LocalSide:
         return _NOBODY if isinstance(shards, Mapping) and number not in shards else shards[number]
 
     def begin_afresh(self) -> None:
-        """Make the client what it was before its first round."""
+        """Make the client what it was before its first round, but for what reaches no upload, such as a model of its own."""
         fresh, _ = self._tools.run.network.initial()
-        client = Client(fresh, fresh, NOTHING, self.client.weight, self.client.number)
+        private = {one.name for one in self._tools.run.exchanges if one.remembers and not one.uploads}
+        states = {name: state for name, state in self.client.states.items() if name in private}
+        client = Client(fresh, fresh, NOTHING, self.client.weight, self.client.number, states=states)
         self.client = arrived(self._tools.run, client, fresh, self._public)
 
     def train(self, client: Client, local: Local = PLAIN) -> tuple[Client, float]:
