@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bifl.core import register
 from bifl.core.layout import Layout, Tensor
 from bifl.core.message import Message, reals_only
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
@@ -16,7 +18,10 @@ from bifl.core.state import Public
 from bifl.core.sums import Total
 from bifl.deploy import client_state
 from bifl.engine.loop import loop
-from bifl.exchanges.exchange import Exchange
+from bifl.engine.simulator import simulate
+from bifl.errors import ConfigError
+from bifl.exchanges.exchange import Exchange, exchange
+from bifl.exchanges.numbers import Numbers, Sums
 from bifl.experiment import run, setup, transfer
 from bifl.experiment.model import Model
 from bifl.experiment.run import Run
@@ -83,3 +88,64 @@ def test_its_bytes_are_counted(tmp_path: Path, small: Path, request: pytest.Fixt
     assert more.up_bytes == usual.up_bytes + 3 * size
     assert more.broadcast_bytes == usual.broadcast_bytes + size
     assert more.accuracy == usual.accuracy
+
+
+@dataclass(frozen=True)
+class Images(Numbers):
+    """How many images clients have."""
+
+    name: str = "images"
+    main: bool = False
+
+    def length(self, public: Public) -> int:
+        return 1
+
+    def count(self, side: ClientSide, public: Public) -> Sums:
+        return np.array([float(len(side.samples()[1]))])
+
+    def report(self, sums: Sums, clients: int) -> Mapping[str, float]:
+        return {"images": float(sums[0])}
+
+
+@pytest.fixture
+def images(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets `fedavg` be followed by exchanges of these names, of which `images` and `rounds` count images."""
+    made = {"images": Images(), "rounds": Images("rounds", main=True)}
+    usual, make = exchange.make, register.make
+
+    def one(name: str, given: Any, *around: Any) -> Exchange:
+        return made[name] if name in made else usual(name, given, *around)
+
+    def followed(*names: str) -> None:
+        follow = tuple((name, {}) for name in names)
+        monkeypatch.setattr(exchange, "make", one)
+        monkeypatch.setattr(
+            register, "make", lambda *given: make(*given).map(lambda part: replace(part, exchanges=(*part.exchanges, *follow)))
+        )
+
+    return followed
+
+
+def test_a_count_may_follow_training(small: Path, images: Callable[..., None]) -> None:
+    images("images")
+    experiment = quick(small, algorithm="fedavg", rounds=1, batchnorm="average")
+    (record,) = simulate(replace(experiment, workers=1))
+    assert record.report == {"images": 399}
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "refusal"),
+    [
+        (["rounds"], {}, "names the exchange 'rounds' to follow training, and rounds are held for that one: give it main=False"),
+        (["images", "images"], {}, "names the exchange 'images' twice"),
+        (["images"], {"privacy": "gaussian"}, "in the exchange 'images' of algorithm 'fedavg' clients upload more"),
+    ],
+    ids=["main", "twice", "privacy"],
+)
+def test_what_cannot_follow_training_is_refused(
+    small: Path, images: Callable[..., None], names: list[str], settings: dict[str, Any], refusal: str
+) -> None:
+    experiment = quick(small, algorithm="fedavg", batchnorm="average", **settings)
+    images(*names)
+    with pytest.raises(ConfigError, match=refusal):
+        setup.build(experiment)

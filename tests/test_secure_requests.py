@@ -51,7 +51,7 @@ class _Talks:
     name, trains = "talks", True
 
     def say(self, side: Any, public: Any, *, uploads: bool) -> ClientReply:
-        return ClientReply(Said.of(NOTHING, FLOAT32, NOTHING), side.client)
+        return ClientReply(Said.of(NOTHING, FLOAT32, NOTHING), side.client, loss=0.5)
 
 
 def test_a_message_that_was_not_asked_for_is_not_sent() -> None:
@@ -60,11 +60,13 @@ def test_a_message_that_was_not_asked_for_is_not_sent() -> None:
 
     talks: Any = _Talks()
     side: Any = Side()
-    assert take_part(talks, side, None, uploads=True).message is not None  # type: ignore[arg-type]
-    assert take_part(talks, side, None, uploads=False) == ClientReply(None, side.client)  # type: ignore[arg-type]
+    public: Any = None
+    assert take_part(talks, side, public, uploads=True, tells_loss=False).message is not None
+    assert take_part(talks, side, public, uploads=False, tells_loss=False) == ClientReply(None, side.client)
+    assert take_part(talks, side, public, uploads=False, tells_loss=True).loss == 0.5, "of an exchange that tells it anyway"
     talks.trains = False
     with pytest.raises(Refused, match="asks for no upload"):
-        take_part(talks, side, None, uploads=False)  # type: ignore[arg-type]
+        take_part(talks, side, public, uploads=False, tells_loss=False)
 
 
 def test_statistics_and_masks_say_nothing_by_themselves(small: Path) -> None:

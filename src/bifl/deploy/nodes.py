@@ -124,7 +124,7 @@ class Nodes(AbstractContextManager["Nodes"]):
         public, asked = self._journal.public, {request.number: request for request in requests}
         context = exchange.context(public)
         intake = Intake(exchange, public, context, server)
-        tells_loss = exchange.trains and self._setup.run.experiment.tells_results()
+        tells_loss = exchange.trains and self._setup.run.tells_results
         fields = {number: protocol.request_fields(request) for number, request in asked.items()}
         for number, said in self._requests.ask_all(exchange.name, fields, least, context.round):
             problem = checks.reply(said, asked[number].uploads, tells_loss)

@@ -202,8 +202,8 @@ class Summable(Exchange):
         return of
 
 
-def take_part(which: Exchange, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
-    """A client's part, with a message only where one is asked for.
+def take_part(which: Exchange, side: ClientSide, public: Public, *, uploads: bool, tells_loss: bool) -> ClientReply:
+    """A client's part, with a message only where one is asked for, and a loss only where losses are told (`tells_loss`).
 
     A server that lies may ask for anything. What is not to be counted is under no masks: it does not leave, whatever `say` returns.
 
@@ -213,7 +213,7 @@ def take_part(which: Exchange, side: ClientSide, public: Public, *, uploads: boo
     if not uploads and not which.trains:
         raise Refused(f"the server asks for no upload in the exchange '{which.name}', in which clients do nothing else")
     reply = which.say(side, public, uploads=uploads)
-    return reply if uploads else reply._replace(message=None)
+    return reply._replace(message=reply.message if uploads else None, loss=reply.loss if tells_loss else None)
 
 
 def main_of(exchanges: Sequence[Exchange]) -> Exchange:

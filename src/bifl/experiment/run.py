@@ -91,6 +91,11 @@ class Run:
         return any(one.computes for one in self.exchanges)
 
     @property
+    def tells_results(self) -> bool:
+        """Whether each client may tell how it fares."""
+        return self.experiment.tells_results()
+
+    @property
     def asked(self) -> tuple[Exchange, ...]:
         """All that a client may be asked to take part in."""
         return self.exchanges if self.evaluation is None else (*self.exchanges, self.evaluation)
@@ -259,7 +264,31 @@ def _exchanges(experiment: Experiment, around: Surroundings) -> tuple[Exchange, 
             raise ConfigError(f"privacy= and robust= are of training, and exchange={short(chosen.name)} is none: leave them out")
         return (main,)
     follow: list[tuple[str, Mapping[str, Any]]] = [("statistics", {})] if around.recalibrates else []
-    return (main, *(exchange.make(name, given, around) for name, given in (*follow, *around.algorithm.exchanges)))
+    exchanges = (main, *(exchange.make(name, given, around) for name, given in (*follow, *around.algorithm.exchanges)))
+    _refuse_misplaced(exchanges, short(experiment.algorithm.name), private=around.privacy is not None)
+    return exchanges
+
+
+def _refuse_misplaced(exchanges: Sequence[Exchange], algorithm: str, *, private: bool) -> None:
+    """Refuse exchanges that cannot follow training, or not twice, or not where what clients upload is accounted for.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    names = [one.name for one in exchanges]
+    for one in exchanges[1:]:
+        if one.main:
+            raise ConfigError(
+                f"algorithm '{algorithm}' names the exchange '{one.name}' to follow training, and rounds are held for that "
+                "one: give it main=False"
+            )
+        if names.count(one.name) > 1:
+            raise ConfigError(f"algorithm '{algorithm}' names the exchange '{one.name}' twice: give one of the two another name")
+        if private and one.uploads:
+            raise ConfigError(
+                f"privacy= accounts for one upload a round, and in the exchange '{one.name}' of algorithm '{algorithm}' clients "
+                "upload more: take another algorithm, or privacy=none"
+            )
 
 
 def _under_masks(
