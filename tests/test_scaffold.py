@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,16 @@ from bifl.algorithms.scaffold import CONTROL
 from bifl.core import Algorithm, Client, Floats, Layout, Message, Public, Sent, Server, Total, register
 from bifl.core.algorithm import first_vectors
 from bifl.core.layout import Tensor
+from bifl.core.local_step import PLAIN
+from bifl.errors import ConfigError
 from bifl.exchanges.ballot import make_upload
+from bifl.experiment.composition import compose
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import build
+from bifl.privacy import secret_dice
 
 COUNT, CLIENTS, STEPS, RATE = 256, 6, 10, 0.1
+ALIKE = (1,) * CLIENTS  # samples
 NOTHING = np.zeros(0, np.float32)
 DICE = np.random.default_rng(0)
 STEEP = DICE.uniform(0.2, 2, (CLIENTS, COUNT)).astype(np.float32)
@@ -25,24 +33,27 @@ CODED = {"up": "murmur", "group": 16, "down": "sign"}  # 0.3 bit a number up
 class Parabolas:
     """Rounds of clients with losses steep/2 · (w − centre)², of whom some are drawn."""
 
-    def __init__(self, name: str, settings: dict[str, Any], drawn: int) -> None:
+    def __init__(self, name: str, settings: dict[str, Any], drawn: int, sizes: Sequence[int] = ALIKE) -> None:
         made = register.make(name, settings)
+        run = Experiment(algorithm={"name": name, **settings}, optimizer="sgd", clients=CLIENTS)
+        weighing = compose(run, secret_dice).weighing
         assert isinstance(made, Algorithm)
         self.algorithm, self.drawn, self.server = made, drawn, Server()
         layout = Layout(("l",), (Tensor("l.weight", (COUNT,), 0),), (), ())
         reals, zeros = np.ones(layout.reals, np.float32), np.zeros(COUNT, np.float32)
         public = Public(0, 0, layout, zeros, reals, voters=drawn, clients=CLIENTS)
         self.public = public._replace(vectors=first_vectors(made, public))
-        self.clients = [Client(zeros, zeros, reals, 1, number) for number in range(CLIENTS)]
+        self.clients = [Client(zeros, zeros, reals, weighing.counts(size), number) for number, size in enumerate(sizes)]
 
     def trained(self, client: Client) -> Client:
         """So many plain steps from the public weights."""
-        weights, correction = self.public.weights.copy(), None
+        weights, local = self.public.weights.copy(), PLAIN
         if self.algorithm.local is not None:
-            correction = self.algorithm.local(client, self.public).correction
+            local = self.algorithm.local(client, self.public)
         for _ in range(STEPS):
-            gradient = STEEP[client.number] * (weights - CENTRES[client.number])
-            weights = weights - np.float32(RATE) * (gradient + (0 if correction is None else correction))
+            gradient = STEEP[client.number] * (weights - CENTRES[client.number]) + local.pull * (weights - self.public.weights)
+            added = 0 if local.correction is None else local.correction
+            weights = weights - np.float32(RATE) * (gradient.astype(np.float32) + added)
         return client._replace(aux=weights, start=self.public.weights, steps=STEPS, rate=RATE)
 
     def round(self) -> None:
@@ -73,6 +84,27 @@ def test_the_servers_control_is_the_mean_of_all_clients_controls(settings: dict[
     for _ in range(8):
         rounds.round()
         np.testing.assert_allclose(rounds.public.vectors[CONTROL], rounds.controls(), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+def test_clients_of_different_sizes_count_once(name: str) -> None:
+    """Their server's vector is the mean of what clients remember: by their sizes, it would not be where some are drawn."""
+    rounds = Parabolas(name, {}, drawn=2, sizes=(1, 2, 3, 10, 20, 60))
+    for _ in range(8):
+        rounds.round()
+        server = rounds.public.vectors[CONTROL] if name == "scaffold" else rounds.server.memory[0]
+        np.testing.assert_allclose(server, rounds.controls(), atol=1e-5)
+    with pytest.raises(ConfigError, match=f"algorithm '{name}' keeps the mean of what clients remember.*: leave weigh= out"):
+        build(Experiment(algorithm=name, optimizer="sgd", clients=3, weigh="images"))
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+def test_nobody_may_forget_what_the_server_has_a_mean_of(name: str) -> None:
+    """Under masks those who missed a round begin afresh: all must take part in every round."""
+    settings: dict[str, Any] = {"algorithm": name, "optimizer": "sgd", "clients": 5, "secure_sum": True}
+    assert build(Experiment(**settings)).run.exchanges
+    with pytest.raises(ConfigError, match=f"'{name}' cannot be used .* participation below 1: .*: set participation=1"):
+        build(Experiment(**settings, participation=0.8))
 
 
 def test_what_a_compressed_broadcast_could_not_say_is_kept() -> None:

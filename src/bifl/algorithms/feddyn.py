@@ -2,7 +2,9 @@
 
 A client keeps h, the sum of all its changes so far. Its loss is L(w) + α·⟨h, w⟩ + α/2·‖w − public weights‖², so that at a fixed
 point its own gradient is −α·h. The server broadcasts the mean of what clients upload plus the mean h of all clients, those included
-that were not drawn.
+that were not drawn: so every client counts once. Where an upload is lost in a deployment, the server's mean lacks from then on what
+that client has added to h. The pull is of the coded weights and the trained real parameters, the correction of the coded weights
+alone; real parameters are averaged.
 """
 
 from __future__ import annotations
@@ -62,5 +64,5 @@ def feddyn(alpha: float = 0.01, forward: str = "real", down: str = "float") -> A
     if not 0 < alpha < float("inf"):
         raise ConfigError(f"algorithm.alpha must be above 0, not {alpha}")
     local = partial(corrected, alpha=alpha)
-    algorithm = Algorithm(upload, broadcast, replace, local=local, forward=forward_of(forward), keeps=("memory",))
+    algorithm = Algorithm(upload, broadcast, replace, local=local, forward=forward_of(forward), keeps=("memory",), mirrors=True)
     return compressed(algorithm, down)

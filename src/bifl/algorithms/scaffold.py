@@ -2,7 +2,8 @@
 
 A client remembers its control c_i, the mean gradient of the last steps it took (option II of the paper), and everybody knows the
 server's, c: a step follows gradient − c_i + c. Clients upload how their weights and their controls moved; c is the mean of all
-clients' controls, those included that were not drawn. The correction is of the coded weights; real parameters are averaged.
+clients' controls, those included that were not drawn: so every client counts once. Where an upload is lost in a deployment, c
+lacks from then on what that client's control has moved. The correction is of the coded weights; real parameters are averaged.
 
 With `up=murmur` both vectors are said as murmur says an update, and a client's control moves by what it said of it, with the scale
 nearest to what it wanted to say (EF21, Richtárik et al., 2021): nothing is lost for good, and c is still the mean of the controls.
@@ -113,7 +114,15 @@ def scaffold(up: str = "float", group: int = 0, down: str = "float") -> Algorith
     vectors at a fraction of a bit.
     """
     plain = Algorithm(
-        upload, broadcast, replace, selects=selects, local=corrected, forward=real, keeps=("memory",), plain_steps=True
+        upload,
+        broadcast,
+        replace,
+        selects=selects,
+        local=corrected,
+        forward=real,
+        keeps=("memory",),
+        plain_steps=True,
+        mirrors=True,
     )
     if up == "float":
         return compressed(plain, down)

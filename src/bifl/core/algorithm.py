@@ -74,6 +74,8 @@ class Algorithm:
         broadcasts: the same of a broadcast: `VOTES`, counts of positive votes, which some robust sums need.
         plain_steps: whether clients must train by plain gradient descent: where `upload` reads the mean gradient off how far the
             weights moved in `client.steps` steps at `client.rate`.
+        mirrors: whether the server keeps the mean of what all clients remember, by what they upload: so every client counts once,
+            whatever its number of samples, and none may forget.
         exchanges: names of exchanges that follow its ballot in every round, each with parameters: (("personal", {"pull": 1.0}),).
         name: what errors call it: the one under which it is registered; filled in.
     """
@@ -93,6 +95,7 @@ class Algorithm:
     uploads: str = ""
     broadcasts: str = ""
     plain_steps: bool = False
+    mirrors: bool = False
     exchanges: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     name: str = "of this run"
 

@@ -80,6 +80,11 @@ def check_summable(exchange: Summable, algorithms: Algorithms, public: Public) -
         if algorithm.central or algorithm.aggregate is not None:
             what = "it has one client only" if algorithm.central else "its `aggregate` must see single uploads"
             raise ConfigError(f"{refusal}: {what}: take {INSTEAD}")
+        if algorithm.mirrors and public.voters < public.clients:
+            raise ConfigError(
+                f"{refusal} and participation below 1: clients that missed a round begin afresh there, and its server keeps the "
+                f"mean of what all of them remember: set participation=1, or take {INSTEAD}"
+            )
         form = exchange.form(before)
         trained = (form.real * np.float32(0.75)).astype(np.float32)  # all factors are 1 at first, and would not show
         try:

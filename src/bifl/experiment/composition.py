@@ -45,7 +45,7 @@ def compose(experiment: Experiment, dice: Dice) -> Composition:
     if lies is not None:
         algorithm = attacked(algorithm, lies, liars(experiment.seed, experiment.clients, lies.share))
     protected = None if rule is None else RobustSum(short(experiment.robust.name), rule)
-    return Composition(algorithm, _weighing(experiment), protected, private)
+    return Composition(algorithm, _weighing(experiment, algorithm), protected, private)
 
 
 def plain_algorithm(experiment: Experiment) -> Algorithms:
@@ -64,15 +64,22 @@ def _private(experiment: Experiment, algorithm: Algorithms, dice: Dice) -> Priva
     return Private(how, Crowd(experiment.clients, hidden=not experiment.secure_sum, colluders=experiment.colluders), dice)
 
 
-def _weighing(experiment: Experiment) -> Weighing:
+def _weighing(experiment: Experiment, algorithms: Algorithms) -> Weighing:
     """What a client counts for.
 
-    With `auto` it counts once under a secure sum: all know each other's number of samples, and of ballots the numbers of those who
-    voted for a weight often add up to its sum in one way only. Floats are no better: after one step of Adam they are ballots too.
+    With `auto` it counts once where the server keeps the mean of what clients remember (`Algorithm.mirrors`), and under a secure
+    sum: all know each other's number of samples, and of ballots the numbers of those who voted for a weight often add up to its
+    sum in one way only. Floats are no better: after one step of Adam they are ballots too.
     """
     if experiment.privacy.name != "none":
         if experiment.weigh == "images":
             raise ConfigError("with privacy= every client counts once, and its number of images is not told: leave weigh= out")
         return Weighing.UNTOLD
-    once = experiment.weigh == "equal" or (experiment.weigh == "auto" and experiment.secure_sum)
+    mirrors = [part.name for part in algorithms.parts if part.mirrors]
+    if mirrors and experiment.weigh == "images":
+        raise ConfigError(
+            f"the server of algorithm '{mirrors[0]}' keeps the mean of what clients remember, in which every client counts once: "
+            "leave weigh= out"
+        )
+    once = experiment.weigh == "equal" or (experiment.weigh == "auto" and (experiment.secure_sum or mirrors))
     return Weighing.ONCE if once else Weighing.SAMPLES

@@ -190,7 +190,8 @@ class Settings:
     weigh: str = setting(
         "auto", allowed=OneOf(("auto", "images", "equal")),
         help="what a client counts for: its images, or equal, once each; auto is once with privacy= and secure_sum=true, since "
-        "numbers of images would tell there who voted how (docs/security.md), and its images otherwise",
+        "numbers of images would tell there who voted how (docs/security.md), and with algorithms whose server keeps the mean of "
+        "what clients remember (scaffold, feddyn), and its images otherwise",
     )  # fmt: skip
     seed: int = setting(0, allowed=Whole(0, 2**63 - 1), help="fixes everything else")
     optimizer: Chosen = choice(
