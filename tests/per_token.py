@@ -1,5 +1,7 @@
 """A task with an output per token, a network that takes a mask, and one without, as a user would write them in a file."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +28,7 @@ def per_token() -> Task:
         sensible=lambda sums, count: bool(0 <= sums[0] <= count),
         output=row_per_position,
         count=positions,
+        most=math.prod,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -141,8 +142,29 @@ def test_a_liar_counts_no_more_tokens_than_it_has(settings: dict[str, Any]) -> N
     for weight in (3 * LENGTH + 1, -1, 10.5, 3):  # 3: fewer than are correct
         with pytest.raises(Refused, match="its evaluation makes no sense"):
             judge.open(said(weight), run.fresh, server)
-    with pytest.raises(Refused):  # elsewhere samples are counted
-        replace(judge, positions=1).open(said(11), run.fresh, server)
+
+
+def test_where_samples_are_counted_a_liar_counts_no_more_than_those(tmp_path: Path) -> None:
+    """However many columns labels have."""
+    dice = np.random.default_rng(0)
+    inputs, labels = dice.normal(size=(60, 4)).astype(np.float32), dice.integers(2, size=(60, 5)).astype(np.uint8)
+    np.savez(tmp_path / "columns.npz", inputs=inputs, labels=labels)
+    data = {"name": "npz", "path": str(tmp_path / "columns.npz"), "test_share": 0.2}
+    run = build(Experiment(dataset=data, task="multilabel", model={"name": "mlp", "inputs": 4}, clients=3, holdout=0.2)).run
+    assert run.evaluation is not None
+    for weight, refusal in ((3, nullcontext()), (15, pytest.raises(Refused, match="its evaluation makes no sense"))):
+        rows = np.array([0, 3, weight, 2.5, 1, 1, 1, 1, 1], "<f8").tobytes()
+        upload = Message.of(np.frombuffer(rows, np.uint8), BYTES, NOTHING, sender=0, weight=20, round=run.evaluation.ahead)
+        with refusal:
+            run.evaluation.open(upload, run.fresh, ServerSide(Server()))
+
+
+def test_a_task_says_how_many_it_may_count(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = build(Experiment(**settings | {"algorithm": "fedavg", "rounds": 1}))
+    assert made.run.evaluation is not None
+    few = replace(made.run, evaluation=replace(made.run.evaluation, positions=1))
+    with pytest.raises(ConfigError, match="the task's count finds more than 1 in one of its samples"):
+        list(bifl.Simulation(made._replace(run=few)))
 
 
 def test_what_a_network_needs_and_data_lack(tmp_path: Path, settings: dict[str, Any]) -> None:

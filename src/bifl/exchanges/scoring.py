@@ -133,6 +133,11 @@ class Evaluation(Exchange):
             if model is not None
             for chunk in side.evaluate(*model)
         ]
+        if any(weight > self.positions * samples for _, samples, weight, *_ in rows):
+            raise ConfigError(
+                f"the task's count finds more than {self.positions} in one of its samples, and its most says there are no more: "
+                "most=math.prod is for tasks that count positions"
+            )
         data = np.array(rows, "<f8").tobytes()
         message = Message.of(np.frombuffer(data, np.uint8), BYTES, NOTHING, NOTHING, client.number, client.weight)
         return ClientReply(message._replace(round=public.round + self.ahead), client)

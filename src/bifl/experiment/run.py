@@ -224,7 +224,7 @@ def _surroundings(
 ) -> Surroundings:
     """What exchanges are made of."""
     algorithm, weighing, robust, privacy = composed
-    form = data.form
+    form, learnt = data.form, task_of(experiment)
 
     def noise(public: Public) -> Floats:
         return noise_squares(network, public, algorithm.at(max(public.round, 1)).forward, form)
@@ -235,7 +235,7 @@ def _surroundings(
         weighing,
         robust,
         privacy,
-        task_of(experiment),
+        learnt,
         form,
         data.classes,
         Bounds(plan, noise),
@@ -245,7 +245,7 @@ def _surroundings(
         recalibrates=_recalibrates(experiment, algorithm, network),
         tells_results=experiment.tells_results(),
         share=share_of(experiment, data),
-        positions=math.prod(data.labels.shape[1:]),
+        positions=learnt.most(data.labels.shape[1:]),
     )
 
 

@@ -77,6 +77,11 @@ def positions(targets: Tensor) -> int:
     return int((targets >= 0).sum())
 
 
+def one_each(targets: tuple[int, ...]) -> int:
+    """The usual `most`: samples are counted."""
+    return 1
+
+
 def one_row(targets: tuple[int, ...], outputs: int) -> tuple[int, ...]:
     """The usual `output`: so many numbers for a sample."""
     return (outputs,)
@@ -110,6 +115,8 @@ class Task:
         output: (shape of one sample's targets, outputs) → the shape of what the network must give for one sample.
         count: (targets of a batch) → what its loss is the mean of, and what `metrics` and `sensible` get as number: of samples, or
             of positions (`positions`). A batch may have none: its loss must be 0 then.
+        most: shape of one sample's targets → the most that `count` may find in it, beyond which a server believes no client: 1, or
+            of positions `math.prod`.
     """
 
     loss: Callable[..., Tensor]
@@ -120,6 +127,7 @@ class Task:
     length: int = 1
     output: Callable[[tuple[int, ...], int], tuple[int, ...]] = one_row
     count: Count = len
+    most: Callable[[tuple[int, ...]], int] = one_each
 
 
 task: Registry[Task] = Registry("task")
