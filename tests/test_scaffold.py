@@ -123,6 +123,16 @@ def test_a_control_is_the_mean_gradient_of_the_steps() -> None:
     np.testing.assert_allclose(kept.memory, -client.aux / (STEPS * RATE), rtol=1e-5)
 
 
+@pytest.mark.parametrize("settings", [{}, CODED], ids=str)
+def test_steps_at_a_rate_of_0_move_no_control(settings: dict[str, Any]) -> None:
+    """Of the gradient they tell nothing: the last rate of a cosine, for example."""
+    rounds = Parabolas("scaffold", settings, drawn=CLIENTS)
+    rounds.round()
+    client = rounds.clients[2]._replace(aux=rounds.public.weights, start=rounds.public.weights, steps=STEPS, rate=0.0)
+    kept, _ = make_upload(rounds.algorithm, client, rounds.public)
+    np.testing.assert_array_equal(kept.memory, client.memory)
+
+
 @pytest.mark.parametrize(("settings", "most"), [({}, 0.01), (CODED, 0.02)], ids=str)
 def test_drift_is_undone(settings: dict[str, Any], most: float) -> None:
     """FedAvg stops where clients that take many steps pull each other; with controls all of them stop at the best weights."""

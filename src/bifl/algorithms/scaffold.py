@@ -62,7 +62,10 @@ def corrected(client: Client, public: Public) -> Local:
 
 def upload(client: Client, public: Public) -> Sent:
     """The weights, and how the control moves, to the mean gradient: c_i ← c_i − c + (x − y) / (steps · rate)."""
-    moves = -public.vectors[CONTROL] - change(client, public) / np.float32(max(client.steps * client.rate, 1e-12))
+    length = client.steps * client.rate
+    moves = np.zeros_like(client.aux)  # at a rate of 0 steps tell nothing of the gradient
+    if length:
+        moves = -public.vectors[CONTROL] - change(client, public) / np.float32(length)
     vectors = {UPDATE: Vector(client.aux, FLOAT32), CONTROL: Vector(moves, FLOAT32)}
     return Sent(Message(vectors, client.real), memory=remembered(client) + moves)
 
