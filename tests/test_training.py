@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,13 @@ import torch
 from torch import Tensor, nn
 
 import bifl
+from bifl.algorithms.fedprox import pulled
+from bifl.core.algorithm import register
 from bifl.core.forward import Forward, binary, real
+from bifl.core.layout import Layout
+from bifl.core.layout import Tensor as Part
 from bifl.core.local_step import PLAIN, Local
-from bifl.core.state import Client
+from bifl.core.state import Client, Public
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError
 from bifl.experiment.run import plan_of
@@ -251,3 +256,29 @@ def test_adam_with_its_usual_constants_takes_one_pass(monkeypatch: pytest.Monkey
     assert found.limits == [1.0, math.inf]
     assert found.floors[0] == 1e-8
     assert torch.equal(torch.as_tensor(found.floors[1]), torch.tensor([1e-4]))
+
+
+@pytest.mark.parametrize("around", ["scaffold", "feddyn"])
+def test_fedprox_adds_its_pull_to_what_another_algorithm_adds(around: str) -> None:
+    """Its correction stays, and pulls towards the same weights add up."""
+    public = Public(0, 0, Layout(("l",), (Part("l.weight", (4,), 0),), (), ()), np.ones(4, np.float32), np.ones(1, np.float32))
+    public = public._replace(vectors={"control": np.full(4, 2, np.float32)})
+    client = Client(public.weights, public.weights, public.real, 1, memory=np.arange(4, dtype=np.float32))
+    alone, both = (register.make(*chosen).at(1).local for chosen in ((around, {}), ("fedprox", {"mu": 0.5, "around": around})))
+    assert alone is not None
+    assert both is not None
+    without, within = alone(client, public), both(client, public)
+    assert without.correction is not None
+    np.testing.assert_array_equal(within.correction, without.correction)
+    assert within.pull == without.pull + 0.5
+
+
+def test_fedprox_refuses_another_centre() -> None:
+    def elsewhere(client: Client, public: Public) -> Local:
+        return Local(pull=1.0, centre=(public.weights, public.real))
+
+    inner = replace(register.make("fedavg", {}).at(1), local=elsewhere, name="steady")
+    weights = np.ones(4, np.float32)
+    public = Public(0, 0, Layout(("l",), (Part("l.weight", (4,), 0),), (), ()), weights, weights)
+    with pytest.raises(ConfigError, match=r"algorithm 'steady' pulls towards weights of its own, .*: take it without fedprox"):
+        pulled(Client(weights, weights, weights, 1), public, mu=0.1, inner=inner)

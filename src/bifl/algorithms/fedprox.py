@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-from bifl.core import Client, Local, Public, register
-from bifl.core.algorithm import Algorithms
+from bifl.core import Algorithm, Client, Local, Public, register
+from bifl.core.algorithm import Algorithms, named
+from bifl.core.local_step import PLAIN
 from bifl.errors import ConfigError
+
+
+def pulled(client: Client, public: Public, mu: float, inner: Algorithm) -> Local:
+    """What the inner algorithm adds to a client's steps, and the pull.
+
+    Raises:
+        ConfigError: the inner one pulls towards other weights.
+    """
+    added = PLAIN if inner.local is None else inner.local(client, public)
+    if added.centre is not None:
+        raise ConfigError(
+            f"algorithm '{inner.name}' pulls towards weights of its own, and fedprox towards those that the round began with: "
+            "take it without fedprox"
+        )
+    return added._replace(pull=added.pull + mu)
 
 
 @register
@@ -17,8 +34,5 @@ def fedprox(mu: float = 0.01, around: str = "fedavg") -> Algorithms:
     """
     if not 0 <= mu < float("inf"):
         raise ConfigError(f"algorithm.mu must be 0 or more, not {mu}")
-
-    def local(client: Client, public: Public) -> Local:
-        return Local(pull=mu)
-
-    return register.make(around, {}).map(lambda part: replace(part, local=local))
+    inner = named(register.make(around, {}), around)
+    return inner.map(lambda part: replace(part, local=partial(pulled, mu=mu, inner=part)))
