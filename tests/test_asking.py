@@ -116,7 +116,7 @@ def test_nodes_count_under_masks(tmp_path: Path, small: Path, keys: Path, clock:
 
 def test_sums_under_masks_are_of_one_round(small: Path) -> None:
     """Over rounds other clients are drawn, and sums that can be subtracted tell what each has."""
-    with pytest.raises(ConfigError, match="exchange=inputs with secure_sum=true is for one round, .* set rounds=1, not 12"):
+    with pytest.raises(ConfigError, match=r"exchange=inputs with secure_sum=true is for one round, .* set rounds=1, not 12"):
         build(quick(small, **ASKED | {"secure_sum": True, "rounds": 12, "clients": 4, "participation": 0.75}))
     assert len(list(simulate(quick(small, **ASKED | {"rounds": 2})))) == 2
 

@@ -117,7 +117,7 @@ def images(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         return made[name] if name in made else usual(name, given, *around)
 
     def followed(*names: str) -> None:
-        follow = tuple((name, {}) for name in names)
+        follow: tuple[tuple[str, dict[str, Any]], ...] = tuple((name, {}) for name in names)
         monkeypatch.setattr(exchange, "make", one)
         monkeypatch.setattr(
             register, "make", lambda *given: make(*given).map(lambda part: replace(part, exchanges=(*part.exchanges, *follow)))

@@ -305,7 +305,7 @@ def _under_masks(
     main, weighing = plain[0], Weighing.ONCE
     if not main.trains and experiment.rounds > 1:
         raise ConfigError(
-            f"exchange={short(experiment.exchange.name)} with secure_sum=true is for one round, as sums over different clients tell "
+            f"exchange={short(experiment.exchange.name)} with secure_sum=true is for one round, as sums over other clients tell "
             f"what single ones say: set rounds=1, not {experiment.rounds}"
         )
     sums = [one for one in plain if isinstance(one, Summable)]
