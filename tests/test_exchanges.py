@@ -12,14 +12,14 @@ import pytest
 
 from bifl.core import register
 from bifl.core.layout import Layout, Tensor
-from bifl.core.message import Message, reals_only
+from bifl.core.message import NOTHING, Message, reals_only
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
 from bifl.core.state import Public
 from bifl.core.sums import Total
 from bifl.deploy import client_state
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
-from bifl.errors import ConfigError
+from bifl.errors import ConfigError, RunError
 from bifl.exchanges.exchange import Exchange, exchange
 from bifl.exchanges.numbers import Numbers, Sums
 from bifl.experiment import run, setup, transfer
@@ -42,14 +42,13 @@ class Greeting(Exchange):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         client = side.client
-        numbers = np.array([client.number, 1], np.float32)
-        return ClientReply(reals_only(numbers)._replace(sender=client.number, weight=client.weight, round=public.round), client)
+        return ClientReply(reals_only(np.array([client.number, 1], np.float32)), client)
 
     def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
         return upload
 
     def answer(self, total: Total, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
-        return server, reals_only(total.tally().real)._replace(round=public.round)
+        return server, reals_only(total.tally().real)
 
     def advance(self, public: Public, news: Message) -> Public:
         return public._replace(scales=news.real)  # until the next broadcast
@@ -124,6 +123,22 @@ def images(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         )
 
     return followed
+
+
+class Silent(Exchange):
+    """An exchange that rounds are held for, and whose author has forgotten the answer."""
+
+    name, main = "silent", True
+
+    def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
+        return ClientReply(reals_only(NOTHING), side.client)
+
+
+def test_rounds_without_a_broadcast_are_refused(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, such a round was held for ever."""
+    monkeypatch.setattr(exchange, "make", lambda *given: Silent())
+    with pytest.raises(RunError, match="exchange 'silent' completes the round: its answer must be a message for all, not letters"):
+        next(iter(simulate(quick(small, rounds=1, workers=1))))
 
 
 def test_a_count_may_follow_training(small: Path, images: Callable[..., None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def test_one_that_is_to_upload_nothing_says_nothing(tmp_path: Path, small: Path,
 class _Talks:
     """An exchange with a mistake: it always has something to say."""
 
-    name, trains = "talks", True
+    name, trains, ahead = "talks", True, 1
 
     def say(self, side: Any, public: Any, *, uploads: bool) -> ClientReply:
         return ClientReply(Said.of(NOTHING, FLOAT32, NOTHING), side.client, loss=0.5)
@@ -56,12 +57,14 @@ class _Talks:
 
 def test_a_message_that_was_not_asked_for_is_not_sent() -> None:
     class Side:
-        client = "client"
+        client = Client(NOTHING, NOTHING, NOTHING, weight=5, number=2)
 
     talks: Any = _Talks()
     side: Any = Side()
-    public: Any = None
-    assert take_part(talks, side, public, uploads=True, tells_loss=False).message is not None
+    public: Any = SimpleNamespace(round=3)
+    message = take_part(talks, side, public, uploads=True, tells_loss=False).message
+    assert message is not None
+    assert (message.round, message.sender, message.weight) == (4, 2, 5), "which are filled in"
     assert take_part(talks, side, public, uploads=False, tells_loss=False) == ClientReply(None, side.client)
     assert take_part(talks, side, public, uploads=False, tells_loss=True).loss == 0.5, "of an exchange that tells it anyway"
     talks.trains = False

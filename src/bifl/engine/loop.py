@@ -15,7 +15,7 @@ from bifl.core.message import Message
 from bifl.core.sides import Abandoned, ServerSide
 from bifl.core.state import Client, Public, Server
 from bifl.engine.client_side import client_tools
-from bifl.exchanges.exchange import take_part
+from bifl.exchanges.exchange import answered, take_part
 from bifl.exchanges.intake import Intake
 from bifl.experiment.run import simulated_identity
 from bifl.experiment.settings import Experiment
@@ -58,7 +58,7 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
             if not exchange.uploads:
                 continue
             try:
-                side, news = exchange.answer(intake.total, public, side)
+                side, news = answered(exchange, intake.total, public, side)
             except Abandoned:
                 if public.round < round:
                     raise

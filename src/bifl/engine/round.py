@@ -19,7 +19,7 @@ from bifl.engine.catch_up import Step
 from bifl.engine.clients import Clients, NobodyVotes, Replies, Troubles
 from bifl.engine.privacy_budget import Overspent, affords_a_round, refuse_to_overspend, refuse_uncounted
 from bifl.errors import RunError
-from bifl.exchanges.exchange import Exchange, completing, main_of
+from bifl.exchanges.exchange import Exchange, answered, completing, main_of
 from bifl.exchanges.scoring import NOT_EVALUATED, Results
 from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
@@ -215,7 +215,7 @@ class Rounds:
                 if told:
                     return nothing  # everyone went away
                 raise Abandoned(f"round {context.round}: nobody has answered in '{exchange.name}': nothing was counted")
-            server, news = exchange.answer(total, public, server)
+            server, news = answered(exchange, total, public, server)
         except Abandoned as error:
             if not told:
                 raise

@@ -55,8 +55,7 @@ class Statistics(Summable):
         client = side.client
         if not uploads:
             return ClientReply(None, client)
-        message = reals_only(side.measure())._replace(sender=client.number, weight=client.weight, round=public.round)
-        return ClientReply(message, client)
+        return ClientReply(reals_only(side.measure()), client)
 
     def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
         """The upload, with what it counts for: it is bounded by the others, when they are all there."""
@@ -68,7 +67,7 @@ class Statistics(Summable):
 
     def answer(self, total: UploadList, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
         """The pooled statistics."""
-        return server, reals_only(mean(self.bounds.statistics(total.uploads, public)).real)._replace(round=public.round)
+        return server, reals_only(mean(self.bounds.statistics(total.uploads, public)).real)
 
     def bounded(self, upload: Message, public: Public) -> Message:
         """Within what is known before anyone speaks: all that can be done where nobody sees the others'."""
@@ -80,7 +79,7 @@ class Statistics(Summable):
 
     def answer_sum(self, total: Total, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
         """The pooled statistics, of a sum alone."""
-        return server, reals_only(total.tally().real)._replace(round=public.round)
+        return server, reals_only(total.tally().real)
 
     def advance(self, public: Public, news: Message) -> Public:
         """The public state with the new statistics."""

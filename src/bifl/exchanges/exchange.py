@@ -23,7 +23,7 @@ from bifl.core.sides import Accumulator, ClientReply, ClientSide, Letters, Serve
 from bifl.core.state import Client, Public
 from bifl.core.sums import Tally, Total
 from bifl.core.weighing import Weighing
-from bifl.errors import Refused
+from bifl.errors import Refused, RunError
 from bifl.registry import Registry
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Exchange(ABC):
         trains: whether clients train in it: they tell their loss, and those who upload nothing may take part as well.
         computes: whether networks compute with clients' inputs in it, none of which may be missing then.
         uploads: whether clients upload anything in it; otherwise there is no answer either.
-        tells: whether its answer is a broadcast; otherwise it is letters.
+        tells: whether its answer is a broadcast; otherwise it is letters, or there is none.
         remembers: whether clients keep something for its next round, in `Client.states` under its name.
         quorum: how many must answer, whatever the rules of a deployment say.
         ahead: 1 if its messages are of the round after the last complete one, 0 if they are of that.
@@ -77,9 +77,13 @@ class Exchange(ABC):
     trains: Any = False
     computes: Any = True
     uploads: Any = True
-    tells: Any = True
     remembers: Any = False
     quorum: Any = 0
+
+    @property
+    def tells(self) -> Any:
+        """Where nobody uploads anything there is no answer."""
+        return self.uploads
 
     @property
     def ahead(self) -> Any:
@@ -213,7 +217,33 @@ def take_part(which: Exchange, side: ClientSide, public: Public, *, uploads: boo
     if not uploads and not which.trains:
         raise Refused(f"the server asks for no upload in the exchange '{which.name}', in which clients do nothing else")
     reply = which.say(side, public, uploads=uploads)
-    return reply._replace(message=reply.message if uploads else None, loss=reply.loss if tells_loss else None)
+    message = None if reply.message is None or not uploads else from_client(reply.message, which, side.client, public)
+    return reply._replace(message=message, loss=reply.loss if tells_loss else None)
+
+
+def from_client(message: Message, which: Exchange, client: Client, public: Public) -> Message:
+    """What an exchange says, with round, sender and weight filled in."""
+    return message._replace(round=public.round + which.ahead, sender=client.number, weight=client.weight)
+
+
+def answered(which: Exchange, total: Any, public: Public, server: ServerSide) -> tuple[ServerSide, Message | Letters]:
+    """The server's part: what it is like afterwards, and its broadcast, with round and sender filled in, or letters.
+
+    Raises:
+        Abandoned: too few have answered.
+        RunError: the round would never be complete.
+    """
+    server, news = which.answer(total, public, server)
+    if isinstance(news, Message):
+        return server, news._replace(round=public.round + which.ahead, weight=1, sender=None)
+    if which.completes:
+        raise RunError(f"exchange '{which.name}' completes the round: its answer must be a message for all, not letters")
+    return server, news
+
+
+def last_telling(exchanges: Sequence[Exchange]) -> Exchange:
+    """The exchange whose broadcast is a round's last: it leads to the state that the next round begins with."""
+    return next(one for one in reversed(exchanges) if one.tells)
 
 
 def main_of(exchanges: Sequence[Exchange]) -> Exchange:

@@ -51,11 +51,10 @@ class Numbers(Summable):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Count."""
-        client, numbers = side.client, np.asarray(self.count(side, public), np.float64)
+        numbers = np.asarray(self.count(side, public), np.float64)
         if not np.all(np.abs(numbers) < LARGEST):
             raise Refused(f"exchange '{self.name}': its numbers are not finite, or too large to be added up: {LARGEST:.0f} or more")
-        message = reals_only(_halves(numbers))._replace(sender=client.number, weight=client.weight)
-        return ClientReply(message._replace(round=public.round + self.ahead), client)
+        return ClientReply(reals_only(_halves(numbers)), side.client)
 
     def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
         """The numbers, if they can be; each client's count once."""
@@ -68,8 +67,7 @@ class Numbers(Summable):
     def answer(self, total: Total, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
         """The sums."""
         sums = _whole(total.real_sums())
-        news = reals_only(_halves(sums))._replace(round=public.round + self.ahead)
-        return server.reporting(self.report(sums, total.clients)), news
+        return server.reporting(self.report(sums, total.clients)), reals_only(_halves(sums))
 
     def bounded(self, upload: Message, public: Public) -> Message:
         """As the server would read it."""

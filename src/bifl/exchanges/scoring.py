@@ -139,8 +139,7 @@ class Evaluation(Exchange):
                 "most=math.prod is for tasks that count positions"
             )
         data = np.array(rows, "<f8").tobytes()
-        message = Message.of(np.frombuffer(data, np.uint8), BYTES, NOTHING, NOTHING, client.number, client.weight)
-        return ClientReply(message._replace(round=public.round + self.ahead), client)
+        return ClientReply(Message.of(np.frombuffer(data, np.uint8), BYTES, NOTHING), client)
 
     def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
         """The upload, if such sums can be. A worker believes its own clients, whose model may have diverged."""
@@ -189,8 +188,7 @@ class Evaluation(Exchange):
             raise Abandoned("no client holds samples out to evaluate on: set holdout=0.2, for example")
         results = Results.of(scores, self.task)
         said = [*list(results.metrics.values())[: _metrics(self.task)], results.loss]
-        news = reals_only(np.array(said, np.float32))._replace(round=public.round + self.ahead)
-        return server.reporting({**results.metrics, "loss": results.loss}, results.clients), news
+        return server.reporting({**results.metrics, "loss": results.loss}, results.clients), reals_only(np.array(said, np.float32))
 
 
 def _chunks(held: list[float]) -> bool:

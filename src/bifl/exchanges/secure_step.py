@@ -96,11 +96,9 @@ class Step(Exchange):
         """Bytes for any reader."""
         return None
 
-    def reply(self, data: bytes, side: ClientSide, public: Public) -> ClientReply:
+    def reply(self, data: bytes, side: ClientSide) -> ClientReply:
         """Bytes as a message."""
-        client = side.client
-        message = Message.of(np.frombuffer(data, np.uint8), BYTES, NOTHING, NOTHING, client.number, client.weight)
-        return ClientReply(message._replace(round=public.round + self.ahead), client)
+        return ClientReply(Message.of(np.frombuffer(data, np.uint8), BYTES, NOTHING), side.client)
 
     def form(self, public: Public) -> Message:
         """Bytes."""

@@ -18,7 +18,7 @@ from bifl.core.sides import Abandoned, ClientReply, ClientSide, Letters, ServerS
 from bifl.core.state import Client, Public
 from bifl.core.weighing import Weighing
 from bifl.errors import Refused
-from bifl.exchanges.exchange import Exchange, Summable, bytes_in
+from bifl.exchanges.exchange import Exchange, Summable, bytes_in, from_client
 from bifl.exchanges.secure_step import TALK, Step, continued, shown, talk_of
 from bifl.exchanges.summable import summand
 from bifl.secure import cards, threshold, unmasking
@@ -39,7 +39,7 @@ class Keys(Step):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Make keys."""
-        return self.reply(self.member(side, public).keys(shown(side.client)), side, public)
+        return self.reply(self.member(side, public).keys(shown(side.client)), side)
 
     def answer(self, total: Said, public: Public, server: ServerSide) -> tuple[ServerSide, Letters]:
         """All keys to all."""
@@ -64,7 +64,7 @@ class Deal(Step):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Check everyone's keys, and deal shares."""
-        return self.reply(self.member(side, public).shares(side.letter), side, public)
+        return self.reply(self.member(side, public).shares(side.letter), side)
 
     def answer(self, total: Said, public: Public, server: ServerSide) -> tuple[ServerSide, Letters]:
         """To each what is sealed for it."""
@@ -109,13 +109,14 @@ class Masked(Step):
         said = inner.say(side, public, uploads=True)
         known = inner.context(public)
         assert said.message is not None  # there is one where uploads are asked for and no loss is told
-        upload = summand(inner, codec.decode(codec.encode(said.message, known), known), public)
+        message = from_client(said.message, inner, side.client, public)
+        upload = summand(inner, codec.decode(codec.encode(message, known), known), public)
         form = fields(upload, own, total)
         parts = summands(upload, times, form)
         member.mask(parts, Sum(name, form), place)
         data = packed((*parts[0], *parts[1]), (*form.symbols, *form.numbers))
         member.once(name, data)
-        return self.reply(data, side, public)._replace(client=self._told(side.client, said.client, agreed, uploads=True))
+        return self.reply(data, side)._replace(client=self._told(side.client, said.client, agreed, uploads=True))
 
     def _told(self, before: Client, after: Client, agreed: bytes, *, uploads: bool) -> Client:
         """The client after its turn; if it has trained, with its new history."""
@@ -151,7 +152,7 @@ class Agree(Step):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Sign."""
-        return self.reply(self.member(side, public).agree(self.sum, side.letter, self.inner.place(public)), side, public)
+        return self.reply(self.member(side, public).agree(self.sum, side.letter, self.inner.place(public)), side)
 
     def answer(self, total: Said, public: Public, server: ServerSide) -> tuple[ServerSide, Letters]:
         """All signatures to all."""
@@ -184,7 +185,7 @@ class Reveal(Step):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Reveal."""
-        return self.reply(self.member(side, public).reveal(self.sum, side.letter, self.inner.place(public)), side, public)
+        return self.reply(self.member(side, public).reveal(self.sum, side.letter, self.inner.place(public)), side)
 
     def answer(self, total: Said, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
         """The sum without masks, and what the server makes of it."""
