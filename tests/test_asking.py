@@ -121,6 +121,18 @@ def test_sums_under_masks_are_of_one_round(small: Path) -> None:
     assert len(list(simulate(quick(small, **ASKED | {"rounds": 2})))) == 2
 
 
+def test_counts_under_masks_need_no_test_samples(tmp_path: Path, small: Path) -> None:
+    """Nothing is evaluated, so that nothing is held out either."""
+    with np.load(small) as arrays:
+        np.savez(tmp_path / "bare.npz", images=arrays["images"], labels=arrays["labels"])
+        samples = len(arrays["labels"])
+    setup = build(quick(tmp_path / "bare.npz", **ASKED, secure_sum=True))
+    assert not any(map(len, setup.shards))
+    (record,) = simulate(quick(tmp_path / "bare.npz", **ASKED, secure_sum=True))
+    assert record.report is not None
+    assert record.report["samples"] == samples - samples % 3
+
+
 def test_a_client_takes_part_in_one_sum_whatever_the_server_asks(small: Path) -> None:
     setup = build(quick(small, **ASKED, secure_sum=True))
     side = client_tools(setup.run, Samples.of(setup.data.images, setup.data.labels, setup.data), setup.parts).side(

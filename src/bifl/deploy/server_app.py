@@ -34,8 +34,9 @@ from bifl.deploy.requests import Rules
 from bifl.engine import running
 from bifl.engine.round import Rounds
 from bifl.errors import BiflError, ConfigError, RunError
+from bifl.experiment.run import share_of
 from bifl.experiment.settings import Experiment, of_words
-from bifl.experiment.setup import Setup, held_share, sampled, serve
+from bifl.experiment.setup import Setup, sampled, serve
 from bifl.files import write_atomic, writing
 from bifl.runs.budget import ended_early
 from bifl.runs.events import FAILED, FINISHED, Tell, say, writer
@@ -101,7 +102,7 @@ class Deployment(Rounds):
 
     def _clients(self) -> Nodes:
         data, (grid, rules, run, register, tell) = self.setup.data, self._office
-        share = held_share(self.experiment, data)
+        share = share_of(self.experiment, data)
         form, words = data.form, words_for_clients(self.experiment)
         terms = Terms(words, data.classes, form.shape, data.mean, data.std, share, form.kind, further_text(form.further))
         setup = self.setup._replace(public=self.public)

@@ -155,8 +155,9 @@ def make_run(experiment: Experiment, network: Network, data: Dataset, dice: Dice
 
 
 def share_of(experiment: Experiment, data: Dataset) -> float:
-    """Which part of its images a client holds out: what was asked for, and a fifth where there are no test images."""
-    return experiment.holdout or (0.0 if len(data.test_labels) else HOLDOUT)
+    """Which part of its images a client holds out: what was asked for, and a fifth where there are no others to evaluate on."""
+    needed = experiment.tells_results() and not len(data.test_labels)
+    return experiment.holdout or (HOLDOUT if needed else 0.0)
 
 
 def _refuse_other_steps(algorithms: Algorithms, plan: Callable[[int], Plan]) -> None:
@@ -305,7 +306,7 @@ def _under_masks(
     main, weighing = plain[0], Weighing.ONCE
     if not main.trains and experiment.rounds > 1:
         raise ConfigError(
-            f"exchange={short(experiment.exchange.name)} with secure_sum=true is for one round, as sums over other clients tell "
+            f"exchange={short(experiment.exchange.name)} with secure_sum=true is for one round, as sums of different clients tell "
             f"what single ones say: set rounds=1, not {experiment.rounds}"
         )
     sums = [one for one in plain if isinstance(one, Summable)]

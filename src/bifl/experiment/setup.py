@@ -65,12 +65,12 @@ def build(experiment: Experiment, kind: type[Network] = Network, data: Dataset |
     device_of(experiment)  # or a refusal
     data = load(experiment) if data is None else fitting(experiment, data)
     hands, held = deal(experiment, data)
-    share = held_share(experiment, data)
-    parts, shards = cut_all(hands, share, experiment.seed)
+    parts, shards = cut_all(hands, share_of(experiment, data), experiment.seed)
     network = fitting_network(experiment, data, kind)
     data = wanted_alone(data, network, task_of(experiment))
     run = make_run(experiment, network, data, simulated_dice)  # reproducible, so in a simulation nothing is private
     _refuse_missing(run, data)
+    _refuse_untested(run, data)
     return Setup(run, data, parts, shards, held, _started(run, data), experiment.seed)
 
 
@@ -85,6 +85,7 @@ def serve(experiment: Experiment) -> Setup:
     data = wanted_alone(data, network, task_of(experiment))
     run = make_run(experiment, network, data)
     _refuse_missing(run, data)
+    _refuse_untested(run, data)
     nobody = [np.zeros(0, np.int64)] * run.clients
     draw = experiment.seed if run.privacy is None else secrets.randbits(62)  # clients know the seed
     return Setup(run, data, nobody, nobody, held, _started(run, data), draw)
@@ -129,13 +130,16 @@ def _started(run: Run, data: Dataset) -> Public:
     )
 
 
-def held_share(experiment: Experiment, data: Dataset) -> float:
-    """Which part of its images a client holds out: what was asked for, and a fifth where there are no test images."""
-    if not experiment.tells_results() and not len(data.test_labels):
+def _refuse_untested(run: Run, data: Dataset) -> None:
+    """Refuse training whose results nobody could tell.
+
+    Raises:
+        ConfigError: there are no test images, and no client may tell results on what it holds out.
+    """
+    if run.trains and not run.tells_results and not len(data.test_labels):
         raise ConfigError(
             "with secure_sum=true or privacy= no client tells results on what it holds out: the server needs test images of its own"
         )
-    return share_of(experiment, data)
 
 
 def _remedy(chosen: Choice, misfit: Misfit) -> str:
