@@ -92,6 +92,18 @@ def test_own_models_survive_an_end(tmp_path: Path, small: Path) -> None:
     assert [record.metrics for record in simulate(experiment, folder=tmp_path / "run")] == whole[1:]
 
 
+def test_a_run_that_was_continued_counts_the_same_bytes(tmp_path: Path, small: Path) -> None:
+    experiment = quick(small, **DITTO | {"rounds": 4, "clients": 6, "participation": 0.5, "holdout": 0.0})
+    whole = [record.catch_up_bytes for record in simulate(experiment)]
+    assert any(whole)
+    parts = []
+    for _ in whole:
+        simulation = simulate(experiment, folder=tmp_path / "run")
+        parts.append(next(iter(simulation)).catch_up_bytes)
+        simulation.close()
+    assert parts == whole
+
+
 def test_a_server_that_asks_twice_gets_the_same_answer(tmp_path: Path, small: Path, clock: Clock) -> None:
     """Each time it trains again an own model would move on."""
     experiment = quick(small, **DITTO | {"rounds": 2})

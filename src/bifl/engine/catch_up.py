@@ -22,7 +22,7 @@ from bifl.codec.context import NO_DIGEST
 from bifl.codec.state_digest import state_digest
 from bifl.core.message import FLOAT32, UPDATE, Floats, Message, Vector
 from bifl.core.state import Public
-from bifl.exchanges.exchange import Exchange, completing
+from bifl.exchanges.exchange import Exchange, completing, last_telling
 from bifl.experiment.setup import Setup
 
 _ROUNDS = 2  # whose steps are remembered at least
@@ -91,7 +91,7 @@ class Journal:
         self.steps = steps
         self._sleepers, self._largest = sleepers, 4 * ((1 + len(public.vectors)) * public.layout.count + public.layout.reals)
         self._sent = {step.exchange: step.data for step in steps}  # the last broadcast of every exchange
-        self._at(public, self._exchanges[-1].name)
+        self._at(public, last_telling(exchanges).name)
 
     def _at(self, public: Public, exchange: str) -> None:
         self.public, self.name = public, self._named(public, exchange)
@@ -232,13 +232,13 @@ class MissedBytes:
         self.public = setup.public
         self._journal = Journal(exchanges, fresh, setup.public, steps, run.in_context, run.clients_sleep, _named)
         # what all know that are not listed; whoever does not have the model that the run starts with is sent it
-        self._others = "" if run.warm else _named(fresh, exchanges[-1].name)
+        self._others = "" if run.warm else _named(fresh, last_telling(exchanges).name)
         self._known = {number: _last_heard(exchanges, round) for number, round in trained.items()}
         if setup.public.round and not run.clients_sleep:
             self._known, self._others = {}, self._journal.name  # everyone was asked something since
         elif evaluated and any(map(len, setup.shards)):
             self._known = {number: _last_heard(exchanges, round) for number, round in trained.items() if round > evaluated}
-            self._others = f"{evaluated} {exchanges[-1].name}"
+            self._others = f"{evaluated} {last_telling(exchanges).name}"
         self._told: Collection[int] = range(run.clients)
         self._bytes = 0
 
@@ -268,9 +268,9 @@ class MissedBytes:
 
 def _last_heard(exchanges: Sequence[Exchange], round: int) -> str:
     """The state that a client knows that last took part in this round: the one before the round's last exchange."""
-    telling = [exchange for exchange in exchanges if exchange.tells]
-    complete = completing(exchanges) is not telling[-1]
-    return f"{round if complete else round - 1} {telling[-2:][0].name}"
+    before = [exchange for exchange in exchanges[:-1] if exchange.tells] or [last_telling(exchanges)]
+    complete = completing(exchanges) in exchanges[:-1]
+    return f"{round if complete else round - 1} {before[-1].name}"
 
 
 def _named(public: Public, exchange: str) -> str:
