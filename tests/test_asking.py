@@ -12,12 +12,14 @@ import pytest
 from bifl import codec
 from bifl.core.layout import Layout, Tensor
 from bifl.core.state import Client
+from bifl.data.inputs import FLOATS, Form
 from bifl.deploy.server_app import run_name
 from bifl.engine.client_side import client_tools
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
 from bifl.errors import ConfigError, DataError, Refused
 from bifl.exchanges.exchange import main_of
+from bifl.exchanges.input_counts import normalised_by
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.runs.folder import read_records
@@ -249,6 +251,41 @@ def test_ask_prints_counts_and_bytes(tmp_path: Path) -> None:
     assert ["samples", "48"] in table
     assert any("up," in line and "down," in line for line in table)
     assert "dataset.means=" in done.stdout
+
+
+def test_ask_may_be_asked_for_more_rounds(tmp_path: Path) -> None:
+    done = bifl("ask", "dataset=npz", f"dataset.path={windows(tmp_path)}", "clients=4", "rounds=2")
+    assert done.returncode == 0, done.stderr
+    assert ["samples", "48"] in [line.split() for line in done.stdout.splitlines()]
+
+
+def test_counts_of_other_inputs_normalise_no_run(tmp_path: Path) -> None:
+    given = {"dataset": {"name": "npz", "path": str(windows(tmp_path))}, "clients": 4, "model": {"name": "mlp", "inputs": 10}}
+    simulated(tmp_path / "asked", Experiment(**ASKED, **given, workers=1))
+    for shape, kind in (("9,128", "floats"), ("2,5", "bytes")):
+        words = ["dataset=remote", "dataset.classes=3", f"dataset.shape={shape}", f"dataset.kind={kind}"]
+        done = bifl("federation", "up", "--asked", tmp_path / "asked", *words, cwd=tmp_path)
+        assert f"inputs that are floats of shape 2,5, and those of this run are {kind} of shape {shape}" in refused(done)
+
+
+def test_huge_inputs_are_counted_in_another_unit(tmp_path: Path) -> None:
+    path = windows(tmp_path, deviation=3000.0)
+    given: dict[str, Any] = {
+        "dataset": {"name": "npz", "path": str(path)},
+        "clients": 5,
+        "model": {"name": "mlp", "inputs": 10},
+        "workers": 1,
+    }
+    with pytest.raises(Exception, match=r"too large for their squares to be added up: divide them by more than exchange\.unit=1"):
+        list(simulate(Experiment(**ASKED, **given)))
+    (record,) = simulate(Experiment(**ASKED | {"exchange": {"name": "inputs", "unit": 1000.0}}, **given))
+    with np.load(path) as arrays:
+        inputs = arrays["inputs"][:50].astype(np.float64)
+    report, form = record.report, Form((2, 5), FLOATS)
+    assert report is not None
+    assert report["mean 0"] == pytest.approx(inputs[:, 0].mean(), abs=1e-3)
+    assert report["std 1"] == pytest.approx(inputs[:, 1].std(), rel=1e-6)
+    assert normalised_by(report, form)["dataset.stds"].split(",")[1] == f"{report['std 1']:.6g}"
 
 
 def test_a_server_takes_mean_and_deviation_from_what_clients_said(tmp_path: Path) -> None:

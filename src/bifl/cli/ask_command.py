@@ -77,15 +77,15 @@ def _held(options: argparse.Namespace, experiment: Experiment) -> tuple[Record, 
         return read_records(folder)[-1], json.loads(lines[-1])["clients"]
     if options.keys or options.out or options.min_clients or options.deadline:
         raise ConfigError("--keys, --out, --min-clients and --deadline go with --listen: a simulation has no network")
-    rows: list[dict[str, Any]] = []
+    rows: dict[int, list[dict[str, Any]]] = {}  # by round
     simulation = Simulation(build(experiment))
-    simulation.note_clients = lambda round, clients: rows.extend(clients)
+    simulation.note_clients = lambda round, clients: rows.update({round: clients})
     try:
-        (record,) = simulation
+        *_, record = simulation
     except BiflError:
         simulation.close()
         raise
-    return record, rows
+    return record, rows[record.round]
 
 
 def _say_bytes(record: Record) -> None:

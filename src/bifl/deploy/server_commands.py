@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from bifl.core.exact_sum import LARGEST_WEIGHT
 from bifl.data.fingerprint import loaded
-from bifl.data.inputs import Dataset
+from bifl.data.inputs import Dataset, Form
 from bifl.deploy import certificates
 from bifl.deploy.client_commands import LOCAL, address
 from bifl.deploy.client_numbers import NODES
@@ -25,13 +25,14 @@ from bifl.deploy.server_app import DEADLINE, rules
 from bifl.engine import running
 from bifl.errors import ConfigError, RunError
 from bifl.exchanges.input_counts import normalised_by
+from bifl.experiment import config_file
 from bifl.experiment.settings import Experiment, of_words, pairs
 from bifl.experiment.setup import load, serve
 from bifl.files import write_atomic, writing
 from bifl.processes import tied
 from bifl.registry import short
 from bifl.runs.events import FAILED, FINISHED, Reader
-from bifl.runs.folder import RunFolder, claim, folder_name, read_records
+from bifl.runs.folder import CONFIG, RunFolder, claim, folder_name, read_records
 from bifl.show.output import say
 from bifl.show.terminal import Meter, console, data_line, run_table
 
@@ -75,11 +76,24 @@ def _asked(options: argparse.Namespace, experiment: Experiment) -> Experiment:
     """
     if options.asked is None:
         return experiment
-    records = read_records(options.asked)
-    words = normalised_by(records[-1].report or {}, load(experiment).form) if records else {}
+    records, form = read_records(options.asked), load(experiment).form
+    if records and records[-1].report:
+        _refuse_other_inputs(options.asked, form, load(config_file.read(options.asked / CONFIG, options.trust)).form)
+    words = normalised_by(records[-1].report or {}, form) if records else {}
     if not words:
         raise RunError(f"'{options.asked}' holds no mean and deviation of inputs: give the folder of bifl ask --listen")
     return experiment.changed(words)
+
+
+def _refuse_other_inputs(folder: Path, ours: Form, theirs: Form) -> None:
+    """Refuse a mean and deviation of other inputs than the run's.
+
+    Raises:
+        RunError: they are.
+    """
+    if (ours.kind, ours.shape) != (theirs.kind, theirs.shape):
+        said, wanted = (f"{form.kind} of shape {','.join(map(str, form.shape))}" for form in (theirs, ours))
+        raise RunError(f"'{folder}' tells of inputs that are {said}, and those of this run are {wanted}: ask again")
 
 
 def _started(options: argparse.Namespace, experiment: Experiment, kind: str) -> RunFolder:

@@ -13,9 +13,9 @@ import numpy as np
 from bifl.core.sides import ClientSide
 from bifl.core.state import Public
 from bifl.data.inputs import BYTES, FLOATS, TOKENS, Form
-from bifl.errors import ConfigError, DataError
+from bifl.errors import ConfigError, DataError, Refused
 from bifl.exchanges.exchange import Surroundings, exchange
-from bifl.exchanges.numbers import Numbers, Sums
+from bifl.exchanges.numbers import LARGEST, Numbers, Sums
 from bifl.tasks import Task
 
 _SLACK = 1e-3  # relative: sums are rounded
@@ -28,14 +28,16 @@ class InputCounts(Numbers):
     Attributes:
         classes: of the labels; 0 where they are no class numbers.
         channels: of inputs; 0 of tokens, whose mean means nothing.
-        scale: what inputs are divided by: 255 for pixels.
+        unit: what inputs are divided by that are no pixels, so that their sums are not too large.
         share: of its samples that a client holds out, which are counted too.
+        pixels: whether inputs are from 0 to 255; what is told of them is from 0 to 1.
     """
 
     classes: int
     channels: int
-    scale: float
+    unit: float
     share: float
+    pixels: bool = False
     name: str = "inputs"
 
     def length(self, public: Public) -> int:
@@ -49,11 +51,17 @@ class InputCounts(Numbers):
         if not self.channels:
             return np.array([len(inputs), *classes], np.float64)
         missing, first, second = (np.zeros(self.channels) for _ in range(3))
+        scale = 255.0 if self.pixels else self.unit
         for sample in inputs:  # one at a time: double precision of all would not fit
-            values = sample.reshape(self.channels, -1).astype(np.float64) / self.scale
+            values = sample.reshape(self.channels, -1).astype(np.float64) / scale
             gone = np.isnan(values)
             values = np.where(gone, 0, values)
             missing, first, second = missing + gone.mean(1), first + values.mean(1), second + np.square(values).mean(1)
+        if not self.pixels and np.any((np.abs([first, second]) >= LARGEST) & np.isfinite([first, second])):
+            raise Refused(
+                f"exchange '{self.name}': inputs are too large for their squares to be added up: divide them by more than "
+                f"exchange.unit={self.unit:g}"
+            )
         return np.concatenate([[len(inputs)], classes, missing, first, second])
 
     def problem(self, numbers: Sums, weight: int) -> str | None:
@@ -70,7 +78,7 @@ class InputCounts(Numbers):
         there = np.maximum(samples - missing, 0)
         if np.any(np.square(first) > second * there * (1 + _SLACK) + slack):
             return "its inputs would have a negative variance"
-        if self.scale != 1 and (np.any(first < -slack) or np.any(second > first + slack) or np.any(first > there + slack)):
+        if self.pixels and (np.any(first < -slack) or np.any(second > first + slack) or np.any(first > there + slack)):
             return "pixels are from 0 to 255"
         return None
 
@@ -83,12 +91,12 @@ class InputCounts(Numbers):
             return told
         there = np.maximum(samples - missing, 1e-9)
         mean, square = first / there, second / there
-        deviation = np.sqrt(np.maximum(square - mean**2, 0))
+        deviation, unit = np.sqrt(np.maximum(square - mean**2, 0)), self.unit
         whole = float(first.sum() / there.sum())
-        told |= {"missing": float(missing.sum() / samples / self.channels), "mean": whole}
-        told["std"] = float(np.sqrt(max(second.sum() / there.sum() - whole**2, 0)))
+        told |= {"missing": float(missing.sum() / samples / self.channels), "mean": whole * unit}
+        told["std"] = float(np.sqrt(max(second.sum() / there.sum() - whole**2, 0))) * unit
         for channel in range(self.channels):
-            told |= {f"mean {channel}": float(mean[channel]), f"std {channel}": float(deviation[channel])}
+            told |= {f"mean {channel}": float(mean[channel]) * unit, f"std {channel}": float(deviation[channel]) * unit}
         return told
 
     def _parts(self, numbers: Sums) -> tuple[float, Sums, Sums]:
@@ -111,7 +119,9 @@ def inputs(run: Surroundings, unit: float = 1.0) -> InputCounts:
         raise ConfigError(f"exchange.unit must be above 0, not {unit}")
     kind, shape = run.form.kind, run.form.shape
     classes = run.classes if _one_class(run.task, run.classes) else 0
-    return InputCounts(classes, 0 if kind == TOKENS else shape[0], 255.0 if kind == BYTES else unit, run.share)
+    if kind == BYTES and unit != 1:
+        raise ConfigError(f"exchange.unit is for inputs that are no pixels: leave out exchange.unit={unit:g}")
+    return InputCounts(classes, 0 if kind == TOKENS else shape[0], unit, run.share, pixels=kind == BYTES)
 
 
 def normalised_by(report: Mapping[str, float], form: Form) -> dict[str, str]:
