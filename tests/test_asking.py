@@ -229,6 +229,24 @@ def test_a_model_is_evaluated_over_the_clients_of_its_run(tmp_path: Path, small:
     assert ["all", str(sum(row["held"] for row in last))] in [line[:2] for line in table]
 
 
+def test_who_holds_what_is_dealt_as_in_the_run(tmp_path: Path, small: Path) -> None:
+    """Where the server held samples of its own, clients had fewer; they are not tested on what they have trained on."""
+    given = ("dataset=npz", f"dataset.path={small}", "clients=3", "rounds=1", "workers=1", "holdout=0.2", "model=mlp")
+    assert bifl("run", *given, "algorithm=fttq", "--out", "run", cwd=tmp_path).returncode == 0
+    done = bifl("eval", "run", "--clients", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    table = [line.split()[:3] for line in done.stdout.splitlines()]
+    for row in clients_of(tmp_path / "run"):
+        assert [str(row["client"]), str(row["held"]), f"{row['accuracy']:.4g}"] in table
+
+
+def test_a_model_is_not_evaluated_on_what_it_was_trained_on(tmp_path: Path, small: Path) -> None:
+    given = ("dataset=npz", f"dataset.path={small}", "clients=3", "rounds=1", "workers=1", "model=mlp")
+    assert bifl("run", *given, "--out", "run", cwd=tmp_path).returncode == 0
+    done = bifl("eval", "run", "--clients", "holdout=0.2", cwd=tmp_path)
+    assert "held out 0 of their samples and have trained on the others, so that holdout=0.2 would test on those" in refused(done)
+
+
 def test_nodes_evaluate_a_model_that_they_are_sent(tmp_path: Path, small: Path, clock: Clock) -> None:
     simulated(tmp_path / "run", quick(small, holdout=0.2, rounds=1))
     settings = {"exchange": "evaluation", "algorithm": "fedavg", "rounds": 1, "holdout": 0.2}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from bifl.engine.simulator import Simulation
 from bifl.errors import BiflError, ConfigError
 from bifl.exchanges.input_counts import normalised_by
 from bifl.experiment import config_file
+from bifl.experiment.composition import plain_algorithm
+from bifl.experiment.run import share_of
 from bifl.experiment.settings import Experiment, pairs, preset_of
 from bifl.experiment.setup import build, load
 from bifl.runs.folder import CLIENTS, CONFIG, read_records
@@ -52,7 +55,10 @@ def evaluate_clients(options: argparse.Namespace, model: Path) -> int:
     plain = {"robust": "none", "attack": "none", "privacy": "none", "secure_sum": "false", "colluders": "0", "participation": "1"}
     asked = {"exchange": "evaluation", "start": str(model)}
     experiment = chosen.changed(plain | _PLAIN | {"weigh": "auto"} | settings | asked)
-    record, rows = _held(options, experiment)
+    if (folder / CONFIG).is_file() and not any(key.partition(".")[0] == "dataset" for key in settings):
+        _refuse_trained_on(folder, chosen, experiment)
+    dealt = experiment if plain_algorithm(chosen).central else replace(experiment, algorithm=chosen.algorithm)
+    record, rows = _held(options, experiment, dealt)
     report, out = record.report or {}, console()
     names = [name for name in report if name != "loss"]
     table = Table(box=None, pad_edge=False)
@@ -67,7 +73,25 @@ def evaluate_clients(options: argparse.Namespace, model: Path) -> int:
     return 0
 
 
-def _held(options: argparse.Namespace, experiment: Experiment) -> tuple[Record, list[dict[str, Any]]]:
+def _refuse_trained_on(folder: Path, run: Experiment, experiment: Experiment) -> None:
+    """Refuse to evaluate on samples that clients of the run have trained on.
+
+    Raises:
+        ConfigError: more is held out than was in the run.
+    """
+    data = load(run)
+    share, wanted = share_of(run, data), share_of(experiment, data)
+    if wanted > share:
+        remedy = f"leave it at {share:g}" if share else "train with holdout=0.2 first, or name another dataset"
+        raise ConfigError(
+            f"the clients of '{folder}' held out {share:g} of their samples and have trained on the others, so that "
+            f"holdout={wanted:g} would test on those: {remedy}"
+        )
+
+
+def _held(
+    options: argparse.Namespace, experiment: Experiment, dealt: Experiment | None = None
+) -> tuple[Record, list[dict[str, Any]]]:
     """One round with the clients of a simulation, or with those who come to an address: its record, and what is known of each."""
     if options.listen:
         from bifl.deploy.server_commands import serve_once  # Flower is imported where it is needed
@@ -78,7 +102,7 @@ def _held(options: argparse.Namespace, experiment: Experiment) -> tuple[Record, 
     if options.keys or options.out or options.min_clients or options.deadline:
         raise ConfigError("--keys, --out, --min-clients and --deadline go with --listen: a simulation has no network")
     rows: dict[int, list[dict[str, Any]]] = {}  # by round
-    simulation = Simulation(build(experiment))
+    simulation = Simulation(build(experiment, dealt=dealt))
     simulation.note_clients = lambda round, clients: rows.update({round: clients})
     try:
         *_, record = simulation

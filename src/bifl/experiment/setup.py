@@ -54,17 +54,20 @@ class Setup(NamedTuple):
     draw: int  # the seed that says who uploads: the experiment's, or the server's own where that is private
 
 
-def build(experiment: Experiment, kind: type[Network] = Network, data: Dataset | None = None) -> Setup:
+def build(
+    experiment: Experiment, kind: type[Network] = Network, data: Dataset | None = None, dealt: Experiment | None = None
+) -> Setup:
     """Load the data, deal it out, initialise the model.
 
     Args:
         experiment: what to build.
         kind: a network that computes in its own way.
         data: the experiment's images, if they were loaded before.
+        dealt: whose clients have the images, if not the experiment's own: that of the run whose model is evaluated.
     """
     device_of(experiment)  # or a refusal
     data = load(experiment) if data is None else fitting(experiment, data)
-    hands, held = deal(experiment, data)
+    hands, held = deal(dealt or experiment, data)
     parts, shards = cut_all(hands, share_of(experiment, data), experiment.seed)
     network = fitting_network(experiment, data, kind)
     data = wanted_alone(data, network, task_of(experiment))
