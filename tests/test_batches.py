@@ -24,6 +24,7 @@ from bifl.data.inputs import read_further
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError, DataError, Refused
 from bifl.exchanges.exchange import BYTES
+from bifl.experiment.identity import agreed
 from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
@@ -125,6 +126,10 @@ def test_clients_bring_masks_to_a_server_without_data(tmp_path: Path, clock: Clo
     grid.nodes[5].context.node_config["state-dir"] = str(tmp_path / "new")
     deploy(grid, tmp_path / "again", experiment, least=1, deadline=0.5)
     assert "the run's are mask:flags:6" in (tmp_path / "again/events.jsonl").read_text()
+    np.savez(tmp_path / "0.npz", inputs=arrays["inputs"][::2], mask=arrays["mask"][::2], labels=arrays["labels"][::2, :4])
+    grid.nodes[5].context.node_config["state-dir"] = str(tmp_path / "newer")
+    deploy(grid, tmp_path / "third", experiment, least=1, deadline=0.5)
+    assert "its labels of a sample are (4,), the run's are (6,)" in (tmp_path / "third/events.jsonl").read_text()
 
 
 def test_a_liar_counts_no_more_tokens_than_it_has(settings: dict[str, Any]) -> None:
@@ -180,6 +185,14 @@ def test_an_output_of_another_shape_is_refused(settings: dict[str, Any]) -> None
     short = data._replace(labels=data.labels[:, :2], test_labels=data.test_labels[:, :2])
     with pytest.raises(ConfigError, match=r"it gives \(1, 6, 3\) for one sample instead of \(1, 2, 3\)"):
         build(Experiment(**settings), data=short)
+
+
+def test_all_agree_on_the_shape_of_an_output(settings: dict[str, Any]) -> None:
+    """Of tasks with an output per position; elsewhere the number of classes tells it."""
+    experiment = Experiment(**settings)
+    data = build(experiment).data
+    assert "output=6,3" in agreed(experiment, data).splitlines()
+    assert "output" not in agreed(Experiment(), data._replace(labels=data.labels[:, 0]))
 
 
 def test_arrays_of_a_file_beside_the_inputs(tmp_path: Path) -> None:

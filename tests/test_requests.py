@@ -102,6 +102,7 @@ def test_links_in_the_state_directory_are_not_followed(victim: Victim) -> None:
     [
         {"round": -1}, {"round": 2**31}, {"round": True}, {"round": 1.5}, {"classes": 30_000_000}, {"classes": 0},
         {"shape": [1, 2**14, 2**14]}, {"shape": [1.0, 28.0, 28.0]}, {"shape": "1x2"},
+        {"labels": [0]}, {"labels": [2**13, 2**13]}, {"labels": [1] * 5}, {"labels": "6"},
         {"mean": float("nan")}, {"std": 0.0}, {"std": float("inf")}, {"share": 1.0}, {"share": -0.1},
         {"experiment": "x" * 10_001}, {"experiment": b"bytes"}, {"experiment": "'"}, {"experiment": "no equals sign"},
         {"experiment": "rounds=1 rounds=2"},

@@ -231,8 +231,8 @@ def _folder(state: Path, run: str) -> Path:
 
 def _same_run(known: dict[str, Any], wanted: dict[str, Any]) -> bool:
     """Whether terms are those of the same run, which may have become longer."""
-    fixed = ("classes", "shape", "mean", "std", "share", "kind", "further")
-    same = [known.get(name) for name in fixed] == [wanted[name] for name in fixed]
+    fixed = ("classes", "shape", "mean", "std", "share", "kind", "further", "labels")
+    same = [known.get(name) for name in fixed] == [wanted.get(name) for name in fixed]
     return same and permits.same_but_for_length(known["experiment"], wanted["experiment"])
 
 

@@ -120,6 +120,7 @@ def own_images(operator: Operator, terms: Terms, experiment: Experiment) -> dict
         "images": (images.shape[1:], terms.shape),
         "inputs": (kind_of(images), terms.kind),
         "classes": (outputs, terms.classes),
+        "labels of a sample": (labels.shape[1:], labels.shape[1:] if terms.labels is None else terms.labels),
         "inputs beside the first": (further_text(forms_of(further)), terms.further),
     }
     for what, (ours, theirs) in misfits.items():

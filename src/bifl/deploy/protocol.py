@@ -58,6 +58,7 @@ class Terms(NamedTuple):
     share: float  # of its samples that a client holds out
     kind: str = BYTES  # of inputs: bytes, floats or tokens
     further: str = ""  # what lies beside the inputs, as `data.inputs.further_text` says it
+    labels: tuple[int, ...] | None = None  # shape of one sample's labels; None where the server has no samples that tell
 
 
 class Envelope(NamedTuple):
@@ -118,7 +119,9 @@ def terms_fields(terms: Terms) -> dict[str, Any]:
     scales = {
         name: list(scale) if isinstance(scale, tuple) else scale for name, scale in (("mean", terms.mean), ("std", terms.std))
     }
-    return terms._asdict() | {"shape": list(terms.shape)} | scales
+    fields = terms._asdict() | {"shape": list(terms.shape)} | scales
+    del fields["labels"]
+    return fields if terms.labels is None else fields | {"labels": list(terms.labels)}
 
 
 # ---- a client reads a request ----------------------------------------------------------------------------------------
@@ -183,7 +186,17 @@ def _read_terms(fields: Mapping[str, Any]) -> Terms:
         _number(fields, "share", 0.0, 0.999),
         kind,
         _read_further(fields),
+        _read_labels(fields),
     )
+
+
+def _read_labels(fields: Mapping[str, Any]) -> tuple[int, ...] | None:
+    if "labels" not in fields:
+        return None
+    sides = _list(fields, "labels", MOST_DIMENSIONS - 1)
+    if not all(type(side) is int and 1 <= side <= MOST_PIXELS for side in sides) or math.prod(sides) > MOST_PIXELS:
+        raise _malformed("labels", f"at most {MOST_DIMENSIONS - 1} sides, and {MOST_PIXELS} in all")
+    return tuple(sides)
 
 
 def _read_further(fields: Mapping[str, Any]) -> str:

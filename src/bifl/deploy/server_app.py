@@ -104,7 +104,9 @@ class Deployment(Rounds):
         data, (grid, rules, run, register, tell) = self.setup.data, self._office
         share = share_of(self.experiment, data)
         form, words = data.form, words_for_clients(self.experiment)
-        terms = Terms(words, data.classes, form.shape, data.mean, data.std, share, form.kind, further_text(form.further))
+        labels = data.labels.shape[1:] if len(data.labels) or data.labels.ndim > 1 else None
+        further = further_text(form.further)
+        terms = Terms(words, data.classes, form.shape, data.mean, data.std, share, form.kind, further, labels)
         setup = self.setup._replace(public=self.public)
         return Nodes(grid, setup, self.setup.public, self._steps, run, terms, rules, register, tell)
 

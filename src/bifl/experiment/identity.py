@@ -16,6 +16,7 @@ from bifl.experiment.choices import text_of
 from bifl.experiment.declarations import NO_NUMBERS
 from bifl.experiment.settings import REGISTRIES, SETTINGS, Experiment, pairs
 from bifl.experiment.starting import digest_alone
+from bifl.tasks import task
 
 
 def identity(experiment: Experiment) -> Experiment:
@@ -38,6 +39,8 @@ def agreed(experiment: Experiment, data: Dataset) -> str:
     scales = {"mean": data.mean, "std": data.std}
     settings |= {"classes": str(data.classes), "shape": text_of(data.images.shape[1:]), "kind": kind_of(data.images)}
     settings |= {"further": further_text(data.form.further)} if data.further else {}
+    output = task.make(experiment.task.name, experiment.task.parameters).output(data.labels.shape[1:], data.classes)
+    settings |= {"output": text_of(output)} if len(output) > 1 else {}
     settings |= {name: text_of(map(float, np.atleast_1d(scale))) for name, scale in scales.items()}
     return "\n".join(f"{key}={value}" for key, value in sorted(settings.items()))
 
