@@ -20,6 +20,7 @@ from bifl.core.message import NOTHING, Message
 from bifl.core.sides import ServerSide
 from bifl.core.state import Server
 from bifl.data.arrays import from_npz
+from bifl.data.fingerprint import loaded
 from bifl.data.inputs import read_further
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError, DataError, Refused
@@ -28,7 +29,7 @@ from bifl.experiment.identity import agreed
 from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from bifl.nn.batch import task_arguments, tensor_of
+from bifl.nn.batch import judged, task_arguments, tensor_of
 from bifl.nn.network import Network, PlainNetwork
 from bifl.runs.folder import read_records
 from tests.federation import deploy, neighbours, same, simulated
@@ -180,6 +181,18 @@ def test_what_a_network_needs_and_data_lack(tmp_path: Path, settings: dict[str, 
         build(Experiment(**settings))
 
 
+def test_only_arrays_that_are_taken_are_checked(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """And they alone are in the data's fingerprint."""
+    experiment, arrays = Experiment(**settings), sentences()
+    known = loaded(build(experiment).data)
+    age = np.full(len(arrays["labels"]), np.nan, np.float32)
+    np.savez(tmp_path / "sentences.npz", **arrays, age=age)
+    assert loaded(build(experiment).data) == known
+    np.savez(tmp_path / "sentences.npz", **arrays | {"mask": np.where(arrays["mask"], np.nan, 1).astype(np.float32)})
+    with pytest.raises(DataError, match="the data's mask must be finite numbers"):
+        build(experiment)
+
+
 def test_an_output_of_another_shape_is_refused(settings: dict[str, Any]) -> None:
     data = build(Experiment(**settings)).data
     short = data._replace(labels=data.labels[:, :2], test_labels=data.test_labels[:, :2])
@@ -273,3 +286,14 @@ def test_a_loss_takes_arrays_by_name() -> None:
 
     assert task_arguments(loss) == ("mask",)
     assert task_arguments(nn.functional.cross_entropy) == ()
+
+
+def test_a_loss_may_be_an_object_without_a_hash() -> None:
+    class Loss:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self, output: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
+            return (output * mask).sum()
+
+    batch = {"input": torch.ones(2), "target": torch.ones(2), "mask": torch.tensor([1.0, 0.0])}
+    assert judged(Loss(), torch.full((2,), 3.0), batch) == 3

@@ -24,7 +24,6 @@ from bifl.data.inputs import (
     Dataset,
     Images,
     Index,
-    further_array,
     image_array,
     input_array,
     normaliser,
@@ -223,7 +222,7 @@ def from_arrays(arrays: dict[str, Array], path: Path, classes: int = 0, test_sha
     inputs = _inputs(arrays, named, path)
     classes = classes or _counted_classes(arrays["labels"], arrays, path)
     labels = target_array(arrays["labels"], len(inputs), classes, f"labels in '{path}'")
-    further = _further(arrays, named, len(inputs), path)
+    further = _further(arrays, named, len(inputs))
     owners = next((name for name in ("users", "writers") if name in arrays), None)
     users = user_array(arrays[owners], len(inputs), f"{owners} in '{path}'") if owners else None
     if "split" in arrays:
@@ -241,21 +240,26 @@ def from_arrays(arrays: dict[str, Array], path: Path, classes: int = 0, test_sha
         )
     test_labels = target_array(arrays["test_labels"], len(tests), classes, f"test_labels in '{path}'")
     whole = assemble(inputs, labels, users, classes, np.zeros(len(inputs), np.bool_), f"'{path}'", further)
-    test_further = {name: further_array(arrays[f"test_{name}"], len(tests), f"test_{name} in '{path}'") for name in further}
+    test_further = {name: arrays[f"test_{name}"] for name in further}
     for name, found in further.items():
-        if test_further[name].shape[1:] != found.shape[1:] or test_further[name].dtype.kind != found.dtype.kind:
+        alike = (len(tests), *found.shape[1:]) == test_further[name].shape and test_further[name].dtype.kind == found.dtype.kind
+        if not alike:
             raise DataError(f"test_{name} in '{path}' are not like {name}: {test_further[name].dtype} {test_further[name].shape}")
     return whole._replace(test_images=tests, test_labels=test_labels, test_further=test_further)
 
 
-def _further(arrays: dict[str, Array], named: str, samples: int, path: Path) -> dict[str, Array]:
-    """The arrays beside the inputs, with a row for every sample; where there are test inputs, with their own for these."""
+def _further(arrays: dict[str, Array], named: str, samples: int) -> dict[str, Array]:
+    """The arrays beside the inputs, with a row for every sample; where there are test inputs, with their own for these.
+
+    What they hold is checked where a network or a task takes them: others may be anything.
+    """
     tested = f"test_{named}" in arrays
     return {
-        name: further_array(found, samples, f"{name} in '{path}'")
+        name: found
         for name, found in arrays.items()
         if name not in NOT_INPUTS and not name.startswith("test_") and name.isidentifier()
-        and (found.dtype == np.bool_ or found.dtype.name in DTYPES) and found.ndim and len(found) == samples
+        and (found.dtype == np.bool_ or found.dtype.name in DTYPES) and found.shape[:1] == (samples,)
+        and 0 not in found.shape[1:] and found.ndim <= MOST_DIMENSIONS
         and (not tested or f"test_{name}" in arrays)
     }  # fmt: skip
 

@@ -19,7 +19,7 @@ from bifl.data import fingerprint
 from bifl.data.arrays import Dataset, groups_of, shape_text
 from bifl.data.datasets import dataset
 from bifl.data.fingerprint import Loaded
-from bifl.data.inputs import refuse_missing, rows
+from bifl.data.inputs import further_array, refuse_missing, rows
 from bifl.data.own_data import own_dataset
 from bifl.data.partitions import Index, dealer, split
 from bifl.data.shared import Drawn
@@ -254,13 +254,16 @@ def wanted_alone(data: Dataset, network: Network, goal: Task) -> Dataset:
     """The data with those arrays beside the inputs that the network or the task takes.
 
     Raises:
-        DataError: the task needs one that they do not have.
+        DataError: the task needs one that they do not have, or one of them holds something else than finite numbers.
     """
     taken = {*network_arguments(network.module), *task_arguments(goal.loss), *task_arguments(goal.sums)}
     lacking = {*task_arguments(goal.loss), *task_arguments(goal.sums)}.difference(data.further)
     if lacking:
         raise DataError(f"the task takes {' and '.join(sorted(lacking))} for every sample, and the data have no such array")
-    further, tests = ({name: found for name, found in part.items() if name in taken} for part in (data.further, data.test_further))
+    further, tests = (
+        {name: further_array(found, samples, f"the data's {name}") for name, found in part.items() if name in taken}
+        for part, samples in ((data.further, len(data.images)), (data.test_further, len(data.test_images)))
+    )
     return data._replace(further=further, test_further=tests)
 
 

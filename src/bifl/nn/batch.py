@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 from typing import Any
 
 from torch import Tensor, nn
@@ -44,7 +43,6 @@ def needed_arguments(module: nn.Module) -> tuple[str, ...]:
     return tuple(parameter.name for parameter in _after(module.forward, 1) if parameter.default is inspect.Parameter.empty)
 
 
-@lru_cache(maxsize=64)
 def task_arguments(function: Callable[..., Any]) -> tuple[str, ...]:
     """What a function of a task takes beside (output, targets). Those with a default are its own, such as `reduction`."""
     return tuple(parameter.name for parameter in _after(function, 2) if parameter.default is inspect.Parameter.empty)
@@ -57,7 +55,8 @@ def among(batch: Batch, names: Iterable[str]) -> dict[str, Tensor]:
 
 def judged(function: Callable[..., Tensor], output: Tensor, batch: Batch) -> Tensor:
     """What a task's function makes of an output and the targets."""
-    return function(output, batch[TARGET], **among(batch, task_arguments(function)))
+    names = task_arguments(function) if batch.keys() > {INPUT, TARGET} else ()
+    return function(output, batch[TARGET], **among(batch, names))
 
 
 def tensor_of(made: Any) -> Tensor:
