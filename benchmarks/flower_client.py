@@ -38,7 +38,7 @@ def once(folder: str, deed: str) -> dict[str, float]:
     lap("import flwr")
     from bifl.core.sides import Request
     from bifl.deploy.client_state import Home
-    from bifl.deploy.local_data import Operator
+    from bifl.deploy.operator_choices import Operator
     from bifl.deploy.protocol import Terms
     from bifl.experiment.settings import Experiment
 

@@ -13,10 +13,10 @@ from statistics import mean
 import numpy as np
 
 from bifl.core import Client
-from bifl.engine.client_side import client_tools
+from bifl.engine.worker import client_tools
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from bifl.training.samples import Samples
+from bifl.nn.batch import Samples
 
 SETTINGS = ((3, 100, 1000), (5, 300, 700), (10, 400, 600), (10, 3000, 9000), (15, 3000, 9000))  # clients, least and most images
 DRAWS, WEIGHTS = 5, 4000

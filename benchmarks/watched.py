@@ -19,10 +19,10 @@ from bifl.core.message import NOTHING, Message
 from bifl.core.sides import ServerSide
 from bifl.core.state import Client, Public, Server
 from bifl.data.partitions import Index, dealer, split
-from bifl.engine.client_side import ClientTools
+from bifl.engine.worker import ClientTools
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import Setup, build
-from bifl.training.samples import Samples
+from bifl.nn.batch import Samples
 
 Numbers = npt.NDArray[np.float64]
 

@@ -26,7 +26,7 @@ from bifl.exchanges.batchnorm import Statistics
 from bifl.exchanges.bounds import Bounds, within, within_square
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from bifl.training.measuring import noise_squares
+from bifl.training.evaluation import noise_squares
 
 LAYOUT = Layout((), (), (), (Spec("wide", (3,)), Spec("narrow", (2,))))
 KNOWN = np.array([0, 1, -2, 50, 0, 1, 2, 5, 2600, 1e-9], np.float32)  # means, then squares; variances 1, 1, 1, 100, 1e-9

@@ -14,8 +14,8 @@ from bifl.core.message import NOTHING
 from bifl.core.state import Public
 from bifl.deploy import protocol
 from bifl.deploy.client_app import operator_of
-from bifl.deploy.client_notes import FileNotes, alone
-from bifl.deploy.permits import words_for_clients
+from bifl.deploy.client_state import FileNotes, alone
+from bifl.deploy.operator_choices import words_for_clients
 from bifl.deploy.protocol import Refusal
 from bifl.experiment.settings import Experiment
 from bifl.privacy.dice import round_secret

@@ -11,13 +11,12 @@ from bifl.core.forward import Forward, binary, real
 from bifl.engine.loop import loop
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
+from bifl.nn.batch import Samples
 from bifl.nn.binarize import binarize
 from bifl.nn.models import mnist_cnn
 from bifl.nn.network import Network, PlainNetwork
-from bifl.nn.optimizers import Adam
-from bifl.training.local import train
-from bifl.training.plan import Plan
-from bifl.training.samples import Samples
+from bifl.nn.optimizers import Adam, sgd
+from bifl.training.local import Plan, train
 from tests.twins import FAR, Kinks, apart
 
 pytestmark = pytest.mark.floats
@@ -38,7 +37,7 @@ def first_layer_real(kind: type[Network], forward: Forward, seed: int) -> Networ
 def local_epoch(network: Network, forward: Forward, seed: int) -> Client:
     """Three steps, of 8, 8 and 9 images, that are too short to change a sign."""
     aux, (_, real) = apart(network.layout.count, seed), network.initial()
-    return train(Client(aux, aux, real, 25, 7), network, forward, noise(seed), torch.arange(25), Plan("sgd", 0.01, 8, 1))[0]
+    return train(Client(aux, aux, real, 25, 7), network, forward, noise(seed), torch.arange(25), Plan(sgd(), 0.01, 8, 1))[0]
 
 
 @pytest.mark.parametrize("forward", [real, binary])

@@ -15,11 +15,11 @@ from bifl.data.fingerprint import loaded
 from bifl.deploy import protocol
 from bifl.deploy.certificates import client_number
 from bifl.deploy.client_app import app
-from bifl.deploy.client_numbers import NODES, write_numbers
-from bifl.deploy.declared_sizes import DECLARED, Declared, over, times
+from bifl.deploy.members import DECLARED, NODES, Declared, over, times, write_numbers
 from bifl.deploy.server_app import open_folder, rules, run_rounds
+from bifl.engine.round import sampled
 from bifl.errors import ConfigError, RunError
-from bifl.experiment.setup import load, sampled
+from bifl.experiment.setup import load
 from bifl.runs.events import REFUSED
 from bifl.runs.folder import RunFolder
 from tests.federation import deploy, neighbours, quick, told

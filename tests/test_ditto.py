@@ -13,15 +13,15 @@ import pytest
 from bifl.core.local_step import Local
 from bifl.core.sides import ClientReply, ClientSide
 from bifl.core.state import Client, Public
-from bifl.engine.client_side import client_tools
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
+from bifl.engine.worker import client_tools
 from bifl.errors import ConfigError
 from bifl.exchanges.personal import Personal
 from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from bifl.training.samples import Samples
+from bifl.nn.batch import Samples
 from tests.commands import rounds
 from tests.federation import deploy, neighbours, quick, same, simulated
 from tests.grid import Clock

@@ -14,11 +14,12 @@ from bifl.core import FLOAT32, TERNARY, Algorithm, Client, Message, Public, Sche
 from bifl.core.forward import Latent, ternary
 from bifl.core.layout import Layout, Tensor
 from bifl.core.message import Floats
+from bifl.engine.round import judge
 from bifl.engine.simulator import simulate
 from bifl.errors import ConfigError
 from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import build, judge
+from bifl.experiment.setup import build
 from bifl.nn.models import mnist_cnn
 from bifl.nn.network import Network
 

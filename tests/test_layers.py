@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from bifl import binarize
 from bifl.core.forward import binary, real
 from bifl.core.state import Client
+from bifl.nn.batch import Samples
 from bifl.nn.models import model
 from bifl.nn.network import Network
-from bifl.training.local import train
-from bifl.training.plan import Plan
-from bifl.training.samples import Samples
+from bifl.nn.optimizers import adam, sgd
+from bifl.training.local import Plan, train
 
 CONVOLUTIONS = [
     (nn.Conv1d(4, 6, 3, bias=False), (4, 8)),
@@ -66,7 +66,7 @@ def test_all_of_it_is_trained() -> None:
     aux, reals = network.initial()
     samples = Samples(torch.randint(0, 20, (32, 5)), torch.arange(32) % 3, 0.0, 1.0)
     client = Client(aux, aux, reals, 32)
-    after, _ = train(client, network, real, samples, torch.arange(32), Plan("adam", 0.01, 8, 1))
+    after, _ = train(client, network, real, samples, torch.arange(32), Plan(adam(), 0.01, 8, 1))
     still = [
         spec.name for spec, part in zip(network.layout.coded, network.layout.split(after.aux != aux), strict=True) if not part.any()
     ]
@@ -81,7 +81,7 @@ def test_a_sparse_embedding_is_trained() -> None:
     network = Network(nn.Sequential(nn.Embedding(4, 2, sparse=True), nn.Flatten(), nn.Linear(4, 2)), real)
     aux, reals = network.initial()
     samples = Samples(torch.tensor([[0, 1], [1, 3]]), torch.tensor([0, 1]), 0.0, 1.0)
-    after, _ = train(Client(aux, aux, reals, 2), network, real, samples, torch.arange(2), Plan("sgd", 0.1, 2, 1))
+    after, _ = train(Client(aux, aux, reals, 2), network, real, samples, torch.arange(2), Plan(sgd(), 0.1, 2, 1))
     assert (after.aux != aux)[:8].reshape(4, 2).all(1).tolist() == [True, True, False, True]
 
 

@@ -15,15 +15,14 @@ from bifl.core import Client
 from bifl.core.forward import Forward, Latent, binary, real, ternary
 from bifl.core.straight_through import straight_through_sign
 from bifl.errors import ConfigError
+from bifl.nn.batch import Samples
 from bifl.nn.binarize import binarize
 from bifl.nn.misfit import Misfit
 from bifl.nn.models import celeba_cnn, cnn4, femnist_cnn, mnist_cnn
 from bifl.nn.network import Network, PlainNetwork
-from bifl.nn.optimizers import Adam, Sgd
-from bifl.training.local import batches, train
-from bifl.training.plan import Plan
+from bifl.nn.optimizers import Adam, Sgd, adam, sgd
+from bifl.training.local import Plan, batches, train
 from bifl.training.rates import learning_rate
-from bifl.training.samples import Samples
 
 pytestmark = pytest.mark.floats
 
@@ -97,7 +96,7 @@ def client_of(network: Network) -> Client:
 def test_training_is_descent_on_aux_clipped_after_every_step(kind: type[Network]) -> None:
     network = kind(plain_network())
     client = client_of(network)
-    trained, _ = train(client, network, binary, samples(), torch.arange(12), Plan("sgd", 0.5, 12, 1))
+    trained, _ = train(client, network, binary, samples(), torch.arange(12), Plan(sgd(), 0.5, 12, 1))
 
     again = Network(plain_network())
     aux = torch.from_numpy(client.aux.copy()).requires_grad_()
@@ -110,7 +109,7 @@ def test_training_is_descent_on_aux_clipped_after_every_step(kind: type[Network]
 @pytest.mark.parametrize(("forward", "clipped"), [(binary, True), (real, False)])
 def test_only_the_binary_forward_clips(forward: Forward, clipped: bool) -> None:
     network = Network(plain_network())
-    trained, _ = train(client_of(network), network, forward, samples(), torch.arange(12), Plan("sgd", 500.0, 4, 1))
+    trained, _ = train(client_of(network), network, forward, samples(), torch.arange(12), Plan(sgd(), 500.0, 4, 1))
     assert (np.abs(trained.aux).max() <= 1) == clipped
 
 
@@ -118,9 +117,9 @@ def test_training_reads_nothing_but_its_arguments() -> None:
     network = Network(mnist_cnn(10))
     client = client_of(network)
     digits = Samples(torch.randint(0, 256, (130, 1, 28, 28), dtype=torch.uint8), torch.arange(130) % 10, 0.1307, 0.3081)
-    once = train(client, network, binary, digits, torch.arange(130), Plan("adam", 0.005, 64, 1))
+    once = train(client, network, binary, digits, torch.arange(130), Plan(adam(), 0.005, 64, 1))
     torch.manual_seed(99)
-    twice = train(client, network, binary, digits, torch.arange(130), Plan("adam", 0.005, 64, 1))  # the network was used before
+    twice = train(client, network, binary, digits, torch.arange(130), Plan(adam(), 0.005, 64, 1))  # the network was used before
     assert once[0].aux.tobytes() == twice[0].aux.tobytes()
     assert once[0].real.tobytes() == twice[0].real.tobytes()
     assert client.aux.tobytes() == network.initial()[0].tobytes()
@@ -134,13 +133,13 @@ def test_rounding_noise_does_not_move_theta() -> None:
     network = Network(mnist_cnn(10))
     client = client_of(network)
     digits = Samples(torch.randint(0, 256, (320, 1, 28, 28), dtype=torch.uint8), torch.arange(320) % 10, 0.1307, 0.3081)
-    trained, _ = train(client, network, binary, digits, torch.arange(320), Plan("adam", 0.005, 16, 5))  # 100 steps
+    trained, _ = train(client, network, binary, digits, torch.arange(320), Plan(adam(), 0.005, 16, 5))  # 100 steps
     assert np.abs(trained.real[:4] - 1).max() < 0.02
 
 
 def test_theta_is_trained_where_it_matters() -> None:
     network = Network(plain_network())
-    trained, _ = train(client_of(network), network, binary, samples(), torch.arange(12), Plan("adam", 0.005, 12, 10))
+    trained, _ = train(client_of(network), network, binary, samples(), torch.arange(12), Plan(adam(), 0.005, 12, 10))
     assert np.abs(trained.real[:2] - 1).min() > 0.02  # measured 0.047: ten steps of at most 0.005, all in one direction
 
 
@@ -266,7 +265,7 @@ def test_what_any_forward_computes_with_fits_the_layout_of_another() -> None:
 def test_a_kept_layer_is_trained_as_it_is() -> None:
     network = Network(binarize(plain_network(), keep=("two",)))
     assert network.layout.layers == ("one",)
-    trained, _ = train(client_of(network), network, binary, samples(), torch.arange(12), Plan("sgd", 0.1, 12, 1))
+    trained, _ = train(client_of(network), network, binary, samples(), torch.arange(12), Plan(sgd(), 0.1, 12, 1))
     start = client_of(network)
     assert (trained.real[1:] != start.real[1:]).all()
     network.show(trained.aux, trained.real, binary)

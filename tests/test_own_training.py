@@ -83,7 +83,7 @@ def test_a_users_own_training_is_the_same_in_every_runtime(own: Path) -> None:
 
 def test_a_users_own_optimiser_keeps_aux_within_its_limits() -> None:
     vectors = Trained([torch.ones(2).requires_grad_()], 5.0, [0.0], [1.0], [slice(None)])
-    step = begin("mine", Optimizer(lambda given: torch.optim.SGD(given.vectors, given.lr)), vectors)
+    step = begin(Optimizer(lambda given: torch.optim.SGD(given.vectors, given.lr)), vectors)
     vectors.vectors[0].grad = torch.tensor([1.0, -1.0])
     step()
     assert vectors.vectors[0].tolist() == [-1, 1]

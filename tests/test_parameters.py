@@ -18,13 +18,13 @@ from bifl.engine.simulator import simulate
 from bifl.errors import DataError
 from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
+from bifl.nn.batch import Samples
 from bifl.nn.binarize import binarize
 from bifl.nn.models import mnist_cnn, model
 from bifl.nn.network import Network, PlainNetwork
+from bifl.nn.optimizers import adam
 from bifl.nn.sent import sentence
-from bifl.training.local import train
-from bifl.training.plan import Plan
-from bifl.training.samples import Samples
+from bifl.training.local import Plan, train
 from tests.commands import Run, refused
 
 pytestmark = pytest.mark.floats
@@ -39,7 +39,7 @@ def samples(count: int = 20) -> Samples:
 
 def trained(network: Network, forward: Forward = real) -> Client:
     aux, start = network.initial()
-    plan = Plan("adam", 0.01, 10, 2)
+    plan = Plan(adam(), 0.01, 10, 2)
     return train(Client(aux, aux, start, 20, 0), network, forward, samples(), torch.arange(20), plan)[0]
 
 

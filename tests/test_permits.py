@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bifl.deploy.permits import named_files, permitted, words_for_clients
+from bifl.deploy.operator_choices import named_files, permitted, words_for_clients
 from bifl.deploy.protocol import Refusal
 from bifl.experiment.settings import of_words
 

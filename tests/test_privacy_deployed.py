@@ -18,7 +18,7 @@ from bifl.deploy import protocol
 from bifl.deploy.certificates import client_key, peers
 from bifl.deploy.client_app import app, operator_of
 from bifl.deploy.client_state import Home
-from bifl.deploy.permits import permitted
+from bifl.deploy.operator_choices import permitted
 from bifl.deploy.protocol import Refusal
 from bifl.deploy.server_app import run_name
 from bifl.errors import ConfigError

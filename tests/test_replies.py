@@ -22,8 +22,7 @@ from bifl.core import Message as Said
 from bifl.core.message import NOTHING
 from bifl.deploy import protocol, requests, server_app, transport
 from bifl.deploy.client_app import app
-from bifl.deploy.client_numbers import Numbers
-from bifl.deploy.declared_sizes import Declared
+from bifl.deploy.members import Declared, Numbers
 from bifl.deploy.nodes import Register
 from bifl.deploy.server_app import Deployment, Office, rules
 from bifl.exchanges.exchange import BYTES

@@ -19,7 +19,7 @@ from bifl import __version__
 from bifl.deploy import protocol
 from bifl.deploy.client_app import app
 from bifl.deploy.client_state import Home
-from bifl.deploy.local_data import Operator
+from bifl.deploy.operator_choices import Operator
 from bifl.deploy.progress import Listener
 from bifl.deploy.protocol import Refusal
 from bifl.errors import BiflError

@@ -15,11 +15,12 @@ import pytest
 import bifl
 from bifl.core import BINARY, Message, Votes
 from bifl.engine.loop import loop
+from bifl.engine.round import sampled
 from bifl.engine.simulator import Simulation
 from bifl.errors import ConfigError, Diverged
 from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import build, sampled
+from bifl.experiment.setup import build
 from bifl.runs.record import Record, flips, sureness
 
 CASES: dict[str, dict[str, Any]] = {

@@ -17,7 +17,7 @@ from bifl import codec
 from bifl.codec.state_digest import digest_of, state_digest
 from bifl.core.message import NOTHING, Message, Votes
 from bifl.core.state import Public
-from bifl.core.weighing import Weighing
+from bifl.core.sums import Weighing
 from bifl.data.inputs import Dataset
 from bifl.exchanges.exchange import BYTES
 from bifl.exchanges.secure_sum import Keys

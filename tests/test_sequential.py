@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from bifl.core.forward import Forward, binary, real, ternary
 from bifl.core.message import Floats
 from bifl.nn.compute import PlainEngine
-from bifl.nn.fast.recognise import flattened
-from bifl.nn.fast.sequential import SequentialEngine
+from bifl.nn.fast.sequential import SequentialEngine, flattened
 from bifl.nn.models import celeba_cnn, femnist_cnn, mnist_cnn
 from bifl.nn.network import Network, PlainNetwork
 from tests.twins import FAR, Kinks, Step, apart, difference, step, twin

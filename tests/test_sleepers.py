@@ -9,9 +9,10 @@ import pytest
 
 import bifl
 import tests.algorithms  # noqa: F401
-from bifl.engine import client_side
+from bifl.engine import worker
+from bifl.engine.round import sampled
 from bifl.engine.simulator import Simulation
-from bifl.experiment.setup import build, sampled
+from bifl.experiment.setup import build
 from tests.federation import deploy, neighbours, quick, same, simulated
 from tests.grid import Clock
 
@@ -20,13 +21,13 @@ from tests.grid import Clock
 def test_nobody_trains_whose_work_is_thrown_away(algorithm: str, trainings: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before: all ten clients trained where two uploaded and nothing is remembered of the others."""
     trained: list[int] = []
-    train = getattr(client_side, "train")  # noqa: B009
+    train = getattr(worker, "train")  # noqa: B009
 
     def noted(client: Any, *rest: Any) -> Any:
         trained.append(client.number)
         return train(client, *rest)
 
-    monkeypatch.setattr(client_side, "train", noted)
+    monkeypatch.setattr(worker, "train", noted)
     experiment = bifl.Experiment(algorithm=algorithm, participation=0.2, clients=10, rounds=1, workers=1)
     list(bifl.simulate(experiment))
     assert len(trained) == trainings

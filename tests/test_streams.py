@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from bifl.core import stream
+from bifl.engine.round import sampled
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import cut, hold_out, sampled
+from bifl.experiment.setup import cut, hold_out
 
 
 def test_who_votes_is_golden() -> None:

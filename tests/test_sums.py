@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bifl.core.exact_sum import ExactSum
 from bifl.core.message import BINARY, FLOAT32, NOTHING, Message
-from bifl.core.sums import Total, VoteSum, mean
+from bifl.core.sums import ExactSum, Total, VoteSum, mean
 from bifl.errors import DataError, Diverged
 
 pytestmark = pytest.mark.floats

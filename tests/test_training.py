@@ -25,13 +25,12 @@ from bifl.engine.loop import loop
 from bifl.errors import ConfigError
 from bifl.experiment.run import plan_of
 from bifl.experiment.settings import Experiment
-from bifl.nn.batch import Batch
+from bifl.nn.batch import Batch, Samples
 from bifl.nn.network import Network
-from bifl.nn.optimizers import Adam, Trained, begin, optimizer
+from bifl.nn.optimizers import Adam, Trained, adam, begin, optimizer, sgd
 from bifl.training import local
-from bifl.training.augmenting import augment, augmented
-from bifl.training.plan import Plan
-from bifl.training.samples import Samples
+from bifl.training.augmenting import augment
+from bifl.training.local import Plan, augmented
 
 SMALL: dict[str, Any] = {"clients": 3, "rounds": 2, "workers": 1, "model": {"name": "mlp", "hidden": 8}, "algorithm": "fedavg"}
 
@@ -54,7 +53,7 @@ def test_optimisers_equal_torchs(case: str) -> None:
     settings, theirs = TORCHS[case]
     ours, reference = vector(0), vector(0)
     trained = Trained([ours], 0.1, [0.0], [math.inf], [slice(None)])
-    step, other = begin(case, optimizer.make(case.partition(" ")[0], settings), trained), theirs([reference])
+    step, other = begin(optimizer.make(case.partition(" ")[0], settings), trained), theirs([reference])
     for seed in range(1, 30):
         ours.grad, reference.grad = vector(seed).detach().clone(), vector(seed).detach()
         step()
@@ -67,7 +66,7 @@ def test_the_scales_of_binary_layers_neither_decay_nor_follow_noise() -> None:
     theta = torch.ones(4).requires_grad_()
     floors = torch.tensor([1e-4, 1e-4, 0, 0])
     trained = Trained([theta], 0.1, [floors], [math.inf], [slice(2, None)])
-    step = begin("adamw", optimizer.make("adamw", {"weight_decay": 1.0}), trained)
+    step = begin(optimizer.make("adamw", {"weight_decay": 1.0}), trained)
     theta.grad = torch.tensor([1e-9, 0, 1e-9, 0])
     step()
     moved = (1 - theta.detach()).tolist()
@@ -143,7 +142,7 @@ def trained(network: Network, how: Plan, added: Local = PLAIN) -> Client:
 
 def test_what_an_algorithm_adds_is_a_term_of_the_loss_and_clipping_is_torchs() -> None:
     """The twin has a pull towards the start, a correction ⟨c, w⟩ and another term in its loss, and lets PyTorch differentiate."""
-    how = Plan("sgd", 0.5, 10, 4, clip=0.2)
+    how = Plan(sgd(), 0.5, 10, 4, clip=0.2)
     network = linear()
     correction = np.random.default_rng(1).normal(0, 0.05, network.layout.count).astype(np.float32)
     added = Local(correction, pull=0.3, loss=lambda weights: 0.01 * weights.pow(4).sum())
@@ -172,7 +171,7 @@ def test_a_pull_reaches_its_centre_in_weights_and_real_parameters() -> None:
     network = Network(nn.Sequential(nn.Flatten(), nn.Linear(6, 3), nn.BatchNorm1d(3)), real)
     layout = network.layout
     centre = np.full(layout.count, 0.25, np.float32), np.full(layout.reals, 0.75, np.float32)
-    client = trained(network, Plan("sgd", 0.01, 10, 1, steps=100), Local(pull=90.0, centre=centre))
+    client = trained(network, Plan(sgd(), 0.01, 10, 1, steps=100), Local(pull=90.0, centre=centre))
     np.testing.assert_allclose(client.aux, centre[0], atol=0.02)
     np.testing.assert_allclose(client.real[len(layout.layers) : layout.trained], 0.75, atol=0.02)
 
@@ -193,7 +192,7 @@ def drawn(how: Plan, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 def test_steps_cross_the_ends_of_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten samples in batches of four: 4, 4, 2, and on into the next epoch."""
-    epochs, steps = drawn(Plan("sgd", 0.1, 4, 2), monkeypatch), drawn(Plan("sgd", 0.1, 4, 1, steps=5), monkeypatch)
+    epochs, steps = drawn(Plan(sgd(), 0.1, 4, 2), monkeypatch), drawn(Plan(sgd(), 0.1, 4, 1, steps=5), monkeypatch)
     assert [len(batch) for batch in epochs] == [4, 4, 2, 4, 4, 2]
     assert steps == epochs[:5]
     assert sorted(number for batch in steps[:3] for number in batch) == list(range(10))
@@ -202,7 +201,7 @@ def test_steps_cross_the_ends_of_epochs(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_bound_on_what_clients_say_knows_steps_and_momentum() -> None:
     experiment = Experiment(optimizer={"name": "sgd", "momentum": 0.75}, local_steps=7)
     assert plan_of(experiment)(1).steps == 7
-    assert plan_of(experiment)(1).made().stride == 4
+    assert plan_of(experiment)(1).optimizer.stride == 4
 
 
 # ---- augmentation -----------------------------------------------------------------------------------------------------
@@ -250,7 +249,7 @@ def test_adam_with_its_usual_constants_takes_one_pass(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Adam, "step", step)
     network = linear(binary)
     weights, reals = network.initial()
-    how = Plan("adam", 0.005, 10, 1)
+    how = Plan(adam(), 0.005, 10, 1)
     local.train(Client(weights, weights, reals, 10), network, binary, samples(), torch.arange(10), how)
     (found,) = begun
     assert found.limits == [1.0, math.inf]

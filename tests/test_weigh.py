@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bifl.core.weighing import Weighing
-from bifl.deploy.permits import permitted
+from bifl.core.sums import Weighing
+from bifl.deploy.operator_choices import permitted
 from bifl.deploy.protocol import Refusal
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError, Refused

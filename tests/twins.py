@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from bifl.core.forward import Forward, Latent
 from bifl.core.message import Floats
+from bifl.nn.compute import one_thread
 from bifl.nn.network import Network
-from bifl.training.threads import one_thread
 
 FAR = 1e-5  # from a kink. Rounding decides below about 3e-7, where normalised numbers of size 1 are compared
 

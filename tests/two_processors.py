@@ -28,7 +28,7 @@ from bifl import codec
 from bifl.deploy import protocol, requests, transport
 from bifl.deploy.client_app import client_app, operator_of
 from bifl.deploy.client_state import Home
-from bifl.deploy.permits import named_files
+from bifl.deploy.operator_choices import named_files
 from bifl.deploy.server_app import DEADLINE, federate
 from bifl.engine.catch_up import digest
 from bifl.experiment.settings import Experiment, of_words

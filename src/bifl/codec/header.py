@@ -10,8 +10,8 @@ from typing import NamedTuple
 from bifl.codec import reals
 from bifl.codec.context import NO_DIGEST
 from bifl.codec.packed import packed_size
-from bifl.core.exact_sum import LARGEST_WEIGHT
 from bifl.core.message import BINARY, FLOAT16, FLOAT32, LONGEST_NAME, MOST_VECTORS, TERNARY, UPDATE, Alphabet, Votes, is_name
+from bifl.core.sums import LARGEST_WEIGHT
 from bifl.errors import BiflError
 
 MAGIC = b"BIFL"

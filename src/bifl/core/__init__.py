@@ -7,7 +7,6 @@ Numpy only: importing it does not wait for PyTorch. docs/adding-an-algorithm.md 
 
 from bifl.core.algorithm import VOTES, WEIGHTS, Algorithm, Schedule, register, take_over
 from bifl.core.compression import compressed
-from bifl.core.exact_sum import ExactSum
 from bifl.core.forward import Forward, Latent, binary, real, ternary
 from bifl.core.layout import Layout
 from bifl.core.local_step import Local
@@ -46,7 +45,7 @@ from bifl.core.rules import (
     votes,
 )
 from bifl.core.state import Client, Judge, Public, Sent, Server
-from bifl.core.sums import Tally, Total, VectorTally, mean
+from bifl.core.sums import ExactSum, Tally, Total, VectorTally, mean
 
 __all__ = [
     "BINARY", "FLOAT16", "FLOAT32", "NOTHING", "TERNARY", "UPDATE", "UPDATE_ALONE", "VOTES", "WEIGHTS", "Algorithm", "Alphabet",

@@ -20,9 +20,8 @@ from flwr.clientapp import ClientApp
 from bifl import __version__
 from bifl.core.sides import Request
 from bifl.deploy import progress, protocol
-from bifl.deploy.client_notes import alone
-from bifl.deploy.client_state import FILES, Home
-from bifl.deploy.local_data import Operator, Source
+from bifl.deploy.client_state import FILES, Home, alone
+from bifl.deploy.operator_choices import Operator, Source
 from bifl.deploy.protocol import Envelope, Refusal
 from bifl.engine.catch_up import digest
 from bifl.engine.worker import Worker

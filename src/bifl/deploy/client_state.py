@@ -3,15 +3,22 @@
 It holds, per run, the terms, the client's own images as arrays, the public state as last heard (public.npz) and what the client
 remembers of the last two rounds it trained in. Every file is replaced atomically, so that a kill at any moment leaves the state
 before or after a message, and the same request again gives the same answer. Damaged files are moved aside and treated like lost
-ones; only notes of what the client has said stay where they are, and if those are damaged it says nothing more.
+ones.
+
+Notes tell what the client has said in secure sums and what private noise it has drawn: with them it says nothing twice and
+otherwise. So they outlast everything else in a run's folder and are read and written by one process at a time; where one is damaged
+it stays where it is, and the client goes no further in that run.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
+import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,9 +30,7 @@ from bifl.core.state import Public
 from bifl.data.arrays import Dataset, input_array, target_array
 from bifl.data.datasets import mapped, save
 from bifl.data.inputs import further_array, refuse_missing
-from bifl.deploy import permits
-from bifl.deploy.client_notes import NOTE, FileNotes, noted
-from bifl.deploy.local_data import Images, Operator, own_images
+from bifl.deploy.operator_choices import Images, Operator, own_images, same_but_for_length
 from bifl.deploy.protocol import Refusal, Terms, terms_fields
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import BEFORE, MODEL, Update, digest, restored
@@ -34,16 +39,75 @@ from bifl.errors import ConfigError, DataError, RunError
 from bifl.exchanges.intake import finite, numbers
 from bifl.experiment.run import make_run
 from bifl.experiment.setup import fitting_network
-from bifl.files import write_atomic, writing
+from bifl.files import write_atomic, write_secret, writing
 
 __all__ = ["Damaged", "Home", "Images"]
 
 TERMS, PUBLIC, TRAIN, HELD = "terms.json", "public.npz", "train", "held"
+NOTE = "note-"
 DAMAGED = ".damaged-"
 _STATES = r"client-\d{5,9}\.round-\d{5,10}\.npz"
 FILES = re.compile(rf"{re.escape(TERMS)}|{re.escape(PUBLIC)}|{NOTE}[a-z_]+|{_STATES}|({TRAIN}|{HELD})/[A-Za-z0-9_-]+\.npy")
 MOST_RUNS = 100  # that a state directory holds: a server that keeps inventing runs must not fill the disk
 _RUN = re.compile(r"[0-9a-f]{16}")
+
+
+class FileNotes(MutableMapping[str, bytes]):
+    """What a client keeps for the next exchanges of a round: a file each, which only its owner can read, with its checksum."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __getitem__(self, name: str) -> bytes:
+        path = self._folder / f"{NOTE}{name}"
+        try:
+            checksum, _, data = path.read_bytes().partition(b"\n")
+        except FileNotFoundError as error:
+            raise KeyError(name) from error
+        except OSError as error:
+            raise Refusal(f"cannot read '{path}': {error.strerror}", "cannot read what it has said in this run") from error
+        if checksum != _checksum(data):  # without it the client might say again, and otherwise, what it has said
+            raise Refusal(
+                f"'{path}', which tells what this client has said in this run, is damaged: it takes part in this run no more",
+                "what it has said in this run is damaged: it takes part no more",
+            )
+        return data
+
+    def __setitem__(self, name: str, data: bytes) -> None:
+        with writing(self._folder):
+            write_secret(self._folder / f"{NOTE}{name}", _checksum(data) + b"\n" + data)
+
+    def __delitem__(self, name: str) -> None:
+        (self._folder / f"{NOTE}{name}").unlink()
+
+    def __iter__(self) -> Iterator[str]:
+        return (path.name.removeprefix(NOTE) for path in self._folder.glob(f"{NOTE}*"))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+def noted(state: Path) -> set[str]:
+    """The names of the folders in a state directory that hold notes."""
+    return {path.parent.name for path in state.glob(f"*/{NOTE}*")}
+
+
+@contextmanager
+def alone(state: Path) -> Iterator[None]:
+    """Wait until no other process answers for this client; the lock ends with its holder, however it ends."""
+    if not state.is_dir():  # before the first greeting: there are no notes yet
+        yield
+        return
+    descriptor = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _checksum(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode()
 
 
 class Damaged(RunError):
@@ -233,7 +297,7 @@ def _same_run(known: dict[str, Any], wanted: dict[str, Any]) -> bool:
     """Whether terms are those of the same run, which may have become longer."""
     fixed = ("classes", "shape", "mean", "std", "share", "kind", "further", "labels")
     same = [known.get(name) for name in fixed] == [wanted.get(name) for name in fixed]
-    return same and permits.same_but_for_length(known["experiment"], wanted["experiment"])
+    return same and same_but_for_length(known["experiment"], wanted["experiment"])
 
 
 @contextmanager

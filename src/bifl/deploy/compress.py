@@ -24,7 +24,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from bifl import codec
 from bifl.core.message import BINARY, NOTHING, Message
-from bifl.deploy.declared_sizes import over
+from bifl.deploy.members import over
 from bifl.errors import BiflError
 from bifl.exchanges.intake import finite
 from bifl.runs.events import quoted, say
@@ -107,7 +107,7 @@ class OneBit(FedAvg):
     says itself: one that says far more than the others is left out.
 
     Args:
-        max_examples: that one client may count for; 0 goes by the others of the round (`bifl.deploy.declared_sizes`).
+        max_examples: that one client may count for; 0 goes by the others of the round (`bifl.deploy.members`).
     """
 
     def __init__(self, *arguments: Any, max_examples: int = 0, **options: Any) -> None:

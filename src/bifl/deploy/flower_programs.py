@@ -20,8 +20,8 @@ from typing import Any
 
 from bifl.deploy import certificates
 from bifl.deploy.bundle import APP
-from bifl.deploy.client_numbers import NODES
 from bifl.deploy.launcher import ENVIRONMENT, launched
+from bifl.deploy.members import NODES
 from bifl.errors import RunError
 from bifl.files import writing
 from bifl.processes import tied

@@ -1,15 +1,152 @@
-"""Who takes part: nodes become clients by answering a greeting with their number, and are held to what they declare."""
+"""Who takes part: nodes become clients by answering a greeting with their number, and are held to what they declare.
+
+Which client a node is, is known by its key, from a file that `bifl server` writes for its ServerApp: Flower's SuperLink lets a node
+in by its key and gives it an id; keys/client-N.pub says which client the key belongs to. Without such a file (a SuperLink of your
+own, an app of your own) a node is the client that it says it is.
+
+A ballot weighs as many votes as its client has images, and nobody but the client can count them. So each client declares the number
+once, before its first round, and is held to it; and one whose number is out of all proportion is not counted unless the server's
+operator says so. The limit depends on what all have declared, never on who came first:
+
+    times the median of what the others have declared:  half as many times as there are others, at least 2, at most 10
+
+Among clients of about the same size nobody then holds more than a third of the votes (of four clients 40 %, of three a half), and
+of 21 clients or more nobody counts for more than ten. The median keeps the limit where it is if a few declare far too much or too
+little. Two clients cannot check each other: one may count for twice the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
 from typing import Any
 
-from bifl.deploy import checks, protocol
-from bifl.deploy.client_numbers import Numbers
-from bifl.deploy.declared_sizes import Declared
-from bifl.runs.events import JOINED, REFUSED, Tell
+from bifl.core.sums import LARGEST_WEIGHT
+from bifl.deploy import protocol
+from bifl.errors import RunError
+from bifl.files import write_atomic, writing
+from bifl.runs.events import JOINED, REFUSED, Tell, quoted
+
+NODES = "nodes.json"  # in Flower's part of the run's folder
+DECLARED = "declared.json"  # in the run's folder
+LEAST_TIMES, MOST_TIMES = 2, 10  # the median
+_DIGEST = 64  # letters, at most
+
+
+def write_numbers(path: Path, numbers: Mapping[int, int]) -> None:
+    """Write down which client each node is."""
+    with writing(path):
+        write_atomic(path, json.dumps({str(node): number for node, number in numbers.items()}))
+
+
+class Numbers:
+    """The clients' numbers by node, read again whenever the file has changed: keys are added while a server runs."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path, self._changed = path, 0
+        self._known: dict[int, int] = {}
+
+    def known(self) -> Mapping[int, int] | None:
+        """Node → number; None where nodes are not bound to numbers. While the file is not there, no node has one."""
+        if self._path is None:
+            return None
+        try:
+            if (changed := self._path.stat().st_mtime_ns) != self._changed:
+                self._known = {int(node): int(number) for node, number in json.loads(self._path.read_text()).items()}
+                self._changed = changed
+        except FileNotFoundError:
+            self._known = {}
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise RunError(f"cannot read '{self._path}', which says which client a key belongs to: {error}") from error
+        return self._known
+
+
+def times(others: int) -> float:
+    """How many times the median of the others a client may count for."""
+    return min(max(others / 2, LEAST_TIMES), MOST_TIMES)
+
+
+def over(images: Mapping[int, float], chosen: float = 0) -> dict[int, float]:
+    """The clients that have more images than they may, each with its limit; one that the operator has `chosen`, unless 0."""
+    others = len(images) - 1
+    if not chosen and others < 1:
+        return {}
+    ranked = sorted(images.values())
+    limits = {who: chosen or times(others) * _median_without(ranked, count) for who, count in images.items()}
+    return {who: limits[who] for who, count in images.items() if count > limits[who]}
+
+
+def _median_without(ranked: Sequence[float], value: float) -> float:
+    """The median of all but one of the values, which are in order."""
+    place, others = bisect_left(ranked, value), len(ranked) - 1
+    middle = {(others - 1) // 2, others // 2}
+    return mean(ranked[rank + (rank >= place)] for rank in middle)
+
+
+class Declared:
+    """What clients have declared so far, in a file that outlives the server if there is one."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._path = None if folder is None else folder / DECLARED
+        self.images: dict[int, int] = {} if self._path is None else _read(self._path)
+
+    def problem(self, number: int, images: int) -> str | None:
+        """Why a client cannot declare this; None if it can."""
+        known = self.images.get(number, images)
+        if known != images:
+            return f"it has declared {known} images before and says {images} now: the number cannot change during a run"
+        return None
+
+    def add(self, number: int, images: int) -> None:
+        """Hold a client to its number of images."""
+        if self.images.get(number) == images:
+            return
+        self.images[number] = images
+        if self._path is not None:
+            with writing(self._path):
+                write_atomic(self._path, json.dumps({str(who): self.images[who] for who in sorted(self.images)}))
+
+    def over(self, chosen: int, among: set[int] | None = None) -> dict[int, float]:
+        """The clients that have more images than they may, each with its limit; judged by the declarations of some, or of all."""
+        known = self.images if among is None else {who: self.images[who] for who in among}
+        return over(known, chosen)
+
+
+def _read(path: Path) -> dict[int, int]:
+    try:
+        found = json.loads(path.read_text())
+        images = {int(who): count for who, count in found.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError) as error:
+        raise RunError(f"cannot read '{path}': {error}; without it clients could declare other numbers of images") from error
+    if not all(type(count) is int and 1 <= count <= LARGEST_WEIGHT for count in images.values()):
+        raise RunError(f"'{path}' holds a number of images that no client can have: it was changed or damaged")
+    return images
+
+
+def misfit(said: Mapping[str, Any], clients: int, model: str) -> str | None:
+    """Why a node cannot be a client; None if it can.
+
+    Args:
+        said: its introduction.
+        clients: how many there may be.
+        model: fingerprint of the run's model.
+    """
+    number, images, digest = said.get("number"), said.get("images"), said.get("digest")
+    if type(number) is not int or type(images) is not int or type(digest) is not str or len(digest) > _DIGEST:
+        return "its introduction makes no sense"
+    if not 0 <= number < clients:
+        return f"its number {number} is none of 0 to {clients - 1}"
+    if not 1 <= images <= LARGEST_WEIGHT // clients:  # so that all together can be added up
+        return f"it cannot hold {images} images"
+    if said.get("model") != model:
+        return f"it has another model, {quoted(said.get('model'))}"
+    return None
 
 
 @dataclass
@@ -30,7 +167,7 @@ class Members:
         model: fingerprint of the run's model.
         declared: what clients have declared so far.
         numbers: which client a node is, where that is known.
-        most: images that one client may count for; 0 leaves it to `declared.over`.
+        most: images that one client may count for; 0 leaves it to `over`.
         tell: takes a sentence for a person.
 
     Attributes:
@@ -112,7 +249,7 @@ class Members:
     def welcome(self, node: int, said: Mapping[str, Any]) -> None:
         """Make a node that has introduced itself a client, or turn it away."""
         problem = protocol.other_version(said.get(protocol.VERSION), "it", "the server")
-        problem = problem or checks.misfit(said, self._clients, self._model)
+        problem = problem or misfit(said, self._clients, self._model)
         if problem is not None:
             self.turn_away(node, problem)
             return

@@ -6,31 +6,29 @@ before anything of it is added to what others have said.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.serverapp import Grid
 
 from bifl.core.sides import Abandoned, Accumulator, Reply, Request, ServerSide, Signed
 from bifl.core.state import Public
-from bifl.core.weighing import Weighing
-from bifl.deploy import checks, protocol
-from bifl.deploy.client_numbers import Numbers
-from bifl.deploy.declared_sizes import Declared
-from bifl.deploy.members import Members
+from bifl.core.sums import Weighing
+from bifl.deploy import protocol
+from bifl.deploy.members import Declared, Members, Numbers
 from bifl.deploy.requests import Requests, Rules
 from bifl.engine.catch_up import Journal, Step, digest
-from bifl.engine.clients import Troubles
+from bifl.engine.round import Troubles
 from bifl.errors import BiflError, RunError
 from bifl.exchanges.exchange import Exchange
 from bifl.exchanges.intake import Intake, Sender
-from bifl.exchanges.scoring import Score
+from bifl.exchanges.scoring import LARGEST_LOSS, Score
 from bifl.experiment.setup import Setup
+from bifl.nn.batch import Samples
 from bifl.runs.events import Tell, quoted
 from bifl.training.evaluation import chunks, evaluate
-from bifl.training.samples import Samples
 
 
 class Register(NamedTuple):
@@ -127,7 +125,7 @@ class Nodes(AbstractContextManager["Nodes"]):
         tells_loss = exchange.trains and self._setup.run.tells_results
         fields = {number: protocol.request_fields(request) for number, request in asked.items()}
         for number, said in self._requests.ask_all(exchange.name, fields, least, context.round):
-            problem = checks.reply(said, asked[number].uploads, tells_loss)
+            problem = misfit_of_reply(said, asked[number].uploads, tells_loss)
             reply = Reply(number, self._members[number].images, said.get("loss"), said.get("upload"))
             if problem is None and reply.upload is not None:
                 try:
@@ -166,3 +164,22 @@ class Nodes(AbstractContextManager["Nodes"]):
     def troubles(self) -> Troubles:
         """What went wrong since the last call."""
         return self._requests.troubles()
+
+
+def misfit_of_reply(said: Mapping[str, Any], uploads: bool, tells_loss: bool) -> str | None:
+    """Why an answer in an exchange, which may come from anybody, cannot be counted; None if it can, as far as it is not yet opened.
+
+    Args:
+        said: the answer.
+        uploads: whether an upload was asked for.
+        tells_loss: whether clients train in this exchange, and say how that went.
+    """
+    loss, upload = said.get("loss"), said.get("upload")
+    if not tells_loss:
+        sensible = loss is None and (type(upload) is bytes) == uploads and (upload is not None) == uploads
+        return None if sensible else "the answer lacks an upload, or has something else in it"
+    if type(loss) is not float or (type(upload) is bytes) != uploads or (upload is not None) != uploads:
+        return "the answer lacks a loss or an upload, or has one too many"
+    if not 0 <= loss <= LARGEST_LOSS:
+        return f"its training loss is {loss:g}, where {LARGEST_LOSS:g} is the most: if it is honest, its training diverged"
+    return None

@@ -11,7 +11,7 @@ from flwr.cli.utils import init_http_client_from_connection
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
 
 from bifl.deploy.certificates import client_number
-from bifl.deploy.client_numbers import write_numbers
+from bifl.deploy.members import write_numbers
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from bifl.deploy import protocol
 from bifl.deploy.members import Members
 from bifl.deploy.transport import RAISED, Asked, Failure, Fields, Post
 from bifl.engine.catch_up import Journal
-from bifl.engine.clients import NobodyVotes, Troubles
+from bifl.engine.round import NobodyVotes, Troubles
 from bifl.errors import RunError
 from bifl.runs.events import ERROR, MISSING, REFUSED, Tell
 
@@ -31,7 +31,7 @@ class Rules(NamedTuple):
 
     least: int  # ballots that a round needs
     deadline: float  # seconds after which it goes on without the others
-    max_images: int = 0  # that one client may declare; 0: see `declared_sizes`
+    max_images: int = 0  # that one client may declare; 0: see `members`
 
 
 class Requests:

@@ -22,21 +22,20 @@ from typing import NamedTuple
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from bifl.core.exact_sum import LARGEST_WEIGHT
+from bifl.core.sums import LARGEST_WEIGHT
 from bifl.data.fingerprint import loaded
 from bifl.data.inputs import further_text
-from bifl.deploy.client_numbers import Numbers
-from bifl.deploy.declared_sizes import Declared
+from bifl.deploy.members import Declared, Numbers
 from bifl.deploy.nodes import Nodes, Register
-from bifl.deploy.permits import words_for_clients
+from bifl.deploy.operator_choices import words_for_clients
 from bifl.deploy.protocol import Terms
 from bifl.deploy.requests import Rules
 from bifl.engine import running
-from bifl.engine.round import Rounds
+from bifl.engine.round import Rounds, sampled
 from bifl.errors import BiflError, ConfigError, RunError
 from bifl.experiment.run import share_of
 from bifl.experiment.settings import Experiment, of_words
-from bifl.experiment.setup import Setup, sampled, serve
+from bifl.experiment.setup import Setup, serve
 from bifl.files import write_atomic, writing
 from bifl.runs.budget import ended_early
 from bifl.runs.events import FAILED, FINISHED, Tell, say, writer
@@ -60,7 +59,7 @@ def rules(experiment: Experiment, min_clients: int = 0, deadline: float = DEADLI
         experiment: what is run.
         min_clients: ballots that a round needs; 0 means half of those who vote.
         deadline: seconds that are waited for more.
-        max_images: that one client may declare; 0 means a limit relative to what the others declare (`declared_sizes`).
+        max_images: that one client may declare; 0 means a limit relative to what the others declare (`members`).
 
     Raises:
         ConfigError: one of them makes no sense.

@@ -13,14 +13,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bifl.core.exact_sum import LARGEST_WEIGHT
+from bifl.core.sums import LARGEST_WEIGHT
 from bifl.data.fingerprint import loaded
 from bifl.data.inputs import Dataset, Form
 from bifl.deploy import certificates
 from bifl.deploy.client_commands import LOCAL, address
-from bifl.deploy.client_numbers import NODES
 from bifl.deploy.flower_programs import Link, ended_by_signals, free_port, last_words, refuse_blanks, stop
-from bifl.deploy.permits import named_files
+from bifl.deploy.members import NODES
+from bifl.deploy.operator_choices import named_files
 from bifl.deploy.server_app import DEADLINE, rules
 from bifl.engine import running
 from bifl.errors import ConfigError, RunError

@@ -14,14 +14,15 @@ from bifl import codec
 from bifl.core.message import Message
 from bifl.core.sides import Abandoned, ServerSide
 from bifl.core.state import Client, Public, Server
-from bifl.engine.client_side import client_tools
+from bifl.engine.round import judge, sampled
+from bifl.engine.worker import client_tools
 from bifl.exchanges.exchange import answered, take_part
 from bifl.exchanges.intake import Intake
 from bifl.experiment.run import simulated_identity
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import build, judge, sampled
+from bifl.experiment.setup import build
+from bifl.nn.batch import Samples
 from bifl.nn.network import Network
-from bifl.training.samples import Samples
 
 
 def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tuple[Message, Public]]:

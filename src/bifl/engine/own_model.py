@@ -19,8 +19,8 @@ from bifl.engine.worker import Job, Worker
 from bifl.errors import RunError
 from bifl.experiment.model import Model
 from bifl.experiment.setup import Setup
-from bifl.training.measuring import image_moments
-from bifl.training.samples import Samples
+from bifl.nn.batch import Samples
+from bifl.training.evaluation import image_moments
 
 _MOST = 1024  # images to measure batch-norm on
 

@@ -29,7 +29,7 @@ from bifl.data.datasets import save
 from bifl.data.shared import Drawn
 from bifl.engine import channel
 from bifl.engine.catch_up import MissedBytes, Step
-from bifl.engine.clients import Troubles
+from bifl.engine.round import Troubles
 from bifl.engine.worker import Job, Worker
 from bifl.errors import BiflError, RunError
 from bifl.exchanges.exchange import Exchange

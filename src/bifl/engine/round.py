@@ -1,4 +1,8 @@
-"""A round from ballots to record, the same whoever trains: worker processes on this machine, or nodes of a federation."""
+"""A round from ballots to record, the same whoever trains: worker processes on this machine, or nodes of a federation.
+
+Those who train as a round sees them (`Clients`), what it notes of their replies, what it may tell of one client where `privacy=`
+has it accounted, and the rounds themselves (`Rounds`).
+"""
 
 from __future__ import annotations
 
@@ -6,30 +10,172 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from bifl import codec
-from bifl.core.message import Floats, Message
-from bifl.core.sides import Abandoned, Letters, Reply, Request, ServerSide, Signed
-from bifl.core.state import Public, Server
-from bifl.core.sums import UploadList
+from bifl.core.message import NOTHING, Floats, Message
+from bifl.core.randomness import stream
+from bifl.core.sides import Abandoned, Accumulator, Letters, Reply, Request, ServerSide, Signed
+from bifl.core.state import Judge, Public, Server
+from bifl.core.sums import ExactSum, UploadList
+from bifl.data.inputs import rows
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import Step
-from bifl.engine.clients import Clients, NobodyVotes, Replies, Troubles
-from bifl.engine.privacy_budget import Overspent, affords_a_round, refuse_to_overspend, refuse_uncounted
 from bifl.errors import RunError
 from bifl.exchanges.exchange import Exchange, answered, completing, main_of
-from bifl.exchanges.scoring import NOT_EVALUATED, Results
+from bifl.exchanges.scoring import NOT_EVALUATED, Results, Score
 from bifl.experiment.model import Model
+from bifl.experiment.run import Run, voters_of
 from bifl.experiment.settings import Experiment
-from bifl.experiment.setup import Setup, judge, sampled
+from bifl.experiment.setup import Setup
 from bifl.experiment.starting import refuse_nameless
+from bifl.nn.batch import Samples
 from bifl.robust import trust_of
 from bifl.runs.mailbox import Mailbox
 from bifl.runs.record import Record, Traffic, flips, spread, sureness
+from bifl.training.evaluation import evaluate_all
 
 _ATTEMPTS = 5  # times in a row that a round is held and abandoned before the run ends
+
+
+class NobodyVotes(Exception):
+    """None of those who were drawn to vote may: the draw must be repeated without them."""
+
+
+class Troubles(NamedTuple):
+    """What a round's record says of clients that were not as they should be."""
+
+    refused: int = 0  # uploads that could not be counted
+    missing: int = 0  # clients that were asked and did not answer
+    catch_up_bytes: int = 0  # to those who had missed broadcasts
+
+
+class Clients(Protocol):
+    """Those who train, as a round sees them: worker processes on this machine (`pool`), or nodes of a federation."""
+
+    def barred(self) -> Collection[int]:
+        """A round begins: the clients that may not take part in it."""
+
+    def there(self) -> int:
+        """How many clients could be drawn: they may take part, and answer when they are asked."""
+
+    def collect(
+        self, exchange: Exchange, requests: list[Request], note: Callable[[Reply], None], server: ServerSide
+    ) -> Accumulator:
+        """Let clients say something; the sum of it. Every reply that is counted is noted; not every request need be answered.
+
+        Who adds up for a server that does not trust the clients checks what they say by what that server knows of the round.
+
+        Raises:
+            NobodyVotes: those who were to upload are barred by now.
+        """
+
+    def hold_again(self, error: Abandoned) -> None:
+        """A round was abandoned, and is held again without those by whose fault it was."""
+
+    def do_without(self, error: Abandoned) -> None:
+        """An exchange was abandoned after the broadcast that completes the round: the round ends without it."""
+
+    def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> Collection[int]:
+        """Tell a broadcast, with which the public state is `after`; those of the hearers that are there."""
+
+    def score(self) -> list[Score]:
+        """The global model on the server's own test samples, if there are any."""
+
+    def troubles(self) -> Troubles:
+        """What went wrong since the last round."""
+
+    def steps(self) -> tuple[Step, ...]:
+        """The last broadcasts, by which clients that missed some are brought up to date."""
+
+
+class Replies:
+    """What an exchange's replies cost, who sent them, and how their training went: noted while they come.
+
+    Args:
+        keep: takes a copy of an upload, by its sender.
+    """
+
+    def __init__(self, keep: Callable[[str, bytes], None]) -> None:
+        self._keep = keep
+        self.bytes = 0
+        self._losses = ExactSum()
+        self.by_client: dict[int, Reply] = {}  # without uploads
+        self._senders: set[int] = set()
+        self._ideals: list[float | None] = []  # bytes of each upload, if the coder were ideal
+
+    @property
+    def ideal(self) -> float | None:
+        """Their sum, in whatever order they came."""
+        sizes = [size for size in self._ideals if size is not None]
+        return math.fsum(sizes) if len(sizes) == len(self._ideals) else None
+
+    @property
+    def loss(self) -> float:
+        """Their mean training loss; NaN where nobody told."""
+        return float(self._losses.mean()) if self._losses.weight else math.nan
+
+    @property
+    def counted(self) -> frozenset[int]:
+        """The clients whose uploads were counted."""
+        return frozenset(self._senders)
+
+    def note(self, reply: Reply) -> None:
+        """One more."""
+        self.by_client[reply.number] = reply._replace(upload=None)
+        if reply.loss is not None:
+            self._losses.add(reply.loss, reply.weight)
+        if reply.size is not None:
+            self._senders.add(reply.number)
+            self.bytes += reply.size
+            self._ideals.append(reply.ideal)
+        if reply.upload is not None:
+            self._keep(f"{reply.number:05d}", reply.upload)
+
+
+class Overspent(Abandoned):
+    """Nobody was told of a sum, because it costs more than was left."""
+
+
+def affords_a_round(run: Run, public: Public, server: Server) -> bool:
+    """Whether the budget leaves room for another round, even if a secure sum is of no more clients than it must be.
+
+    Its server cannot unlearn a sum. A trusted one can: see `refuse_to_overspend`.
+    """
+    fewest = max(exchange.quorum for exchange in run.exchanges) or public.voters
+    private = run.privacy
+    return private is None or private.spending.affords(private.summed(server), fewest, run.clients, public.layout)
+
+
+def refuse_to_overspend(run: Run, public: Public, server: Server) -> None:
+    """Tell nobody of a sum that costs more than was left, because clients were missing.
+
+    Raises:
+        Overspent: it does.
+    """
+    if run.privacy is None:
+        return
+    spending = run.privacy.spending
+    if spent := spending.over(run.privacy.summed(server), public.layout):
+        raise Overspent(
+            f"round {public.round + 1}: not all clients are there, so its sum would cost more, ε = {spent:.3g} in all, than "
+            f"privacy.budget={spending.budget:g} allows: nobody is told of it"
+        )
+
+
+def refuse_uncounted(run: Run, public: Public, server: Server, folder: Path) -> None:
+    """Refuse a checkpoint that does not tell what its rounds have cost: the run would begin to count anew.
+
+    Raises:
+        RunError: it does not.
+    """
+    if run.privacy is None:
+        return
+    counted = sum(rounds for *_, rounds in run.privacy.summed(server))
+    if counted != public.round:
+        raise RunError(f"{folder} tells what {counted} of {public.round} rounds have cost: ε cannot be continued from it")
 
 
 class Outcome(NamedTuple):
@@ -155,7 +301,8 @@ class Rounds:
         record = self._record(before, main, outcomes, results, clients.troubles())
         record = record._replace(seconds=float(f"{time.perf_counter() - began:.3f}"))
         rows = {number: {**results.clients.get(number, {}), **row} for number, row in server.clients.items()}
-        self.note_clients(round, _client_rows(main.replies.by_client, results.clients | rows, trust_of(server.server)))
+        trust = NOTHING if self.run.robust is None else trust_of(server.server)
+        self.note_clients(round, _client_rows(main.replies.by_client, results.clients | rows, trust))
         trained = {number for outcome in outcomes if outcome.exchange.trains for number in outcome.replies.by_client}
         kept, counted = server.server._replace(judge=None), main.replies.counted
         state = checkpoint.State(public, record, self._trained | dict.fromkeys(trained, round), counted, kept, clients.steps())
@@ -273,6 +420,31 @@ class Rounds:
     def _keep(self, exchange: str, sender: str | None, data: bytes) -> None:
         if self._mailbox is not None:
             self._mailbox.keep(codec.read_header(data).round, exchange, sender, data)
+
+
+def sampled(experiment: Experiment, clients: int, round: int, barred: Collection[int] = (), seed: int | None = None) -> list[int]:
+    """The clients that upload in a round: a random ⌈λM⌉ of them, as far as there are so many that are not barred."""
+    order = stream(experiment.seed if seed is None else seed, round, None, "voters").permutation(clients)
+    voters = voters_of(experiment, clients)
+    allowed = (number for number in order.tolist() if number not in barred) if barred else order[:voters].tolist()
+    return sorted(islice(allowed, voters))
+
+
+def judge(setup: Setup, round: int) -> Judge | None:
+    """The task's first metric on the images that the server holds, if it holds any. Never the test images."""
+    if not len(setup.held):
+        return None
+    run = setup.run
+    data, held = setup.data, setup.held
+    samples = Samples.of(data.images[held], data.labels[held], data, rows(data.further, held)).on(run.network.device)
+    forward = run.algorithm.at(round).forward
+
+    def score(weights: Floats, real: Floats) -> float:
+        run.network.show(weights, real, forward)
+        metrics, _ = evaluate_all(run.network, run.task, samples)
+        return next(iter(metrics.values()))
+
+    return score
 
 
 def evaluated_in(experiment: Experiment, round: int) -> bool:

@@ -7,8 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from bifl.core.state import Server
-from bifl.engine.privacy_budget import affords_a_round
-from bifl.engine.round import Rounds
+from bifl.engine.round import Rounds, affords_a_round
 from bifl.engine.simulator import Simulation
 from bifl.experiment.setup import Setup
 from bifl.runs.folder import RunFolder, locked

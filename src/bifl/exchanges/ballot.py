@@ -20,8 +20,7 @@ from bifl.core.message import UPDATE, Floats, Message, Selection, Selections
 from bifl.core.randomness import random_signs
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
 from bifl.core.state import Client, Public
-from bifl.core.sums import Tally, Total, UploadList
-from bifl.core.weighing import Weighing
+from bifl.core.sums import Tally, Total, UploadList, Weighing
 from bifl.errors import AlgorithmError
 from bifl.exchanges.bounds import Bounds
 from bifl.exchanges.exchange import Summable, Surroundings, exchange

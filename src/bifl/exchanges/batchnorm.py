@@ -18,8 +18,7 @@ from bifl.core.layout import Layout
 from bifl.core.message import Message, reals_only
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
 from bifl.core.state import Public
-from bifl.core.sums import Tally, Total, UploadList, mean
-from bifl.core.weighing import Weighing
+from bifl.core.sums import Tally, Total, UploadList, Weighing, mean
 from bifl.exchanges.bounds import Bounds
 from bifl.exchanges.exchange import Summable, Surroundings, exchange
 

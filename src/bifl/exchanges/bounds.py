@@ -29,7 +29,7 @@ from bifl.core.layout import Layout
 from bifl.core.message import FLOAT32, NOTHING, Floats, Message
 from bifl.core.state import Public
 from bifl.core.sums import Tally
-from bifl.training.plan import Plan
+from bifl.training.local import Plan
 
 REACH = 2.0
 WIDEST = 4.0  # deviations that the mean of a batch-norm's input may move from round to round
@@ -65,7 +65,7 @@ class Bounds:
         """How far training may move a number in the coming round, of a client with so many samples."""
         how = self._plan(public.round + 1)
         epochs, steps = (1, how.steps) if how.steps else (how.epochs, -(-weight // how.batch))
-        return REACH * how.lr * how.made().stride * epochs * steps
+        return REACH * how.lr * how.optimizer.stride * epochs * steps
 
     def ballot(self, upload: Message, public: Public) -> Message:
         """What a client uploads after training."""

@@ -21,8 +21,7 @@ from bifl.core.layout import Layout
 from bifl.core.message import Alphabet, Floats, Message, Selection, reals_only
 from bifl.core.sides import Accumulator, ClientReply, ClientSide, Letters, ServerSide
 from bifl.core.state import Client, Public
-from bifl.core.sums import Tally, Total
-from bifl.core.weighing import Weighing
+from bifl.core.sums import Tally, Total, Weighing
 from bifl.errors import Refused, RunError
 from bifl.registry import Registry
 

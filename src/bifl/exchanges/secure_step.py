@@ -19,7 +19,7 @@ from bifl.codec.state_digest import state_digest
 from bifl.core.message import NOTHING, Message
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
 from bifl.core.state import Client, Public
-from bifl.core.weighing import Weighing
+from bifl.core.sums import Weighing
 from bifl.errors import Refused
 from bifl.exchanges.exchange import BYTES, Exchange
 from bifl.secure import cards, threshold

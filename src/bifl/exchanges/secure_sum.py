@@ -16,7 +16,7 @@ from bifl.codec.state_digest import digest_of
 from bifl.core.message import Message
 from bifl.core.sides import Abandoned, ClientReply, ClientSide, Letters, ServerSide
 from bifl.core.state import Client, Public
-from bifl.core.weighing import Weighing
+from bifl.core.sums import Weighing
 from bifl.errors import Refused
 from bifl.exchanges.exchange import Exchange, Summable, bytes_in, from_client
 from bifl.exchanges.secure_step import TALK, Step, continued, shown, talk_of

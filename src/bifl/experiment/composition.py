@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bifl.attacks import attack, attacked, liars
 from bifl.core.algorithm import Algorithms, named, register
-from bifl.core.weighing import Weighing
+from bifl.core.sums import Weighing
 from bifl.errors import ConfigError
 from bifl.privacy import Crowd, Private, check_private, privacy, refuse_unprivate
 from bifl.privacy.dice import Dice

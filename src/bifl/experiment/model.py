@@ -33,13 +33,12 @@ from bifl.experiment.choices import Choice, chosen, from_mapping
 from bifl.experiment.objects import Net, model_name
 from bifl.files import write_atomic, writing
 from bifl.nn import scores as score_norms
+from bifl.nn.batch import Samples
 from bifl.nn.models import model
 from bifl.nn.network import Network
 from bifl.registry import GIVEN, Registry, of_file, short, without_folder
 from bifl.tasks import task
-from bifl.training.evaluation import evaluate_all, predict_all
-from bifl.training.measuring import example
-from bifl.training.samples import Samples
+from bifl.training.evaluation import evaluate_all, example, predict_all
 
 __all__ = ["MAGIC", "MOST_VALUES", "Model", "embedded", "load"]
 MOST_VALUES = 2**24  # of one input

@@ -16,7 +16,7 @@ from bifl.core.forward import Forward
 from bifl.core.message import Floats
 from bifl.core.sides import Identity
 from bifl.core.state import Client, Public, remembered
-from bifl.core.weighing import Weighing
+from bifl.core.sums import Weighing
 from bifl.data.inputs import Dataset
 from bifl.errors import ConfigError
 from bifl.exchanges.ballot import Ballot, ballot, upload_form
@@ -28,14 +28,15 @@ from bifl.experiment.identity import agreed
 from bifl.experiment.settings import Experiment
 from bifl.nn import scores
 from bifl.nn.network import Network
+from bifl.nn.optimizers import checked, optimizer
 from bifl.privacy import Private, secret_dice
 from bifl.privacy.dice import Dice
 from bifl.registry import short
 from bifl.robust import RobustSum, refuse_misfits
 from bifl.tasks import Task, task
 from bifl.training.augmenting import augment
-from bifl.training.measuring import noise_squares
-from bifl.training.plan import Plan
+from bifl.training.evaluation import noise_squares
+from bifl.training.local import Plan
 from bifl.training.rates import rate_of, schedule
 
 PRECISIONS = {"short": SHORT, "byte": BYTE, "sign": SIGN, "float32": EXACT}  # by the words of the setting `reals`
@@ -167,7 +168,7 @@ def _refuse_other_steps(algorithms: Algorithms, plan: Callable[[int], Plan]) -> 
         ConfigError: it is so.
     """
     for algorithm in algorithms.parts:
-        if algorithm.plain_steps and not plan(1).made().plain:
+        if algorithm.plain_steps and not plan(1).optimizer.plain:
             raise ConfigError(
                 f"algorithm '{algorithm.name}' needs steps of plain gradient descent: set optimizer=sgd, without momentum and "
                 "weight_decay, and a learning rate for it, such as lr=0.1"
@@ -184,11 +185,12 @@ def plan_of(experiment: Experiment) -> Callable[[int], Plan]:
     chosen, rates = experiment.optimizer, experiment.schedule
     make_rate = schedule.make(rates.name, rates.parameters)
     change = augment.make(experiment.augment.name, experiment.augment.parameters)
+    steps = checked(chosen.name, optimizer.make(chosen.name, chosen.parameters))
 
     def plan(round: int) -> Plan:
         lr = rate_of(rates.name, make_rate, round, experiment.lr, experiment.lr_steps)
         return Plan(
-            chosen.name, lr, experiment.batch, experiment.local_epochs, experiment.seed, round, chosen.parameters,
+            steps, lr, experiment.batch, experiment.local_epochs, experiment.seed, round,
             experiment.local_steps, experiment.clip, change,
         )  # fmt: skip
 

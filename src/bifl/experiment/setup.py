@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Collection, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from bifl.attacks import attack
-from bifl.core.message import Floats
 from bifl.core.randomness import stream
-from bifl.core.state import Judge, Public
+from bifl.core.state import Public
 from bifl.data import fingerprint
 from bifl.data.arrays import Dataset, groups_of, shape_text
 from bifl.data.datasets import dataset
 from bifl.data.fingerprint import Loaded
-from bifl.data.inputs import further_array, refuse_missing, rows
+from bifl.data.inputs import further_array, refuse_missing
 from bifl.data.own_data import own_dataset
 from bifl.data.partitions import Index, dealer, split
 from bifl.data.shared import Drawn
@@ -37,9 +35,7 @@ from bifl.privacy import privacy, simulated_dice
 from bifl.registry import short
 from bifl.secure import threshold
 from bifl.tasks import Task
-from bifl.training.evaluation import evaluate_all
-from bifl.training.measuring import example
-from bifl.training.samples import Samples
+from bifl.training.evaluation import example
 
 
 class Setup(NamedTuple):
@@ -209,23 +205,6 @@ def hold_out(images: int, share: float, seed: int) -> tuple[Index, Index]:
     return np.sort(order[:count]), np.sort(order[count:])
 
 
-def judge(setup: Setup, round: int) -> Judge | None:
-    """The task's first metric on the images that the server holds, if it holds any. Never the test images."""
-    if not len(setup.held):
-        return None
-    run = setup.run
-    data, held = setup.data, setup.held
-    samples = Samples.of(data.images[held], data.labels[held], data, rows(data.further, held)).on(run.network.device)
-    forward = run.algorithm.at(round).forward
-
-    def score(weights: Floats, real: Floats) -> float:
-        run.network.show(weights, real, forward)
-        metrics, _ = evaluate_all(run.network, run.task, samples)
-        return next(iter(metrics.values()))
-
-    return score
-
-
 def load(experiment: Experiment) -> Dataset:
     """The experiment's data, with labels as its task takes them."""
     name, parameters = experiment.dataset.name, experiment.dataset.parameters
@@ -301,14 +280,6 @@ def device_of(experiment: Experiment) -> torch.device:
     if not torch.cuda.is_available():
         raise ConfigError("device=cuda needs a GPU that PyTorch can use, and there is none: use device=auto")
     return torch.device("cuda")
-
-
-def sampled(experiment: Experiment, clients: int, round: int, barred: Collection[int] = (), seed: int | None = None) -> list[int]:
-    """The clients that upload in a round: a random ⌈λM⌉ of them, as far as there are so many that are not barred."""
-    order = stream(experiment.seed if seed is None else seed, round, None, "voters").permutation(clients)
-    voters = voters_of(experiment, clients)
-    allowed = (number for number in order.tolist() if number not in barred) if barred else order[:voters].tolist()
-    return sorted(islice(allowed, voters))
 
 
 def secure_threshold(experiment: Experiment) -> int:

@@ -1,4 +1,4 @@
-"""How a network computes: the `Engine` seam, and the engine that leaves everything to PyTorch.
+"""How a network computes: in one thread, by an `Engine`; here the seam, and the engine that leaves everything to PyTorch.
 
 `Network` turns flat vectors into a module's parameters and calls its engine. `PlainEngine` calls the module and autograd, for any
 module and device. On a CPU `fast.sequential` has a faster one for nn.Sequential, and `fast.traced` makes norms faster in any other
@@ -16,6 +16,18 @@ from torch import Tensor, nn
 
 from bifl.core.message import Floats
 from bifl.nn.batch import INPUT, Batch, among, judged, network_arguments, tensor_of
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums must not depend on how many threads share them; and one process per core is faster than threads in one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
 
 Place = tuple[nn.Module, str]  # a layer and the name of its parameter
 Loss = Callable[..., Tensor]  # (output, targets) → the mean loss, differentiable; what else it needs of a batch by name

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -49,27 +49,29 @@ class Optimizer:
         begin: trained → an object whose `step()` applies the gradients. Clipping to the limits is done for it.
         stride: how far a step may move a number, in learning rates. The server bounds what clients say by twice that.
         plain: whether a step is the learning rate times the gradient and nothing else, which some algorithms need.
+        name: what errors call it; filled in where it is chosen.
     """
 
     begin: Callable[[Trained], Any]
     stride: float = 1.0
     plain: bool = False
+    name: str = ""
 
 
 optimizer: Registry[Optimizer] = Registry("optimizer")
 
 
-def begin(name: str, chosen: Optimizer, trained: Trained) -> Callable[[], None]:
+def begin(chosen: Optimizer, trained: Trained) -> Callable[[], None]:
     """The function that applies the gradients of a step, keeps vectors within their limits, and forgets the gradients.
 
     Raises:
         ConfigError: a user's own optimiser is none.
     """
-    found = checked(name, chosen).begin(trained)
+    found = chosen.begin(trained)
     if isinstance(found, Adam | Sgd):  # these do it all in one pass
         return found.step
     if not callable(getattr(found, "step", None)):
-        raise ConfigError(f"optimizer '{name}' must return {SIGNATURE}; its begin gave a {type(found).__name__}")
+        raise ConfigError(f"optimizer '{chosen.name}' must return {SIGNATURE}; its begin gave a {type(found).__name__}")
 
     def step() -> None:
         found.step()
@@ -82,14 +84,14 @@ def begin(name: str, chosen: Optimizer, trained: Trained) -> Callable[[], None]:
 
 
 def checked(name: str, found: object) -> Optimizer:
-    """What an optimiser's factory returned.
+    """What an optimiser's factory returned, under the name that errors call it.
 
     Raises:
         ConfigError: it is something else.
     """
     if not isinstance(found, Optimizer):
         raise ConfigError(f"optimizer '{name}' must return {SIGNATURE}, not a {type(found).__name__}")
-    return found
+    return replace(found, name=name)
 
 
 class Sgd:

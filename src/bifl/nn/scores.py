@@ -1,7 +1,7 @@
 """What becomes of the norm of the class scores, the last layer of many networks: the setting `scores`.
 
 Its γ and β are one number a class, and where clients lack classes they do harm and tell which (docs/results/missing-classes.md,
-docs/results/privacy.md). What is frozen is neither trained nor sent (`bifl.nn.parameters`).
+docs/results/privacy.md). What is frozen is neither trained nor sent (`bifl.nn.network`).
 
 >>> from bifl.nn.models import mnist_cnn
 >>> [name for name, parameter in fixed(mnist_cnn(10), 10).named_parameters() if not parameter.requires_grad]

@@ -16,6 +16,7 @@ from bifl.core import Client
 from bifl.errors import BiflError, ConfigError, RunError
 from bifl.experiment.settings import REGISTRIES, Experiment
 from bifl.experiment.setup import LastDataset, build
+from bifl.nn.batch import Samples
 from bifl.paper import runner, theory
 from bifl.paper.runner import Running, Store
 from bifl.paper.studies import QUICK, STUDIES, Cell
@@ -29,7 +30,6 @@ from bifl.runs.record import tested
 from bifl.show import terminal
 from bifl.show.output import counted, say
 from bifl.training.local import train
-from bifl.training.samples import Samples
 
 THEORY, ALL = "theory", "all"
 OTHERS = {"femnist", "celeba"}  # what the paper ran on beside MNIST

@@ -21,7 +21,7 @@ from bifl.privacy.dice import Words, uniform
 from bifl.privacy.mechanism import Crowd, Mechanism, privacy
 
 _ROUNDING = 1 + 1e-6  # of lengths, in single precision
-_GRID = 2.0**-33  # how far a number is rounded where sums are exact (`bifl.core.exact_sum`)
+_GRID = 2.0**-33  # how far a number is rounded where sums are exact (`bifl.core.sums`)
 
 
 def says(update: Floats, public: Public, words: Words) -> Floats:

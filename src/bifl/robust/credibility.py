@@ -24,10 +24,9 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from bifl.core.exact_sum import LARGEST_WEIGHT
 from bifl.core.message import Floats, Message
 from bifl.core.state import Public
-from bifl.core.sums import Tally, mean
+from bifl.core.sums import LARGEST_WEIGHT, Tally, mean
 from bifl.errors import ConfigError
 from bifl.robust.rule import BALLOTS, UPDATES, Numbers, Rule, kind_of, products, reaching, robust, shortened
 

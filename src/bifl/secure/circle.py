@@ -6,7 +6,7 @@ import hashlib
 import struct
 from typing import NamedTuple
 
-from bifl.core.weighing import Weighing
+from bifl.core.sums import Weighing
 from bifl.secure import cards
 from bifl.secure.cards import ShareOf
 

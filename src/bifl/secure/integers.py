@@ -1,7 +1,7 @@
 """Messages as integers of fixed width, so that they can be added up under masks; and such sums as the totals that servers count.
 
 Ballots and levels are added as they are, times the sender's weight in units: ⌈log2((size − 1)·total/unit + 1)⌉ bits a symbol, which
-is ⌈log2(total/unit + 1)⌉ for ballots. Floats are added as `bifl.core.exact_sum` adds them, in integers and multiples of 2⁻³²: so
+is ⌈log2(total/unit + 1)⌉ for ballots. Floats are added as `bifl.core.sums` adds them, in integers and multiples of 2⁻³²: so
 the sum of all is bit for bit the one that a server makes that sees every upload. A number beyond the range counts as the range's
 end, and one that is none as 0: if its owner refused to send it, that would tell something of its data.
 
@@ -17,9 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bifl.core.exact_sum import ExactSum, fixed_point
 from bifl.core.message import BINARY, UPDATE, Alphabet, Floats, Message, Vector
-from bifl.core.sums import Total, VectorSum, vote_sum
+from bifl.core.sums import ExactSum, Total, VectorSum, fixed_point, vote_sum
 
 WEIGHTS = 2**6  # |uploaded weights| are below this
 REALS = 2**24  # |real parameters|, statistics and scales| are below this

@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, MutableMapping, Sequence
 from typing import Any
 
-from bifl.core.exact_sum import LARGEST_WEIGHT
 from bifl.core.sides import Identity
+from bifl.core.sums import LARGEST_WEIGHT
 from bifl.errors import Refused
 from bifl.secure import cards
 from bifl.secure.cards import Card

@@ -75,18 +75,3 @@ def noise(deviation: float = 0.05) -> Augment:
         return inputs + torch.from_numpy(drawn).to(inputs.device)
 
     return shaken
-
-
-def augmented(change: Augment, inputs: Tensor, generator: np.random.Generator) -> Tensor:
-    """The inputs of a step after augmentation, laid out as networks like them.
-
-    Raises:
-        ConfigError: a user's own augmentation does not return inputs.
-    """
-    if change is as_they_are:
-        return inputs
-    found = change(inputs, generator)
-    if not isinstance(found, Tensor) or found.shape != inputs.shape or found.dtype != inputs.dtype:
-        what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
-        raise ConfigError(f"augment must return {SIGNATURE}: {inputs.dtype} {tuple(inputs.shape)} became {what}")
-    return found.to(memory_format=torch.channels_last) if found.dim() == 4 else found

@@ -1,4 +1,4 @@
-"""Local training (paper §4): one client, one round. The optimiser is fresh every round, as in the paper.
+"""Local training (paper §4): one client, one round, as its plan says. The optimiser is fresh every round, as in the paper.
 
 The gradient of the loss w.r.t. the binary weights is applied to aux (straight-through), then aux is clipped to [−1, 1].
 """
@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice, pairwise, repeat
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,15 +19,28 @@ from bifl.core.forward import Forward, Latent
 from bifl.core.local_step import PLAIN, Local
 from bifl.core.randomness import forward_key, stream, stream_seed
 from bifl.core.state import Client
-from bifl.nn.batch import INPUT, TARGET
-from bifl.nn.compute import Loss
+from bifl.errors import ConfigError
+from bifl.nn.batch import INPUT, TARGET, Samples
+from bifl.nn.compute import Loss, one_thread
 from bifl.nn.network import CROSS_ENTROPY, Network
-from bifl.nn.optimizers import Trained, begin
+from bifl.nn.optimizers import Optimizer, Trained, begin
 from bifl.tasks.task import Count
-from bifl.training.augmenting import augmented
-from bifl.training.plan import Plan
-from bifl.training.samples import Samples
-from bifl.training.threads import one_thread
+from bifl.training.augmenting import SIGNATURE, Augment, as_they_are
+
+
+class Plan(NamedTuple):
+    """How to train in this round."""
+
+    optimizer: Optimizer
+    lr: float
+    batch: int
+    epochs: int
+    seed: int = 0  # of the experiment: with the round it gives every client's random streams
+    round: int = 1
+    steps: int = 0  # instead of epochs; 0 means epochs
+    clip: float = 0.0  # the largest norm of a step's gradient; 0 means any
+    augment: Augment = as_they_are
+
 
 # Where batch-norm follows a layer, its ϑ has no effect and its gradient is rounding noise (about 1e-7), of which Adam with the
 # usual ε makes full steps: ϑ then walks at random and may cross zero, where the network collapses. True gradients are 1e-3 and up.
@@ -71,7 +85,7 @@ def train(
     network.module.train()
     vectors = _vectors(client, network, forward, plan.lr)
     aux, real = vectors.vectors
-    apply = begin(plan.optimizer, plan.made(), vectors)
+    apply = begin(plan.optimizer, vectors)
     # for layers that draw, such as dropout; torch.manual_seed would also note a traceback for each kind of GPU that is not there
     drawn = stream_seed(plan.seed, plan.round, client.number, "layers")
     torch.default_generator.manual_seed(drawn)
@@ -97,6 +111,21 @@ def train(
     new_real = np.concatenate([real.detach().cpu().numpy(), network.read_moments()])
     trained = client._replace(aux=aux.detach().cpu().numpy(), real=new_real, steps=steps, rate=plan.lr)
     return trained, total / max(seen, 1)
+
+
+def augmented(change: Augment, inputs: Tensor, generator: np.random.Generator) -> Tensor:
+    """The inputs of a step after augmentation, laid out as networks like them.
+
+    Raises:
+        ConfigError: a user's own augmentation does not return inputs.
+    """
+    if change is as_they_are:
+        return inputs
+    found = change(inputs, generator)
+    if not isinstance(found, Tensor) or found.shape != inputs.shape or found.dtype != inputs.dtype:
+        what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        raise ConfigError(f"augment must return {SIGNATURE}: {inputs.dtype} {tuple(inputs.shape)} became {what}")
+    return found.to(memory_format=torch.channels_last) if found.dim() == 4 else found
 
 
 def _vectors(client: Client, network: Network, forward: Forward, lr: float) -> Trained:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bifl.nn.fast import batch_norm, group_norm, kernels
-from bifl.nn.fast.memory_order import array, tensor
+from bifl.nn.fast.steps import array, tensor
 
 _ACTIVATIONS: dict[int, Callable[[Tensor], Tensor]] = {
     kernels.NONE: lambda x: x, kernels.TANH: torch.tanh, kernels.RELU: torch.relu

@@ -1,30 +1,72 @@
 """A network's layers as steps over arrays, there and back without autograd: the fast engine's parts.
 
-Images lie as (n, h, w, c) arrays, signals as (n, t, c), features as (n, f). A step returns its output and a function for the way
-back, which may overwrite the gradient it is given, and what the step computed. Layers that no loop is written for are left to
-PyTorch (`Others`).
+Images lie as (n, h, w, c) arrays, signals as (n, t, c), features as (n, f): PyTorch's tensors of the same memory have channels
+second. A step returns its output and a function for the way back, which may overwrite the gradient it is given, and what the step
+computed. Steps of batch-norm are in `batch_norm`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from bifl.nn.compute import Place, Slot, placed, write
+from bifl.nn.compute import Place
 from bifl.nn.fast import group_norm, kernels, pooling
-from bifl.nn.fast.batch_norm import Moments
 from bifl.nn.fast.kernels import Array
-from bifl.nn.fast.memory_order import array, pixels, planes, pooled_shape, tensor
-from bifl.nn.fast.traced import Traced
+
+
+def planes(pixels: Array) -> Tensor:
+    """(n, c, h, w) tensor of the same memory."""
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2)
+
+
+def pixels(planes: Tensor) -> Array:
+    """(n, h, w, c) array, of the same memory if it lies that way."""
+    found: Array = planes.permute(0, 2, 3, 1).contiguous().numpy()
+    return found
+
+
+def tensor(x: Array) -> Tensor:
+    """What PyTorch's layers take: (n, c, h, w) images, (n, c, t) signals or (n, f) features."""
+    if x.ndim == 3:
+        return torch.from_numpy(x).transpose(1, 2)
+    return planes(x) if x.ndim == 4 else torch.from_numpy(x)
+
+
+def array(x: Tensor) -> Array:
+    """The inverse of `tensor`."""
+    if x.dim() == 4:
+        return pixels(x)
+    found: Array = (x.transpose(1, 2) if x.dim() == 3 else x).contiguous().numpy()
+    return found
+
+
+def pooled_shape(x: Array, padding: int) -> tuple[int, int, int, int]:
+    """Of (n, h, w, c) pixels in windows of 2×2; a signal has one row, before and after."""
+    count, height, width, channels = x.shape
+    return count, max((height + 2 * padding) // 2, 1), (width + 2 * padding) // 2, channels
+
 
 # from the gradient w.r.t. an output to that w.r.t. the input, or None where nobody wants it; writes those w.r.t. the parameters
 Back = Callable[[Array], Array | None]
 Pair = tuple[int, int]
+
+
+class Moments(NamedTuple):
+    """Of a batch, per channel."""
+
+    mean: Array  # (c,) float64
+    variance: Array  # (c,) float64
+    size: int  # values a channel
+
+    def raw(self) -> tuple[Array, Array]:
+        """E[x] and E[x²]."""
+        return self.mean, self.variance + self.mean**2
 
 
 class Pass(NamedTuple):
@@ -217,38 +259,6 @@ class GroupNorm(Step):
             return below
 
         return y, back
-
-
-class Others(Step):
-    """Layers that no loop is written for: PyTorch computes them, and autograd their gradients."""
-
-    def __init__(self, layers: Sequence[nn.Module], slots: Sequence[Slot]) -> None:
-        children = {child for layer in layers for child in layer.modules()}
-        self.children = children
-        self._layers = [Traced(layer) for layer in layers]
-        self._slots = [slot for slot in slots if slot.places[0][0] in children]
-        self._changes_its_input = any(getattr(child, "inplace", False) for child in children)
-
-    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
-        """As `Step` says."""
-        given, places = tensor(x), [slot.places[0] for slot in self._slots]
-        wanted = bool(through.gradients)
-        leaves = placed(self._slots, [torch.from_numpy(through.values[place]) for place in places]) if wanted else []
-        given = given.requires_grad_(wanted and not self.first)
-        with torch.set_grad_enabled(wanted):
-            out = given.clone() if self._changes_its_input else given
-            for layer in self._layers:
-                out = layer(out)
-
-        def back(upper: Array) -> Array | None:
-            inputs = leaves if self.first else [*leaves, given]
-            found = torch.autograd.grad(out, inputs, tensor(upper), allow_unused=True) if inputs else ()
-            write(found[: len(leaves)], [torch.from_numpy(through.gradients[place]) for place in places])
-            if self.first:
-                return None
-            return np.zeros_like(x) if found[-1] is None else array(found[-1])
-
-        return array(out.detach()), back
 
 
 def _row(signal: Array) -> Array:
