@@ -278,7 +278,8 @@ def test_ask_may_be_asked_for_more_rounds(tmp_path: Path) -> None:
 
 
 def test_counts_of_other_inputs_normalise_no_run(tmp_path: Path) -> None:
-    given = {"dataset": {"name": "npz", "path": str(windows(tmp_path))}, "clients": 4, "model": {"name": "mlp", "inputs": 10}}
+    data = {"name": "npz", "path": str(windows(tmp_path))}
+    given: dict[str, Any] = {"dataset": data, "clients": 4, "model": {"name": "mlp", "inputs": 10}}
     simulated(tmp_path / "asked", Experiment(**ASKED, **given, workers=1))
     for shape, kind in (("9,128", "floats"), ("2,5", "bytes")):
         words = ["dataset=remote", "dataset.classes=3", f"dataset.shape={shape}", f"dataset.kind={kind}"]
