@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bifl.codec import SHORT, Context, WireError, bits_by_weight, decode, encode, ideal_size, read_header
 from bifl.codec.context import Coarse
-from bifl.codec.header import CODED_QUICKLY
+from bifl.codec.format import CODED_QUICKLY
 from bifl.core import BINARY, TERNARY, UPDATE, Alphabet, Message, Public, Votes
 from bifl.core.layout import Layout, Tensor
 from tests.messages import CHECKSUM, SMALL, alphabets, checked, context_of, counts, layout_of, peak_of, same, symbols_of, upload_of

@@ -88,7 +88,7 @@ def test_every_byte_is_counted(tmp_path: Path, small: Path) -> None:
     assert record.up_bytes == sum(uploads.values())
     assert len(uploads) == 4 * len(STEPS)
     symbols, reals = (len(part) for part in (Model.read(folder / "model").message.update.symbols, build(experiment).public.real))
-    header = codec.header.LAYOUT.size + codec.header.CHECKSUM.size
+    header = codec.format.LAYOUT.size + codec.format.CHECKSUM.size
     shares, revealed = 3 * (2 * 16 + 16 + 2 * 16), 16 + 3 * 17
     numbers = -(-reals * 28 // 8) - (-reals * 35 // 8)  # ±4·2²⁴ and ±4·2³¹
     expected = [32 + 64 + 32 + 96, shares, -(-3 * symbols // 8) + numbers, 96, revealed]  # ⌈log2 5⌉ bits a weight

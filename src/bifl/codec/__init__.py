@@ -1,8 +1,18 @@
 """How a message is spelled: every byte that crosses between server and client is made and read here."""
 
 from bifl.codec.context import Context, KnownReals
-from bifl.codec.format import bits_by_weight, decode, encode, ideal_size
-from bifl.codec.header import CODERS, KINDS, Header, VectorHeader, WireError, read_header
+from bifl.codec.format import (
+    CODERS,
+    KINDS,
+    Header,
+    VectorHeader,
+    WireError,
+    bits_by_weight,
+    decode,
+    encode,
+    ideal_size,
+    read_header,
+)
 from bifl.codec.reals import BYTE, EXACT, SHORT, SIGN, Precision
 
 __all__ = [

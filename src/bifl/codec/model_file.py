@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bifl.codec.header import LAYOUT, VERSION
+from bifl.codec.format import LAYOUT, VERSION
 from bifl.core.message import Floats
 from bifl.errors import BiflError, DataError
 from bifl.files import parse_json

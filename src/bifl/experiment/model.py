@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from bifl import codec
-from bifl.codec.header import PACKED
+from bifl.codec.format import PACKED
 from bifl.codec.model_file import MAGIC, embedded, parts, reading, whole
 from bifl.core import BINARY, FLOAT32, TERNARY, Message, Public
 from bifl.core.forward import FORWARDS, Forward, real
