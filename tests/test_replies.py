@@ -267,16 +267,18 @@ def test_a_loss_where_nobody_trains_is_refused(stage: Stage, loss: Any) -> None:
     assert found.state() == stage.baseline(STATISTICS).state()
 
 
-HONEST = (0.0, 27.0, 60.0, 20.0)  # the global model, 27 samples, summed loss, how many are right
+HONEST = (0.0, 27.0, 27.0, 60.0, 20.0)  # the global model, 27 samples, all of which count, summed loss, how many are right
 
 
 @pytest.mark.parametrize(
     "rows",
     [
-        *([(0.0, held, 60.0, right)] for held, right in ((2.0**62, 2.0**62), (27.0, 40.0), (27.0, 0.5), (27.0, math.nan))),
-        *([(0.0, held, loss, 20.0)] for held, loss in ((27.0, 1e300), (27.0, -1.0), (0.0, 0.0), (26.5, 60.0), (40.0, 60.0))),
+        *([(0.0, held, held, 60.0, right)] for held, right in ((2.0**62, 2.0**62), (27.0, 40.0), (27.0, 0.5), (27.0, math.nan))),
+        *([(0.0, 27.0, weight, 60.0, 20.0)] for weight in (28.0, 26.5, -1.0, math.inf)),
+        *([(0.0, held, held, loss, 20.0)] for held, loss in ((27.0, 1e300), (27.0, -1.0), (0.0, 0.0), (26.5, 60.0), (40.0, 60.0))),
         *([(model, *HONEST[1:])] for model in (1.0, -1.0)),
-        *([HONEST, HONEST], [HONEST[:3]], [(0.0, 1.0, 0.0, 1.0)] * 27, [(0.0, 500.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0)]),
+        *([HONEST, HONEST], [HONEST[:4]], [(0.0, 1.0, 1.0, 0.0, 1.0)] * 27),
+        [(0.0, 500.0, 500.0, 0.0, 0.0), (0.0, 1.0, 1.0, 0.0, 0.0)],
     ],
     ids=str,
 )

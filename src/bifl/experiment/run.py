@@ -91,7 +91,7 @@ class Run:
         """Whether networks compute with clients' inputs in it."""
         return any(one.computes for one in self.exchanges)
 
-    @property
+    @cached_property
     def tells_results(self) -> bool:
         """Whether each client may tell how it fares."""
         return self.experiment.tells_results()
