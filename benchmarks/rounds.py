@@ -149,7 +149,7 @@ def inside(experiment: bifl.Experiment) -> Inside:
     def noted(phase: str, _: object) -> None:
         taken[phase] += time.thread_time()
 
-    with timed(worker, "train", taken, time.thread_time), timed(Worker, "turn", taken, time.thread_time):
+    with timed(worker, "train", taken, time.thread_time), timed(Worker, "reply", taken, time.thread_time):
         simulation = iter(bifl.simulate(experiment.changed({"workers": 1, "rounds": 2})))
         next(simulation)  # compiles
         taken.update(dict.fromkeys(taken, 0.0))
