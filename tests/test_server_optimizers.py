@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import bifl
+from bifl.algorithms.server_optimizers import momentum, stepping
 from bifl.core import FLOAT32, UPDATE, Message, Sent, Server, Tally, VectorTally, register
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError
@@ -36,6 +37,25 @@ def test_the_steps_are_the_papers() -> None:
             assert said.message.update.alphabet == FLOAT32
             np.testing.assert_allclose(said.message.update.values() - known.weights, step, atol=1e-5)
             states[name] = Server(said.memory), known._replace(weights=said.message.update.values())
+
+
+def test_what_the_broadcast_remembers_stays_beside_the_optimiser() -> None:
+    """FedDyn's h is a row of the server's memory: with momentum of 0 around it nothing changes."""
+    public = build(Experiment(**SMALL, algorithm="fedavg")).public
+    plain = register.make("feddyn", {}).at(1)
+    around = stepping(plain, momentum(1.0, 0.0), 1)
+    servers = {"plain": Server(), "around": Server()}
+    for number in range(3):
+        change = np.random.default_rng(number).normal(0, 0.01, public.layout.count)
+        tally = Tally(1, 1, 1, {UPDATE: VectorTally(public.weights + change)}, public.real)
+        made = {name: which.broadcast(tally, public, servers[name]) for name, which in (("plain", plain), ("around", around))}
+        news = []
+        for name, sent in made.items():
+            assert isinstance(sent, Sent)
+            servers[name] = Server(sent.memory)
+            news.append(sent.message.update.values())
+        np.testing.assert_allclose(news[0], news[1], atol=1e-6)
+    assert servers["around"].memory.shape == (2, public.layout.count)
 
 
 @pytest.mark.parametrize("algorithm", ["fedavgm", {"name": "fedadam", "down": "sign"}], ids=str)

@@ -18,14 +18,16 @@ Rule = Callable[[Floats, Floats], tuple[Floats, Floats]]  # (rows, mean change) 
 
 
 def stepping(algorithm: Algorithm, rule: Rule, rows: int) -> Algorithm:
-    """The algorithm with a server optimiser that remembers so many rows of all weights."""
+    """The algorithm with a server optimiser that remembers so many rows of all weights, before those that its broadcast keeps."""
 
     def broadcast(tally: Tally, public: Public, server: Server) -> Sent:
-        found = algorithm.broadcast(tally, public, server)
-        wanted = found.message if isinstance(found, Sent) else found
-        known = server.memory if server.memory.size else np.zeros((rows, public.layout.count), np.float32)
-        kept, step = rule(known, wanted.update.values() - public.weights)
-        return Sent(wanted.with_update(symbols=public.weights + step.astype(np.float32)), kept.astype(np.float32))
+        count = public.layout.count
+        memory = server.memory if server.memory.size else np.zeros((rows, count), np.float32)
+        inner = algorithm.broadcast(tally, public, server._replace(memory=memory[rows:]))
+        wanted, kept = (inner.message, inner.memory) if isinstance(inner, Sent) else (inner, memory[rows:])
+        moved, step = rule(memory[:rows], wanted.update.values() - public.weights)
+        remembered = np.concatenate([moved, kept.reshape(-1, count)]).astype(np.float32)
+        return Sent(wanted.with_update(symbols=public.weights + step.astype(np.float32)), remembered)
 
     return with_other(algorithm, broadcast=broadcast)
 
