@@ -19,7 +19,7 @@ from bifl.core.sums import Total
 from bifl.deploy import client_state
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
-from bifl.errors import ConfigError, RunError
+from bifl.errors import AlgorithmError, ConfigError, RunError
 from bifl.exchanges.exchange import Exchange, exchange
 from bifl.exchanges.numbers import Numbers, Sums
 from bifl.experiment import run, setup, transfer
@@ -138,6 +138,19 @@ def test_rounds_without_a_broadcast_are_refused(small: Path, monkeypatch: pytest
     """Before, such a round was held for ever."""
     monkeypatch.setattr(exchange, "make", lambda *given: Silent())
     with pytest.raises(RunError, match="exchange 'silent' completes the round: its answer must be a message for all, not letters"):
+        next(iter(simulate(quick(small, rounds=1, workers=1))))
+
+
+class Short(Images):
+    """Counts fewer numbers than it says."""
+
+    def length(self, public: Public) -> int:
+        return 2
+
+
+def test_a_count_of_another_length_is_its_authors_mistake(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "make", lambda *given: Short("short", main=True))
+    with pytest.raises(AlgorithmError, match=r"exchange 'short': count returned numbers of shape \(1,\); length says \(2,\)"):
         next(iter(simulate(quick(small, rounds=1, workers=1))))
 
 

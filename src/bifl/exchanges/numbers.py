@@ -16,7 +16,7 @@ from bifl.core.message import Floats, Message, reals_only
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
 from bifl.core.state import Public
 from bifl.core.sums import Tally, Total
-from bifl.errors import Refused
+from bifl.errors import AlgorithmError, Refused
 from bifl.exchanges.exchange import Summable
 
 Sums = npt.NDArray[np.float64]
@@ -51,7 +51,11 @@ class Numbers(Summable):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Count."""
-        numbers = np.asarray(self.count(side, public), np.float64)
+        numbers, length = np.asarray(self.count(side, public), np.float64), self.length(public)
+        if numbers.shape != (length,):
+            raise AlgorithmError(
+                f"exchange '{self.name}': count returned numbers of shape {numbers.shape}; length says ({length},)"
+            )
         if not np.all(np.abs(numbers) < LARGEST):
             raise Refused(f"exchange '{self.name}': its numbers are not finite, or too large to be added up: {LARGEST:.0f} or more")
         return ClientReply(reals_only(_halves(numbers)), side.client)
@@ -61,7 +65,7 @@ class Numbers(Summable):
         numbers = _whole(upload.real.astype(np.float64))
         problem = "a number is too large" if not np.all(np.abs(numbers) < LARGEST) else self.problem(numbers, upload.weight)
         if problem:
-            raise Refused(f"what it has counted makes no sense: {problem}")
+            raise Refused(f"what it has counted in the exchange '{self.name}' makes no sense: {problem}")
         return upload._replace(weight=1)
 
     def answer(self, total: Total, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
