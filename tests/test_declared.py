@@ -15,7 +15,8 @@ from bifl.data.fingerprint import loaded
 from bifl.deploy import protocol
 from bifl.deploy.certificates import client_number
 from bifl.deploy.client_app import app
-from bifl.deploy.members import DECLARED, NODES, Declared, over, times, write_numbers
+from bifl.deploy.flower_programs import NODES
+from bifl.deploy.members import DECLARED, Declared, over, times, write_numbers
 from bifl.deploy.server_app import open_folder, rules, run_rounds
 from bifl.engine.round import sampled
 from bifl.errors import ConfigError, RunError

@@ -21,11 +21,11 @@ from typing import Any
 from bifl.deploy import certificates
 from bifl.deploy.bundle import APP
 from bifl.deploy.launcher import ENVIRONMENT, launched
-from bifl.deploy.members import NODES
 from bifl.errors import RunError
 from bifl.files import writing
 from bifl.processes import tied
 
+NODES = "nodes.json"  # which node is which client, in Flower's part of the run's folder
 LINK = "bifl"  # what Flower's configuration calls our server
 READY = 180.0  # seconds that one of Flower's programs may take to start, on a busy machine
 

@@ -31,7 +31,6 @@ from bifl.errors import RunError
 from bifl.files import write_atomic, writing
 from bifl.runs.events import JOINED, REFUSED, Tell, quoted
 
-NODES = "nodes.json"  # in Flower's part of the run's folder
 DECLARED = "declared.json"  # in the run's folder
 LEAST_TIMES, MOST_TIMES = 2, 10  # the median
 _DIGEST = 64  # letters, at most

@@ -18,8 +18,7 @@ from bifl.data.fingerprint import loaded
 from bifl.data.inputs import Dataset, Form
 from bifl.deploy import certificates
 from bifl.deploy.client_commands import LOCAL, address
-from bifl.deploy.flower_programs import Link, ended_by_signals, free_port, last_words, refuse_blanks, stop
-from bifl.deploy.members import NODES
+from bifl.deploy.flower_programs import NODES, Link, ended_by_signals, free_port, last_words, refuse_blanks, stop
 from bifl.deploy.operator_choices import named_files
 from bifl.deploy.server_app import DEADLINE, rules
 from bifl.engine import running
