@@ -61,12 +61,11 @@ studies:
   all                   everything above: the paper's studies
   murmur                a tenth of a bit: murmur beside FedAvg and the paper's, few voters, not IID
   field                 every one-bit method in this field's setting, Fashion-MNIST
-  drift                 clients that differ much: SCAFFOLD, FedDyn, FedProx, murmur
   sensors               UCI HAR by person: centralised, FedAvg, murmur and the paper's
   characters            FEMNIST's column of Table I on UNIPEN's characters, 25 rounds
   pictures              FedAvg on CIFAR-10, a network of 1.2 million parameters
 keys (default):
-  dataset (mnist; of the last five their own)
+  dataset (mnist; of the last four their own)
                         mnist, mnist5k, fashion_mnist, mnist_writers, femnist, celeba, uci_har, unipen,
                         cifar10; several with commas: those that are not on this machine are named and
                         left out
