@@ -20,6 +20,7 @@ from bifl.core.sides import ServerSide
 from bifl.core.state import Client, Public, Server
 from bifl.data.partitions import Index, dealer, split
 from bifl.engine.worker import ClientTools
+from bifl.exchanges.exchange import answered, take_part
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import Setup, build
 from bifl.nn.batch import Samples
@@ -84,14 +85,14 @@ def watch(experiment: Experiment, rounds: Collection[int], deals: int) -> Iterat
             total, known = exchange.total(public), exchange.context(public)
             for number in range(present):
                 side = tools.side(clients[number], setup.public.weights, public, voted=round > 1)
-                reply = exchange.say(side, public, uploads=True)
+                reply = take_part(exchange, side, public, uploads=True, tells_loss=True)
                 clients[number] = reply.client
                 assert reply.message is not None, "all upload"
                 upload = exchange.open(codec.decode(codec.encode(reply.message, known), known), public)
                 seen.setdefault(exchange.name, []).append(upload)
                 if number < len(targets):
                     total.add(upload)
-            server, news = exchange.answer(total, public, server)
+            server, news = answered(exchange, total, public, server)
             assert isinstance(news, Message), "there is no secure sum here"
             public = exchange.advance(public, codec.decode(codec.encode(news, known), known))
         if round in rounds:

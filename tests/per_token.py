@@ -10,7 +10,7 @@ from bifl.tasks import Task, class_per_position, positions, row_per_position, ta
 
 
 @task
-def per_token() -> Task:
+def class_per_token() -> Task:
     """The class of every token; accuracy of the tokens that count."""
 
     def loss(output: Tensor, targets: Tensor) -> Tensor:
@@ -47,5 +47,5 @@ class Tagger(nn.Module):
 
 
 @model
-def tagger(classes: int, words: int = 12) -> nn.Module:
+def token_tagger(classes: int, words: int = 12) -> nn.Module:
     return Tagger(classes, words)

@@ -54,7 +54,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     np.savez(tmp_path / "sentences.npz", **sentences())
     return {
         "dataset": {"name": "npz", "path": str(tmp_path / "sentences.npz"), "test_share": 0.2},
-        "task": f"{FILE}:per_token", "model": f"{FILE}:tagger",
+        "task": f"{FILE}:class_per_token", "model": f"{FILE}:token_tagger",
         "clients": 3, "rounds": 3, "workers": 1, "batch": 16, "holdout": 0.2, "lr": 0.02,
     }  # fmt: skip
 

@@ -111,7 +111,7 @@ def moments(upload: Said, trained: int) -> Said:
     [
         ({"batchnorm": "average"}, moments),
         ({"batchnorm": "average", "algorithm": {"name": "murmur_dealt", "together": 2}},
-         lambda upload, _: upload._replace(scales=np.full_like(upload.scales, 1e6))),
+         lambda upload, _: upload.with_update(scales=np.full_like(upload.update.scales, 1e6))),
     ],
     ids=["moments", "scales"],
 )  # fmt: skip

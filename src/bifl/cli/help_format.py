@@ -50,9 +50,14 @@ def _narrow(items: list[str], width: int) -> Iterator[str]:
     usual = columns.most_common(1)[0][0] if columns else 0
     for item, found in zip(items, explained, strict=True):
         if found is None:
-            yield from textwrap.wrap(item, width, subsequent_indent=_BELOW if item.startswith(" ") else "")
+            yield from _wrap(item, width, subsequent_indent=_BELOW if item.startswith(" ") else "")
         elif found.start(3) <= usual <= width - _LEAST:
-            yield from textwrap.wrap(found[3], width, initial_indent=found[1] + found[2], subsequent_indent=" " * found.start(3))
+            yield from _wrap(found[3], width, initial_indent=found[1] + found[2], subsequent_indent=" " * found.start(3))
         else:
-            yield from textwrap.wrap(found[1], width, subsequent_indent="    ")
-            yield from textwrap.wrap(found[3], width, initial_indent=_BELOW, subsequent_indent=_BELOW)
+            yield from _wrap(found[1], width, subsequent_indent="    ")
+            yield from _wrap(found[3], width, initial_indent=_BELOW, subsequent_indent=_BELOW)
+
+
+def _wrap(text: str, width: int, initial_indent: str = "", subsequent_indent: str = "") -> list[str]:
+    """Lines of whole words: a page's name, docs/wire-format.md, is one."""
+    return textwrap.wrap(text, width, initial_indent=initial_indent, subsequent_indent=subsequent_indent, break_on_hyphens=False)

@@ -1,7 +1,7 @@
 """What is learnt from data: a task is a record of a few pure functions (`task`); the usual ones are in `usual`.
 
 >>> from bifl.tasks import task
->>> task.names()
+>>> task.names()[:3]
 ['classification', 'regression', 'multilabel']
 """
 
