@@ -18,7 +18,7 @@ import numpy as np
 
 from bifl.codec import Context, Precision
 from bifl.core.layout import Layout
-from bifl.core.message import Alphabet, Floats, Message, Selection, reals_only
+from bifl.core.message import NOTHING, Alphabet, Floats, Message, Selection, reals_only
 from bifl.core.sides import Accumulator, ClientReply, ClientSide, Letters, ServerSide
 from bifl.core.state import Client, Public
 from bifl.core.sums import Tally, Total, Weighing
@@ -253,6 +253,11 @@ def main_of(exchanges: Sequence[Exchange]) -> Exchange:
 def completing(exchanges: Sequence[Exchange]) -> Exchange:
     """The exchange whose broadcast completes the round: the main one itself, or the end of its secure sum."""
     return next(one for one in exchanges if one.completes)
+
+
+def message_of(data: bytes) -> Message:
+    """Bytes as a message, for any reader."""
+    return Message.of(np.frombuffer(data, np.uint8), BYTES, NOTHING)
 
 
 def bytes_in(upload: Message) -> bytes:

@@ -17,12 +17,12 @@ import numpy as np
 
 from bifl.codec import Context
 from bifl.core.layout import Layout, Tensor
-from bifl.core.message import NOTHING, Message, reals_only
+from bifl.core.message import Message, reals_only
 from bifl.core.sides import Abandoned, ClientReply, ClientSide, ServerSide
 from bifl.core.state import Public
 from bifl.core.sums import UploadList
 from bifl.errors import ConfigError, Refused
-from bifl.exchanges.exchange import BYTES, Exchange, Surroundings, bytes_in, exchange
+from bifl.exchanges.exchange import Exchange, Surroundings, bytes_in, exchange, message_of
 from bifl.tasks.task import Task
 from bifl.training.evaluation import CHUNK, added
 
@@ -121,7 +121,7 @@ class Evaluation(Exchange):
 
     def form(self, public: Public) -> Message:
         """Bytes."""
-        return Message.of(np.zeros(0, np.uint8), BYTES, NOTHING)
+        return message_of(b"")
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Evaluate the global model, and the client's own."""
@@ -139,7 +139,7 @@ class Evaluation(Exchange):
                 "most=math.prod is for tasks that count positions"
             )
         data = np.array(rows, "<f8").tobytes()
-        return ClientReply(Message.of(np.frombuffer(data, np.uint8), BYTES, NOTHING), client)
+        return ClientReply(message_of(data), client)
 
     def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
         """The upload, if such sums can be. A worker believes its own clients, whose model may have diverged."""

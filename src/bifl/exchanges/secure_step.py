@@ -12,16 +12,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-import numpy as np
-
 from bifl.codec import Context, WireError
 from bifl.codec.state_digest import state_digest
-from bifl.core.message import NOTHING, Message
+from bifl.core.message import Message
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
 from bifl.core.state import Client, Public
 from bifl.core.sums import Weighing
 from bifl.errors import Refused
-from bifl.exchanges.exchange import BYTES, Exchange
+from bifl.exchanges.exchange import BYTES, Exchange, message_of
 from bifl.secure import cards, threshold
 from bifl.secure.circle import Circle
 from bifl.secure.member import Member
@@ -98,11 +96,11 @@ class Step(Exchange):
 
     def reply(self, data: bytes, side: ClientSide) -> ClientReply:
         """Bytes as a message."""
-        return ClientReply(Message.of(np.frombuffer(data, np.uint8), BYTES, NOTHING), side.client)
+        return ClientReply(message_of(data), side.client)
 
     def form(self, public: Public) -> Message:
         """Bytes."""
-        return Message.of(np.zeros(0, np.uint8), BYTES, NOTHING)
+        return message_of(b"")
 
     def longest(self, public: Public) -> int:
         """Bytes that an upload can have."""
