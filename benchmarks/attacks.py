@@ -156,8 +156,8 @@ def page() -> str:
     lines = [
         "# Attacks and rules",
         "",
-        "Written by <!-- not run: tests/test_attack_table.py does -->`python benchmarks/attacks.py --page` from the runs kept in "
-        "`results/attacks`; [robust.md](../robust.md)",
+        "Written by <!-- not run: tests/attacks/test_attack_table.py does -->`python benchmarks/attacks.py --page` from the runs "
+        "kept in `results/attacks`; [robust.md](../robust.md)",
         "says what the rules do and which to take. mnist5k, IID, 15 rounds; accuracy in percent, mean of the last five rounds and",
         "of the seeds, whose number stands in brackets; seeds differ by up to 1.5 points under attack. `trimmed_mean` and `krum`",
         "assume 30 % of liars, or 40 % where there are so many, and so do Flower's own `flower_trimmed` and `flower_krum`",

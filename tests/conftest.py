@@ -23,8 +23,8 @@ from bifl.data.datasets import dataset
 from bifl.deploy import requests, transport
 from bifl.deploy.certificates import make_keys
 from bifl.experiment.settings import REGISTRIES
-from tests.commands import BALLOTS, Run, bifl
-from tests.grid import Clock
+from tests.support.commands import BALLOTS, Run, bifl
+from tests.support.grid import Clock
 
 collect_ignore = ["hostile"]  # looking for doctests would import it, and spoil every message
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background shells let it be ignored, here and in what we start

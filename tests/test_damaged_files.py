@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from bifl.data.fetching import local_only
-from tests import mutations
-from tests.commands import Run
-from tests.mutations import Dice
+from tests.support import mutations
+from tests.support.commands import Run
+from tests.support.mutations import Dice
 
 FEW = 60
 Mutation = Callable[[bytes, Dice], bytes]

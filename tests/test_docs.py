@@ -1,4 +1,4 @@
-"""What the documentation shows is what runs: every command and every program, in small (tests/documented.py says how)."""
+"""What the documentation shows is what runs: every command and every program, in small (tests/support/documented.py says how)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from bifl.data.arrays import Dataset, from_npz
 from bifl.data.datasets import dataset
 from bifl.engine.simulator import simulate
 from bifl.experiment.settings import Experiment
-from tests.commands import Run
-from tests.documented import PAGES, ROOT, Command, Program, in_small, python_blocks, shown
+from tests.support.commands import Run
+from tests.support.documented import PAGES, ROOT, Command, Program, in_small, python_blocks, shown
 
 TOOLS = {"test": "gcc", "qemu": "qemu-system-arm"}  # what a target of an exported model's Makefile needs
 

@@ -1,4 +1,4 @@
-"""The deployments that the pages show, between real processes: as they are written, but for one round (tests/documented.py)."""
+"""The deployments that the pages show, between real processes: as written, but for one round (support/documented.py)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from tests.commands import bifl, rounds
-from tests.documented import PAGES, ROOT, Command, Program, commands, in_small, shown
-from tests.test_flower import Town, town
+from tests.deploy.test_flower import Town, town
+from tests.support.commands import bifl, rounds
+from tests.support.documented import PAGES, ROOT, Command, Program, commands, in_small, shown
 
 __all__ = ["town"]
 pytestmark = [

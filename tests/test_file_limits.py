@@ -21,8 +21,8 @@ from bifl.data.datasets import dataset
 from bifl.errors import ConfigError, DataError
 from bifl.experiment import config_file
 from bifl.experiment.settings import Experiment
-from tests.commands import Run, refused
-from tests.test_trust import with_header
+from tests.experiment.test_trust import with_header
+from tests.support.commands import Run, refused
 
 ROOM = 300_000_000  # bytes beyond what the process has: a third of what any of these files would take
 

@@ -12,7 +12,7 @@ import pytest
 
 from bifl.cli.dispatch import function
 from bifl.cli.parser import parser
-from tests.commands import refused
+from tests.support.commands import refused
 
 STORAGE = ("bifl.runs", "bifl.show", "bifl.report", "bifl.experiment", "bifl.data", "bifl.export")
 

@@ -63,7 +63,7 @@ import sitecustomize
 from pathlib import Path
 import bifl
 from bifl.deploy.server_app import federate
-from tests.grid import LocalGrid, Node
+from tests.support.grid import LocalGrid, Node
 grid = LocalGrid({{100 + number: Node(number, Path(f"state-{{number}}")) for number in range(3)}})
 rounds = iter(federate(grid, bifl.Experiment({SETTINGS}, workers=1)))
 {SECOND_ROUND}"""

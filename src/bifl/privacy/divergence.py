@@ -19,7 +19,7 @@ Why this holds (P and Q the distributions with p′ and with p, F = E_P[(Q/P)^α
   h(y) = ((1+y)^α − 1 − αy)/y², which is monotone: h(δX) is at most the larger of h(0) and h(2θX). Where Q stays, the same holds of
   P = Q·(1 − δX) with 1 − α for α. And ln(1 + δ²K) ≤ δ²K.
 
-Everything is a sum of positive numbers in double precision; `MARGIN` is far above its rounding. `tests/test_privacy_laws.py`
+Everything is a sum of positive numbers in double precision; `MARGIN` is far above its rounding. `test_privacy_laws.py`
 compares with exact divergences of random probabilities.
 """
 

@@ -1,0 +1,245 @@
+"""A server of a secure sum that lies learns nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bifl.errors import Refused
+from bifl.secure import cards, primitives, threshold
+from bifl.secure import member as members
+from bifl.secure.circle import Circle
+from bifl.secure.integers import Fields, fields, packed, size, unpacked
+from bifl.secure.masks import Sum, add_own, add_pair
+from tests.secure.test_secure_sum import plain, same
+from tests.support.circle import NEVER, SUM, Table, everywhere
+
+ALL = range(4)
+
+
+class Begun:
+    """A round up to the list of survivors: client 3 is lost after it has dealt shares."""
+
+    def __init__(self) -> None:
+        self.table = Table([1] * 4)
+        self.talk, self.roster = self.table.keys(ALL)
+        self.dealt, self.sealed = self.table.shares(self.talk, self.roster, ALL)
+        self.left, self.survivors = self.table.uploads(self.dealt, self.sealed, range(3))
+        self.signatures = self.table.agree(self.left, self.survivors, range(3))
+
+
+def listed(*numbers: int) -> bytes:
+    return cards.addressed((number, b"") for number in numbers)
+
+
+def test_never_both_shares_of_one_client() -> None:
+    """Told that client 3 is lost it reveals the key's share; told afterwards that client 3 is there, it signs nothing."""
+    begun = Begun()
+    member = begun.table.member(0)
+    first = member.reveal(SUM, begun.signatures[0], everywhere)
+    assert member.reveal(SUM, begun.signatures[0], everywhere) == first
+    with pytest.raises(Refused, match="another list of survivors"):
+        member.agree(SUM, listed(0, 1, 2, 3), everywhere)
+
+
+def test_different_survivors_for_different_clients() -> None:
+    """The server tells clients 0 and 1 that 3 is lost, and 2 and 3 that it is there: nobody gets enough signatures."""
+    table = Table([1] * 4)
+    talk, letters = table.keys(ALL)
+    talk, letters = table.shares(talk, letters, ALL)
+    for number in ALL:
+        table.masked(number, letters[number])
+    said = {number: table.member(number).agree(SUM, listed(0, 1, 2), everywhere) for number in (0, 1)}
+    said |= {number: table.member(number).agree(SUM, listed(0, 1, 2, 3), everywhere) for number in (2, 3)}
+    letter = cards.addressed(sorted(said.items()))
+    for number in ALL:
+        with pytest.raises(Refused, match="clients have signed the list of survivors"):
+            table.member(number).reveal(SUM, letter, everywhere)
+
+
+def test_another_attempt_at_a_round_tells_no_difference() -> None:
+    """Who has revealed a sum of four reveals no sum of three in the same round: the difference would be one client's ballot."""
+    table = Table([1] * 4)
+    table.whole(ALL, ALL, ALL, ALL, ALL)
+    same(table.whole(ALL, ALL, ALL, ALL, ALL)[0].tally(), plain(table, list(ALL)))  # the same sum again tells nothing new
+    talk, letters = table.keys(ALL)
+    talk, letters = table.shares(talk, letters, ALL)
+    talk, letters = table.uploads(talk, letters, range(3))
+    with pytest.raises(Refused, match="another list of survivors"):
+        table.agree(talk, letters, range(3))
+
+
+def test_no_second_upload_under_the_same_masks() -> None:
+    """The server sends another model in the same round: what is trained of it would tell a difference."""
+    table = Table([1] * 4)
+    talk, letters = table.keys(ALL)
+    _, letters = table.shares(talk, letters, ALL)
+    first = table.masked(0, letters[0])
+    assert table.masked(0, letters[0]) == first
+    table.said[0] = table.said[0].with_update(symbols=1 - table.said[0].update.symbols)
+    with pytest.raises(Refused, match="another upload in the same secure sum"):
+        table.masked(0, letters[0])
+
+
+def test_a_key_that_is_none() -> None:
+    """A point of small order, signed by its owner, would give masks that everybody knows."""
+    table = Table([1] * 4)
+    talk, _ = table.keys(ALL)
+    bad = talk.roster[1]._replace(body=talk.roster[1].body[:32] + bytes(32) + talk.roster[1].body[64:])
+    bad = bad._replace(signature=table.identity.sign(1, bad.text(1, table.circle.terms)))
+    letter = cards.roster([talk.roster[0], bad, *talk.roster[2:]])
+    sealed = {number: table.member(number).shares(letter) for number in (0, 2, 3)}
+    shares = cards.addressed((number, sealed[number][: table.circle.dealt]) for number in (2, 3))
+    with pytest.raises(Refused, match="a key of client 1 is none"):
+        table.masked(0, cards.addressed([(1, bytes(table.circle.dealt))]) + shares)
+
+
+def test_no_way_back_to_an_earlier_round() -> None:
+    table = Table([1] * 4)
+    table.circle = table.circle._replace(round=5)
+    table.whole(ALL, ALL, ALL, ALL, ALL)
+    with pytest.raises(Refused, match="does not go back to 4"):
+        table.member(0, table.circle._replace(round=4)).keys(NEVER)
+    for number in ALL:  # keys of a later round forget what was secret, not what was revealed
+        table.member(number, table.circle._replace(round=6)).keys(NEVER)
+    with pytest.raises(Refused, match="does not go back to 4"):
+        table.member(0, table.circle._replace(round=4)).keys(NEVER)
+    with pytest.raises(Refused, match="another list of survivors"):
+        table.whole(*[range(3)] * 5)
+    same(table.whole(ALL, ALL, ALL, ALL, ALL)[0].tally(), plain(table, list(ALL)))  # the same sum again tells nothing new
+    table.circle = table.circle._replace(round=6)
+    same(table.whole(*[range(3)] * 5)[0].tally(), plain(table, [0, 1, 2]))  # and the next round is another one
+    with pytest.raises(Refused, match="does not go back to 5"):
+        table.member(0, table.circle._replace(round=5)).keys(NEVER)
+
+
+def test_the_server_cannot_sit_in_the_middle() -> None:
+    """Keys of its own in a client's name are not signed by that client; nor is a client's own card replaced."""
+    table = Table([1] * 4)
+    talk, letters = table.keys(ALL)
+    forged = talk.roster[1]._replace(body=primitives.public_key(primitives.seed()) + talk.roster[1].body[32:])
+    letter = cards.roster([talk.roster[0], forged, *talk.roster[2:]])
+    with pytest.raises(Refused, match="keys of client 1 are not signed"):
+        table.member(0).shares(letter)
+    with pytest.raises(Refused, match="does not hold this client's own"):
+        table.member(1).shares(letter)
+    heavier = cards.roster([talk.roster[0], talk.roster[1]._replace(weight=5), *talk.roster[2:]])
+    with pytest.raises(Refused, match="keys of client 1 are not signed"):
+        table.member(0).shares(heavier)
+    table.member(0).shares(letters[0])
+    again, other = table.keys([1, 2, 3]) if table.circle.least <= 3 else (talk, letters)
+    with pytest.raises(Refused, match="another list of keys"):
+        table.member(0).shares(cards.roster([talk.roster[0], *again.roster]))
+    assert other
+
+
+def test_signatures_of_others_on_another_list_do_not_count() -> None:
+    begun = Begun()
+    alone = cards.addressed([(0, begun.table.identity.sign(0, b"something else"))])
+    with pytest.raises(Refused, match="only 0 clients have signed"):
+        begun.table.member(0).reveal(SUM, alone, everywhere)
+
+
+@pytest.mark.parametrize(
+    ("survivors", "why"),
+    [(listed(1, 2, 3), "lacks this client"), (listed(0, 1), "only 2 clients are left"), (listed(0, 1, 7), "has dealt no shares"),
+     (listed(0, 1, 1), "twice"), (listed(2, 1, 0), "out of order"), (b"\0" * 5, "bytes long"), (b"", "bytes long"),
+     (listed(*range(9)), "rows of 4")],
+)  # fmt: skip
+def test_hostile_lists_of_survivors(survivors: bytes, why: str) -> None:
+    table = Table([1] * 4)
+    talk, letters = table.keys(ALL)
+    talk, letters = table.shares(talk, letters, ALL)
+    table.masked(0, letters[0])
+    with pytest.raises(Refused, match=why):
+        table.member(0).agree(SUM, survivors, everywhere)
+
+
+@given(st.binary(max_size=2000), st.sampled_from(["shares", "partners", "agree", "reveal"]))
+@settings(max_examples=60)
+def test_any_letter_is_refused_in_one_sentence(letter: bytes, step: str) -> None:
+    begun = BEGUN
+    member = begun.table.member(0)
+    with pytest.raises(Refused):
+        member.agree(SUM, letter, everywhere) if step == "agree" else (
+            member.reveal(SUM, letter, everywhere) if step == "reveal" else getattr(member, step)(letter)
+        )
+
+
+def test_steps_come_in_order() -> None:
+    table = Table([1] * 3)
+    with pytest.raises(Refused, match="steps before it"):
+        table.member(0).shares(b"")
+    with pytest.raises(Refused, match="steps before it"):
+        table.member(0).partners(b"")
+    with pytest.raises(Refused, match="steps before it"):
+        table.member(0).reveal(SUM, b"", everywhere)
+
+
+@pytest.mark.parametrize(("clients", "colluders"), list(itertools.product((2, 3, 10, 100), (0, 1, 5))))
+def test_the_threshold(clients: int, colluders: int) -> None:
+    least = threshold(clients, colluders)
+    assert 2 * least > clients + colluders >= 2 * (least - 1)
+
+
+def spread(data: bytes) -> float:
+    """Chi-square of a histogram of the bytes: of noise 255 on average, with a deviation of √(2·255) = 22.6."""
+    counts, expected = np.bincount(np.frombuffer(data, np.uint8), minlength=256), len(data) / 256
+    return float((np.square(counts - expected) / expected).sum())
+
+
+def combined(one: bytes, other: bytes) -> bytes:
+    return (np.frombuffer(one, np.uint8) ^ np.frombuffer(other, np.uint8)).tobytes()
+
+
+@pytest.mark.parametrize("symbol", [0, 1])
+def test_a_masked_upload_looks_like_noise(symbol: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ballots hold one symbol and the number 0; of what is sent no byte is more frequent, and no upload is like another.
+
+    Nor is it without the own mask, which survivors reveal, nor without those of pairs, which tell nothing of one that came late.
+    Secrets are counted up instead of drawn, so that the figures are always the same: all are below 255 + 3 · 22.6 = 323.
+    """
+    numbers = itertools.count(1)
+    monkeypatch.setattr(members, "seed", lambda: hashlib.sha256(b"%d" % next(numbers)).digest()[: primitives.SECRET])
+    count, seen = 2**16, []
+    for _ in range(2):
+        table = Table([1] * 4)
+        symbols, real = np.full(count, symbol, np.uint8), np.zeros(count // 8, np.float32)
+        table.said = {number: said._replace(real=real).with_update(symbols=symbols) for number, said in table.said.items()}
+        talk, letters = table.keys(ALL)
+        _, letters = table.shares(talk, letters, ALL)
+        seen += [table.masked(number, letters[number]) for number in (0, 1)]
+    form = fields(table.said[1], 4, 4)
+    key, own = (bytes.fromhex(secret) for secret in json.loads(table.notes[1][members.NOTE])["seeds"][0])
+    seen += [_less(seen[-1], form, own), _less(seen[-1], form, key, *(talk.cards[other].mask_key(0) for other in (0, 2, 3)))]
+    seen += [combined(one, other) for one, other in itertools.combinations(seen[:4], 2)]
+    assert len(seen) == 12
+    for data in seen:
+        assert len(data) == size((*form.symbols, *form.numbers)) > 80_000
+        assert spread(data) < 255 + 3 * 22.6
+
+
+def _less(masked: bytes, form: Fields, secret: bytes, *others: bytes) -> bytes:
+    """What client 1 sends without its own mask; or, given the keys of clients 0, 2 and 3, without those of pairs."""
+    flat = unpacked(masked, (*form.symbols, *form.numbers))
+    parts, sum = (flat[:1], flat[1:]), Sum(SUM, form)
+    if not others:
+        add_own(parts, secret, sum, -1)
+    for sign, other in zip((1, -1, -1), others, strict=False):
+        add_pair(parts, secret, other, sum, sign, peers=True)
+    return packed(flat, (*form.symbols, *form.numbers))
+
+
+def test_circle_sizes() -> None:
+    circle = Circle(1, ("a", "b"), 4, 3, 2)
+    assert circle.sealed == 4 * primitives.SECRET + primitives.TAG
+    assert circle.dealt == circle.sealed + 4 * cards.MARK
+
+
+BEGUN = Begun()

@@ -1,0 +1,279 @@
+"""What screens show: whole numbers on any screen, pictures of single rounds, help for those who mistype."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from bifl.cli.help_format import wrapped
+from bifl.cli.help_texts import EXAMPLES, RUN_KEYS
+from bifl.errors import RunError
+from bifl.experiment.catalogue import catalogue
+from bifl.experiment.settings import REGISTRIES, Experiment
+from bifl.experiment.setup import load
+from bifl.paper.reproduce import _refuse_nothing_kept
+from bifl.report import page
+from bifl.report.charts import _labels
+from bifl.report.collect import Result
+from bifl.report.summary import settings
+from bifl.runs.comparison import Summary
+from bifl.runs.record import Record
+from bifl.show import split_stats
+from bifl.show.output import console, say
+from bifl.show.plot import draw, draw_bits
+from bifl.show.terminal import Meter, comparison_table, run_table
+from bifl.show.wrapped_table import NAME, SPREAD, Column, WrappedTable
+from tests.support.commands import Run, refused
+
+WIDTHS = (40, 60, 80, 100)
+
+
+def shown(thing: object, width: int) -> str:
+    screen = Console(width=width, file=StringIO())
+    screen.print(thing)
+    assert isinstance(screen.file, StringIO)
+    text = screen.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    return text
+
+
+def record(number: int = 1, score: float = 0.5) -> Record:
+    return Record(number, score, 1.23456, 1.5, 2, 123_456, 654_321, 4000, 0.125, 31.987, 0.1, 2.5)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_number_is_cut(width: int) -> None:
+    rows = [
+        ["a_name_of_many_letters+alpha=1.25", "97.75 ± 0.08", *(f"{n}2,345.678" for n in range(6))],
+        ["b", "1.00 ± 0.10", *"123456"],
+    ]
+    columns = [Column("algorithm", NAME), Column("accuracy\n%", SPREAD), *(Column(f"bit/param\n{n}") for n in range(6))]
+    words = shown(WrappedTable(columns, rows, "a title", "a caption"), width).split()
+    for cell in (text for row in rows for text in row[2:]):
+        assert cell in words
+    for number in ("97.75", "1.00", "a", "title", "caption"):
+        assert number in words
+    assert "0.08" in words or "±0.08" in words
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_comparison_on_any_screen(width: int) -> None:
+    row = Summary("up_down+beta=0.123456789", 0.8468, 0.0193, 0.854, 1.234e6, 5.678e6, 31.937, 0.123, 7654.3)
+    words = shown(comparison_table([row, row._replace(label="b")], 1, 3), width).split()
+    for number in ("84.68", "85.40", "1.23", "5.68", "31.937", "0.123", "7654.3"):
+        assert words.count(number) == 2
+    assert " ".join(words).startswith("after 1 round, mean")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_split_on_any_screen(width: int) -> None:
+    experiment = Experiment(partition="by_class")
+    split = split_stats.count(experiment, load(experiment))
+    words = shown(split_stats.table(split), width).split()
+    for number in ("3,990", *(f"{total:,}" for total in split.counts.sum(0))):
+        assert number in words
+
+
+@pytest.mark.parametrize("width", WIDTHS[1:])
+def test_words_stay_whole(width: int, here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = here("summary", "mnist_cnn", "algorithm=biml").stdout
+    assert max(map(len, text.splitlines())) <= width
+    assert {"BatchNorm2d", "BatchNorm1d", "Conv2d"} <= {*text.split()}
+    assert "26.3 times smaller than the 330 kB of float32 (ϑ and running statistics included)" in " ".join(text.split())
+
+
+def test_sentences_wrap_on_screens_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    sentence = f"picture: {'folder/' * 10}compare.png, and a few words more"
+    for columns, lines in (("40", 3), ("", 1)):
+        monkeypatch.setenv("COLUMNS", columns)
+        say(console(), sentence)
+        shown = capsys.readouterr().out
+        assert shown.count("\n") == lines
+        assert shown.split() == sentence.split()
+
+
+def test_names_fold_behind_their_joints() -> None:
+    rows = [["murmur_momentum+group=32", *(f"{n}2,345.678" for n in range(4))]]
+    text = shown(WrappedTable([Column("algorithm", NAME), *(Column(f"{n}") for n in range(4))], rows), 60)
+    assert [line.split()[0] for line in text.splitlines() if line.strip()][2:5] == ["murmur_", "momentum+", "group=32"]
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 30])
+@pytest.mark.parametrize("ratio", [1, 40, 2000])
+def test_a_logarithmic_axis_has_labels(rounds: int, ratio: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr("bifl.show.plot._save", lambda figure, path, title: figures.append(figure))
+    runs = {"few": [[record(n)._replace(up_bytes=33_000, up_bpp=0.8) for n in range(1, rounds + 1)]]}
+    runs["many"] = [[record(n)._replace(up_bytes=33_000 * ratio, up_bpp=0.8 * ratio) for n in range(1, rounds + 1)]]
+    draw({"": runs}, tmp_path / "x.png", "title")
+    draw_bits({"": runs}, tmp_path / "y.png", "title")
+    for axes in (figures[0].axes[1], figures[1].axes[0]):
+        low, high = axes.get_xlim()
+        seen = [tick for tick in axes.xaxis.get_majorticklocs() if low <= tick <= high]
+        assert 3 <= len(seen) <= 9
+
+
+def test_a_logarithmic_axis_of_the_report_has_labels() -> None:
+    assert [_labels([low, 3.0, None, high]) for low, high in ((2.0, 4.0), (1.0, 90.0), (0.01, 1e4))] == ["D1", "D2", 1]
+
+
+def test_one_round_is_one_round(tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(bytes(12_684))
+    text = shown(run_table([record()], tmp_path / "model"), 200)
+    assert "2.5 s in 1 round\n" in re.sub(r" +\n", "\n", text)
+    assert "12.7 kB" in text
+
+
+def test_what_clients_were_sent_later_is_told_apart_from_what_was_lost(tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(b"")
+    text = shown(run_table([record()._replace(catch_up_bytes=5000)], tmp_path / "model"), 200)
+    assert "5.00 kB sent to clients" in text
+    assert "left out" not in text
+    assert "1 upload refused, 2 missing" in shown(run_table([record()._replace(refused=1, missing=2)], tmp_path / "model"), 200)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_the_progress_bar_is_whole(width: int) -> None:
+    screen = Console(width=width, file=StringIO(), force_terminal=True, color_system=None)
+    meter = Meter(screen, 15)
+    with meter.running():
+        meter.begin("up_down+beta=1-s0", [])
+        meter.show(record(score=0.9876), 15)
+        meter._bar.refresh()
+    assert isinstance(screen.file, StringIO)
+    text = screen.file.getvalue()
+    assert "98.76%" in text
+    assert "…" not in text
+    assert ("↑ 123 kB" in text) == (width >= 80)
+
+
+def test_a_picture_of_one_round_shows_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    drawn: list[Figure] = []
+    save = Figure.savefig
+
+    def note(figure: Figure, *arguments: Any, **options: Any) -> None:
+        drawn.append(figure)
+        save(figure, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", note)
+    draw({"": {"biml": [[record()]]}}, tmp_path / "one.png", "one")
+    draw({"": {"biml": [[record(n) for n in (1, 2, 3)]]}}, tmp_path / "three.png", "three")
+    assert all(line.get_marker() == "o" for axes in drawn[0].axes for line in axes.lines)
+    assert all(line.get_marker() in ("None", None) for axes in drawn[1].axes for line in axes.lines)
+    for figure in drawn:
+        ticks = figure.axes[0].get_xticks()
+        assert len(ticks)
+        assert (ticks == np.round(ticks)).all()
+
+
+@pytest.mark.parametrize("width", [58, 78])
+def test_help_fits_the_screen(width: int) -> None:
+    for text in (EXAMPLES, RUN_KEYS):
+        narrow = wrapped(text, width)
+        assert max(map(len, narrow.splitlines())) <= width
+        assert narrow.split() == text.split()
+    assert wrapped(RUN_KEYS, 120) == RUN_KEYS
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["run", "--rounds", "3"], "write rounds=3"),
+        (["run", "--rounds=3"], "write rounds=3"),
+        (["run", "mnist5k-iid", "--local-epochs", "2", "--out", "x"], "write local_epochs=2"),
+        (["run", "--algorithm.alpha", "1.5"], "write algorithm.alpha=1.5"),
+        (["run", "--rounds"], "write rounds=…"),
+        (["compare", "--seeds", "0,1"], "write seeds=0,1"),
+        (["reproduce", "table1", "--seeds", "1"], "write seeds=1"),
+        (["run", "--oot", "x"], "did you mean '--out'?"),
+        (["run", "--algorithm.nothing", "1"], "there is no option '--algorithm.nothing' (known: --help"),
+        (["list", "murmur", "more"], "'more' is one word too many: see bifl list --help"),
+        (
+            ["client", "--server", "a", "--ca", "b", "--key", "c", "--algorithm", "x"],  # a setting, and bifl client takes none
+            "there is no option '--algorithm' (known: --help, --server",
+        ),
+    ],
+)
+def test_a_mistyped_option_says_what_would_be_right(words: list[str], sentence: str, here: Run) -> None:
+    assert sentence in refused(here(*words))
+
+
+def test_the_catalogue_is_what_is_registered() -> None:
+    found = catalogue()
+    assert list(found) == list(REGISTRIES)
+    for key, registry in REGISTRIES.items():
+        usual = {name: (registry.parameters(name), registry.summary(name)) for name in registry.names() if ":" not in name}
+        ours = {entry.name: (entry.parameters, entry.about) for entry in found[key]}
+        assert ours == {name: usual[name] for name in ours}
+        strangers = [name for name in usual if name not in ours]
+        assert all(not registry.factory(name).__module__.startswith("bifl.") for name in strangers), strangers
+
+
+@pytest.mark.parametrize("width", WIDTHS[1:])
+def test_the_list_on_any_screen(width: int, here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for what in ([], ["algorithms"], ["presets"], ["fttq"], ["unipen-writers"]):
+        assert max(map(len, here("list", *what).stdout.splitlines())) <= width
+    assert "algorithm.validation=0.02" in here("list", "fttq").stdout.split()
+
+
+def test_kept_runs_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=f"'{re.escape(str(tmp_path))}' has no kept runs"):
+        _refuse_nothing_kept(tmp_path, [])
+    (tmp_path / "x.jsonl.gz").touch()
+    with pytest.raises(RunError, match="1 kept run, none of these studies"):
+        _refuse_nothing_kept(tmp_path, [])
+    _refuse_nothing_kept(tmp_path, [1])
+
+
+def test_reproduce_says_where_it_looked_and_where_kept_runs_are(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = refused(here("reproduce", "table1", "--kept"))
+    assert f"'{tmp_path / 'results' / 'cells'}' has no kept runs" in said
+    assert "in results/cells of a clone of bifl; call it there, or say --out CLONE/results" in said
+    assert not list(tmp_path.iterdir())
+
+
+def titles(*experiments: Experiment) -> list[str]:
+    results = [Result(f"runs/{n}", experiment, [record()]) for n, experiment in enumerate(experiments)]
+    return [one.title for one in settings(results)]
+
+
+def test_the_navigation_tells_settings_apart() -> None:
+    files = [{"name": "npz", "path": f"somewhere/{name}.npz"} for name in ("one", "two")]
+    nets = [{"name": "mlp", "hidden": hidden} for hidden in (64, 128)]
+    found = titles(*(Experiment(dataset=file, model=net) for file in files for net in nets), Experiment())
+    assert found == [
+        "one.npz · iid · mlp, hidden=64",
+        "one.npz · iid · mlp",
+        "two.npz · iid · mlp, hidden=64",
+        "two.npz · iid · mlp",
+        "mnist5k · iid",
+    ]
+
+
+def test_the_same_data_elsewhere_are_the_same() -> None:
+    assert titles(Experiment(dataset="uci_har"), Experiment(dataset={"name": "uci_har", "path": "a/b"}, seed=1)) == [
+        "uci_har · iid"
+    ]
+
+
+def test_a_task_is_told_in_words() -> None:
+    (one,) = settings([Result("x", Experiment(task="multilabel"), [record()])])
+    assert "task=multilabel" in one.about
+    assert "Choice" not in one.about
+
+
+def test_names_wrap_between_their_words() -> None:
+    assert str(page._breakable("up_down beta=0.123")) == "up_down beta=0.123"
+    assert str(page._breakable("a<b learning_rate=0.00123456")) == "a&lt;b learning_<wbr>rate=<wbr>0.00123456"
+    assert str(page._breakable("threshold=1e-05_and-more")) == "threshold=<wbr>1e-05_<wbr>and-<wbr>more"
