@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from tests.readme_table import README, differences, rows, spreads
+from tests.first_run import PAGE, differences, rows, spreads
 
-TEXT = README.read_text()
+TEXT = PAGE.read_text()
 
 
 def printed(name: str, accuracy: float = 0.0, up: float = 0.0) -> str:
-    """README's own table, but for one algorithm."""
+    """The page's own table, but for one algorithm."""
     row = rows(TEXT)[name]
     old = f"  {name:<8} {row.accuracy:>11.2f}"
     assert TEXT.count(old) == 1
     return TEXT.replace(old, f"  {name:<8} {row.accuracy + accuracy:>11.2f}").replace(f"{row.up:.3f}", f"{row.up * (1 + up):.3f}")
 
 
-def test_readmes_own_numbers_are_right() -> None:
+def test_the_pages_own_numbers_are_right() -> None:
     assert len(rows(TEXT)) == 5
     assert differences(TEXT, TEXT) == []
 
 
 def test_those_of_another_processor_are_right_too() -> None:
-    """README tells what AVX-512 prints."""
+    """The page tells what AVX-512 prints."""
     told = TEXT.partition("with AVX-512 `make run` prints ")[2].partition(". ")[0].replace(" and ", ", ").split(", ")
     text = TEXT
     for row, (name, accuracy) in zip(rows(TEXT).values(), zip(rows(TEXT), map(float, told), strict=True), strict=True):
