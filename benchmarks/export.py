@@ -134,7 +134,7 @@ def agreement(path: Path, name: str) -> None:
 
     model = Model.read(path, trust=True)
     module, data = model.module().eval(), dataset.make(name, dataset.parameters(name))
-    raw = data.test_images.copy()
+    raw = data.test_inputs.copy()
     with torch.inference_mode():
         wanted = module(device.normalised(model, torch.from_numpy(raw))).numpy()
     session = onnxruntime.InferenceSession(onnx_file.contents(model, module, model.shape, path))
@@ -183,8 +183,8 @@ def har(path: Path, windows: Path) -> None:
     """500 test windows on qemu's mps2-an386, beside PyTorch."""
     model = Model.read(path, trust=True)
     module, data = model.module().eval(), dataset.make("uci_har", {"path": str(windows)})
-    chosen = np.linspace(0, len(data.test_images) - 1, 500).astype(int)
-    raw, labels = np.ascontiguousarray(data.test_images[chosen], np.float32), np.asarray(data.test_labels)[chosen]
+    chosen = np.linspace(0, len(data.test_inputs) - 1, 500).astype(int)
+    raw, labels = np.ascontiguousarray(data.test_inputs[chosen], np.float32), np.asarray(data.test_labels)[chosen]
     answers = device.outputs(model, module, raw).argmax(1).numpy()
     code = device.generated(model, module, model.shape, path)
     print(f"har_cnn: {code.flash:,} bytes of constants, {code.ram:,} of RAM")

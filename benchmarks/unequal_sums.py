@@ -43,7 +43,7 @@ def read_floats(words: list[str]) -> float:
     """The share of weights at which the nearest way to vote tells the direction of all clients of `fedavg`, in round 1."""
     experiment = Experiment.of(None, ["algorithm=fedavg", f"clients={len(SIZES)}", *words])
     setup = build(experiment)
-    public, samples = setup.public, Samples.of(setup.data.images, setup.data.labels, setup.data)
+    public, samples = setup.public, Samples.of(setup.data.inputs, setup.data.labels, setup.data)
     tools = client_tools(setup.run, samples, [setup.parts[number][:size] for number, size in enumerate(SIZES)])
     ballot = setup.run.exchanges[0]
     moved = []

@@ -74,7 +74,7 @@ def watch(experiment: Experiment, rounds: Collection[int], deals: int) -> Iterat
     setup = build(experiment)
     targets, shadows = halves(setup, experiment.clients, deals)
     parts, public, server = [*targets, *shadows], setup.public, ServerSide(Server())
-    samples = Samples.of(setup.data.images, setup.data.labels, setup.data)
+    samples = Samples.of(setup.data.inputs, setup.data.labels, setup.data)
     tools = ClientTools(setup.run, samples, parts)
     clients = [Client(public.weights, public.weights, public.real, len(part), number) for number, part in enumerate(parts)]
     for round in range(1, max(rounds) + 1):

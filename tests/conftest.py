@@ -103,8 +103,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tenth of the digits, for tests in which accuracy does not matter."""
     digits = dataset.make("mnist5k", {})
     path = tmp_path_factory.mktemp("digits") / "small.npz"
-    arrays: dict[str, Any] = {"images": digits.images[::10], "labels": digits.labels[::10]}
-    np.savez(path, **arrays, test_images=digits.test_images[::20], test_labels=digits.test_labels[::20])
+    arrays: dict[str, Any] = {"images": digits.inputs[::10], "labels": digits.labels[::10]}
+    np.savez(path, **arrays, test_images=digits.test_inputs[::20], test_labels=digits.test_labels[::20])
     return path
 
 

@@ -157,7 +157,7 @@ def reader(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> Read
         np.arange(60) % 6, 6, (0.0,) * 9, (1.0,) * 9, np.arange(200) % 10,
     )  # fmt: skip
     chosen = np.arange(len(people)) % len(digits.labels)
-    written = digits._replace(images=digits.images[chosen], labels=digits.labels[chosen], users=people)
+    written = digits._replace(inputs=digits.inputs[chosen], labels=digits.labels[chosen], users=people)
     factories: dict[str, Any] = {
         "mnist5k": lambda: digits,
         "mnist": lambda: digits,

@@ -49,7 +49,7 @@ def test_an_own_model_takes_the_steps_of_the_paper(small: Path) -> None:
     """v ← v − η(∇F(v) + λ(v − w)), from the weights that are public at first; checked by a step of plain SGD."""
     experiment = quick(small, **DITTO | {"algorithm": "fedavg", "local_steps": 1, "batchnorm": "average"})
     setup = build(experiment)
-    samples = Samples.of(setup.data.images, setup.data.labels, setup.data)
+    samples = Samples.of(setup.data.inputs, setup.data.labels, setup.data)
     tools, public = client_tools(setup.run, samples, setup.parts), setup.public
     v = public.weights + np.float32(0.1)
     side = tools.side(Client(v, v, public.real, 1), public.weights, public, voted=True)
@@ -66,7 +66,7 @@ def test_a_strong_pull_keeps_own_models_near_the_shared_one(small: Path) -> None
 def distance(experiment: Experiment) -> float:
     """How far client 0's own model is from the shared one after its first training."""
     setup = build(experiment)
-    public, samples = setup.public, Samples.of(setup.data.images, setup.data.labels, setup.data)
+    public, samples = setup.public, Samples.of(setup.data.inputs, setup.data.labels, setup.data)
     (personal,) = (one for one in setup.run.exchanges if one.name == "personal")
     fresh = Client(public.weights, public.weights, public.real, 1)
     side = client_tools(setup.run, samples, setup.parts).side(fresh, public.weights, public, voted=True)

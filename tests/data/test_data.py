@@ -20,10 +20,10 @@ from tests.support.archives import debian, npm
 
 def test_mnist5k_is_stratified() -> None:
     digits = dataset.make("mnist5k", {})
-    assert digits.images.shape == (4000, 1, 28, 28)
+    assert digits.inputs.shape == (4000, 1, 28, 28)
     assert np.bincount(digits.labels).tolist() == [400] * 10
     assert np.bincount(digits.test_labels).tolist() == [100] * 10
-    assert digits.images.max() == 255
+    assert digits.inputs.max() == 255
 
 
 ARRAYS = [
@@ -135,7 +135,7 @@ def test_the_first_mnist_of_a_machine_has_its_training_images_to_train_on(
     monkeypatch.setattr(sources, "MNIST" if tiny.name == "MNIST" else "FASHION", family)
     data = dataset.make("mnist" if tiny.name == "MNIST" else "fashion_mnist", {})
     assert (data.labels.tolist(), data.test_labels.tolist()) == (ARRAYS[1].tolist(), ARRAYS[3].tolist())
-    assert data.images[:, 0].tolist() == ARRAYS[0].tolist()
+    assert data.inputs[:, 0].tolist() == ARRAYS[0].tolist()
 
 
 @pytest.mark.full_mnist
@@ -147,6 +147,6 @@ def test_the_full_mnist() -> None:
     if None in found:
         pytest.skip(f"MNIST is not in '{sources.data_folder()}'; bifl run mnist-iid rounds=1 puts it there")
     digits = dataset.make("mnist", {})
-    assert digits.images.shape == (60_000, 1, 28, 28)
-    assert round(digits.images.mean() / 255, 4) == 0.1307
+    assert digits.inputs.shape == (60_000, 1, 28, 28)
+    assert round(digits.inputs.mean() / 255, 4) == 0.1307
     assert digits.labels[:5].tolist() == [5, 0, 4, 1, 9]

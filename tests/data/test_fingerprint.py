@@ -61,7 +61,7 @@ def test_a_digest_is_of_the_numbers() -> None:
     inputs = arrays()["inputs"]
     for same in (np.asfortranarray(inputs), inputs.astype(">f4"), np.repeat(inputs, 2, 0)[::2]):
         assert loaded(made(inputs=same)) == ONE
-    swapped = made()._replace(images=made().test_images, labels=made().test_labels, test_images=made().images)
+    swapped = made()._replace(inputs=made().test_inputs, labels=made().test_labels, test_inputs=made().inputs)
     others = [
         made(inputs=inputs + 1), made(labels=1 - arrays()["labels"]), made(users=np.zeros(40, np.int64)), swapped,
         made(test_inputs=inputs[:6]), made(inputs=inputs.reshape(40, 1, 5)),

@@ -23,7 +23,7 @@ ARRAYS = "x = np.zeros((4, 2), np.float32); y = np.arange(4)"
 @pytest.mark.parametrize(
     ("body", "kind", "sentence"),
     [
-        ("@dataset\ndef mine():\n    return 3", "dataset", r"must return a bifl.data.datasets.Dataset\(images, labels, "),
+        ("@dataset\ndef mine():\n    return 3", "dataset", r"must return a bifl.data.datasets.Dataset\(inputs, labels, "),
         (
             "@dataset\ndef mine():\n    x = np.zeros((4, 2)); y = np.arange(4)\n    return Dataset(x, y, x, y, 4, 0.0, 1.0)",
             "dataset",
@@ -42,7 +42,7 @@ ARRAYS = "x = np.zeros((4, 2), np.float32); y = np.arange(4)"
         (
             "@dataset\ndef mine():\n    return open('/nowhere')",
             "dataset",
-            r"Dataset\(images.*FileNotFoundError: .* \(mine.py, line 6\)",
+            r"Dataset\(inputs.*FileNotFoundError: .* \(mine.py, line 6\)",
         ),
         ("@dataset\ndef mine(path):\n    return 3", "dataset", "whose arguments all have defaults .* missing 1 required"),
         (
@@ -98,14 +98,14 @@ def test_inputs_of_a_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "good.npz", **good)
     data = from_npz(tmp_path / "good.npz", test_share=0.34)
     assert data.form == Form((2, 2), "floats", 0)
-    assert np.allclose(data.mean, data.images.mean((0, 2)))
-    assert np.allclose(data.std, data.images.std((0, 2)))
+    assert np.allclose(data.mean, data.inputs.mean((0, 2)))
+    assert np.allclose(data.std, data.inputs.std((0, 2)))
     (tmp_path / "arrays").mkdir()
     for name, array in good.items():
         np.save(tmp_path / "arrays" / f"{name}.npy", array)
     mapped = from_npz(tmp_path / "arrays")
-    assert isinstance(mapped.images, np.memmap)
-    assert np.array_equal(mapped.images, good["inputs"])
+    assert isinstance(mapped.inputs, np.memmap)
+    assert np.array_equal(mapped.inputs, good["inputs"])
     (tmp_path / "arrays/inputs.npy").write_bytes((tmp_path / "arrays/inputs.npy").read_bytes()[:-1])
     with pytest.raises(DataError, match="by its header, but has"):
         from_npz(tmp_path / "arrays")
@@ -147,7 +147,7 @@ def test_uci_har_from_text_and_npz(tmp_path: Path) -> None:
         np.savetxt(folder / f"y_{half}.txt", labels[part] + 1, "%d")
         np.savetxt(folder / f"subject_{half}.txt", users[part], "%d")
     again = dataset.make("uci_har", {"path": str(tmp_path / "text")})
-    assert np.allclose(again.images, data.images)
+    assert np.allclose(again.inputs, data.inputs)
     assert again.labels.tolist() == data.labels.tolist()
     (tmp_path / "text/UCI HAR Dataset/test/y_test.txt").write_text("one\n")
     with pytest.raises(DataError, match=r"y_test.txt' is not one of UCI HAR's files"):

@@ -35,12 +35,12 @@ def saved(path: Path, **changes: Any) -> Path:
 
 def test_a_users_arrays(tmp_path: Path) -> None:
     data = dataset.make("npz", {"path": str(saved(tmp_path / "mine.npz"))})
-    assert data.images.shape == (6, 1, 4, 4)
+    assert data.inputs.shape == (6, 1, 4, 4)
     assert data.labels.tolist() == [0, 1, 2, 0, 1, 2]
     assert data.users is not None
     assert data.users.tolist() == [2, 1, 1, 2, 0, 0]
     assert data.classes == 3
-    assert len(data.test_images) == len(data.test_labels) == 0
+    assert len(data.test_inputs) == len(data.test_labels) == 0
     assert (data.mean, data.std) == pytest.approx((GOOD["images"].mean() / 255, GOOD["images"].std() / 255))
 
 
@@ -49,7 +49,7 @@ def test_a_users_arrays(tmp_path: Path) -> None:
 )
 def test_channels_first_or_last(tmp_path: Path, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
     data = dataset.make("npz", {"path": str(saved(tmp_path / "mine.npz", images=np.zeros(shape, np.uint8)))})
-    assert data.images.shape[1:] == expected
+    assert data.inputs.shape[1:] == expected
 
 
 def test_test_images_by_split_by_name_or_by_share(tmp_path: Path) -> None:
@@ -154,10 +154,10 @@ def test_femnist_from_leafs_folder(tmp_path: Path) -> None:
     )
     data = dataset.make("femnist", {"path": str(folder), "test_share": 0.5})
     assert data.classes == 62
-    assert data.images.shape == (5, 1, 28, 28)
+    assert data.inputs.shape == (5, 1, 28, 28)
     truth = dict(enumerate([61, 1, 2, 3, 4, 5, 9, 8, 7, 6]))
-    assert data.labels.tolist() == [truth[shade] for shade in data.images[:, 0, 0, 0].tolist()]
-    assert data.test_labels.tolist() == [truth[shade] for shade in data.test_images[:, 0, 27, 27].tolist()]
+    assert data.labels.tolist() == [truth[shade] for shade in data.inputs[:, 0, 0, 0].tolist()]
+    assert data.test_labels.tolist() == [truth[shade] for shade in data.test_inputs[:, 0, 27, 27].tolist()]
     assert data.users is not None
     assert data.users.tolist() == [1, 1, 1, 0, 0], "numbered by name"
     mine = local_images(str(folder))(Terms("", 62, (1, 28, 28), 0.1, 0.3, 0.2), Experiment(), 0)
@@ -206,8 +206,8 @@ def celebrities(folder: Path) -> Path:
 
 def test_celeba_from_leafs_folder(tmp_path: Path) -> None:
     data = dataset.make("celeba", {"path": str(celebrities(tmp_path)), "test_share": 0.0})
-    assert data.images.shape == (3, 3, 84, 84)
-    assert data.images[:, :, 5, 5].tolist() == [[255, 0, 0], [0, 0, 255], [0, 255, 0]]
+    assert data.inputs.shape == (3, 3, 84, 84)
+    assert data.inputs[:, :, 5, 5].tolist() == [[255, 0, 0], [0, 0, 255], [0, 255, 0]]
     assert data.labels.tolist() == [0, 1, 1]
     assert (data.classes, data.mean, data.std) == (2, 0, 1 / 255), "raw pixels"
 
@@ -261,7 +261,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Hub]:
 
 def test_femnist_from_the_hub(hub: type[Hub]) -> None:
     data: Dataset = dataset.make("femnist", {"test_share": 0.5})
-    assert data.images[:, 0, 3, 3].tolist() == [50 * label for label in data.labels]
+    assert data.inputs[:, 0, 3, 3].tolist() == [50 * label for label in data.labels]
     assert data.users is not None
     assert data.users.tolist() == (data.labels % 2).tolist()
     assert len(data.labels) == len(data.test_labels) == 2

@@ -180,7 +180,7 @@ def test_images_of_the_clients_own(tmp_path: Path) -> None:
     """A server without any image: the clients bring files, and evaluate."""
     digits = dataset.make("mnist5k", {})
     for number in range(2):
-        np.savez(tmp_path / f"{number}.npz", images=digits.images[number::20, 0], labels=digits.labels[number::20])
+        np.savez(tmp_path / f"{number}.npz", images=digits.inputs[number::20, 0], labels=digits.labels[number::20])
     grid = LocalGrid({5 + n: Node(n, tmp_path / f"state-{n}", data=str(tmp_path / f"{n}.npz")) for n in range(2)})
     experiment = Experiment(algorithm="biml", dataset="remote", clients=2, rounds=4, batch=16)
     records = list(federate(grid, experiment))
@@ -213,7 +213,7 @@ def test_nobody_serves_what_has_no_clients(tmp_path: Path) -> None:
 def test_the_documented_apps_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Our algorithms in somebody's own app, and only our compression in another."""
     digits = dataset.make("mnist5k", {})
-    np.savez(tmp_path / "mine.npz", images=digits.images[::10], labels=digits.labels[::10])
+    np.savez(tmp_path / "mine.npz", images=digits.inputs[::10], labels=digits.labels[::10])
     monkeypatch.chdir(tmp_path)
     ours, compression = python_blocks("docs/deploy.md")
     page: dict[str, Any] = {}
@@ -230,5 +230,5 @@ def test_the_documented_apps_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     start = ArrayRecord(network.state_dict())
     result = page["strategy"].start(grid=grid, initial_arrays=start, num_rounds=8, train_config=ConfigRecord({}))
     network.load_state_dict(result.arrays.to_torch_state_dict())
-    scores = network(torch.tensor(digits.test_images.reshape(1000, -1) / 255, dtype=torch.float32))
+    scores = network(torch.tensor(digits.test_inputs.reshape(1000, -1) / 255, dtype=torch.float32))
     assert float((scores.argmax(1).numpy() == digits.test_labels).mean()) > 0.7

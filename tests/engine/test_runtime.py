@@ -67,7 +67,7 @@ def test_the_number_of_workers_changes_nothing() -> None:
 
 def test_without_test_images_the_clients_evaluate(tmp_path: Path) -> None:
     digits = build(Experiment()).data
-    np.savez(tmp_path / "own.npz", images=digits.images[:600, 0], labels=digits.labels[:600])
+    np.savez(tmp_path / "own.npz", images=digits.inputs[:600, 0], labels=digits.labels[:600])
     own = {"name": "npz", "path": str(tmp_path / "own.npz"), "test_share": 0.0}
     simulation, records = simulated(Experiment(algorithm="biml", dataset=own, clients=4, rounds=3, workers=1))
     held = [len(shard) for shard in simulation.setup.shards]

@@ -137,7 +137,7 @@ def test_counts_under_masks_need_no_test_samples(tmp_path: Path, small: Path) ->
 
 def test_a_client_takes_part_in_one_sum_whatever_the_server_asks(small: Path) -> None:
     setup = build(quick(small, **ASKED, secure_sum=True))
-    side = client_tools(setup.run, Samples.of(setup.data.images, setup.data.labels, setup.data), setup.parts).side(
+    side = client_tools(setup.run, Samples.of(setup.data.inputs, setup.data.labels, setup.data), setup.parts).side(
         Client(setup.public.weights, setup.public.weights, setup.public.real, 1), setup.public.weights, setup.public, voted=False
     )
     masked = main_of(setup.run.exchanges)

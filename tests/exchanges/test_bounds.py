@@ -125,7 +125,7 @@ def test_the_first_moments_have_a_limit_too(said: list[float]) -> None:
 @pytest.fixture(scope="module")
 def federation() -> tuple[Bounds, Public]:
     made = build(Experiment(clients=4, algorithm="biml"))
-    shape, forward = made.data.images.shape[1:], made.run.algorithm.at(1).forward
+    shape, forward = made.data.inputs.shape[1:], made.run.algorithm.at(1).forward
     return Bounds(made.run.plan, lambda public: noise_squares(made.run.network, public, forward, Form(shape))), made.public
 
 

@@ -103,7 +103,7 @@ def test_arrays_by_name_in_order_and_as_a_dataset_are_the_same() -> None:
     data = bifl.simulate(Experiment(**TINY, workers=1), model=Windows(), data=named).setup.data
     runs = [run(data=given, model=Windows)[1] for given in (named, tuple(named.values()), data)]
     assert runs[0] == runs[1] == runs[2]
-    assert data.images.dtype == np.float32
+    assert data.inputs.dtype == np.float32
     assert len(data.test_labels) == 24
 
 
@@ -241,7 +241,7 @@ def test_a_clients_own_network_is_what_it_trains_next(algorithm: str, tmp_path: 
         assert models[0].to_bytes() == models[1].to_bytes()
         own[record.round] = models[0].message.update.symbols.tobytes(), models[0].message.real.tobytes()
     data, part = simulation.setup.data, simulation.setup.parts[1]
-    mine = data._replace(test_images=data.images[part], test_labels=data.labels[part])
+    mine = data._replace(test_inputs=data.inputs[part], test_labels=data.labels[part])
     own_loss, loss = (one.metrics(mine)[1] for one in (with_folder.client_model(1), with_folder.model()))
     # 0.63 to 0.90 of the global network's loss with three seeds, on two processors
     assert own_loss < loss, "it knows its own images better than the global network does"

@@ -67,7 +67,7 @@ def of_pytorch(folder: Path, name: str, images: Array) -> Array:
 
 
 def digits() -> Array:
-    return dataset.make("mnist5k", {}).test_images
+    return dataset.make("mnist5k", {}).test_inputs
 
 
 @pytest.mark.parametrize(("name", "most"), [("paper", 20_000), ("residual", 12_000), ("odd", 50_000), ("ternary", 60_000)])

@@ -96,10 +96,10 @@ def test_metrics_are_of_tokens_that_count(tmp_path: Path, settings: dict[str, An
         return float((output.argmax(-1) == right)[there].float().mean()), float(loss)
 
     data, last = made.data, read_records(folder)[-1]
-    assert (last.accuracy, last.loss) == pytest.approx(by_hand(data.test_images, data.test_further["mask"], data.test_labels), 1e-5)
+    assert (last.accuracy, last.loss) == pytest.approx(by_hand(data.test_inputs, data.test_further["mask"], data.test_labels), 1e-5)
     rows = json.loads((folder / "clients.jsonl").read_text().splitlines()[-1])["clients"]
     for row, shard in zip(rows, made.shards, strict=True):
-        wanted = by_hand(data.images[shard], data.further["mask"][shard], data.labels[shard])
+        wanted = by_hand(data.inputs[shard], data.further["mask"][shard], data.labels[shard])
         assert (row["accuracy"], row["loss"]) == pytest.approx(wanted, 1e-5)
         assert row["held"] == len(shard)
 

@@ -200,7 +200,7 @@ def test_one_and_two_workers_the_loop_and_the_saved_model_agree(name: str, batch
     assert accuracy == records[-1].accuracy
     assert loss == pytest.approx(records[-1].loss, rel=1e-5)
     network = bifl.load(tmp_path / "model")
-    images = (torch.tensor(loaded.test_images).float() / 255 - torch.tensor(loaded.mean)) / torch.tensor(loaded.std)
+    images = (torch.tensor(loaded.test_inputs).float() / 255 - torch.tensor(loaded.mean)) / torch.tensor(loaded.std)
     with torch.no_grad():
         right = (network(images).argmax(1).numpy() == loaded.test_labels).mean()
     assert right == pytest.approx(records[-1].accuracy, abs=1e-6)

@@ -102,12 +102,12 @@ def test_simulator_loop_and_files_agree(words: dict[str, Any], tmp_path: Path) -
     read, data = Model.read(tmp_path / "model"), simulation.setup.data
     assert read.scores == "fixed"
     assert read.score(data)[0] == records[-1].accuracy
-    images = (torch.from_numpy(data.test_images) / 255 - torch.tensor(data.mean)) / torch.tensor(data.std)
+    images = (torch.from_numpy(data.test_inputs) / 255 - torch.tensor(data.mean)) / torch.tensor(data.std)
     with torch.no_grad():
         ours = bifl.load(tmp_path / "model")(images).numpy()
     runtime = pytest.importorskip("onnxruntime")
     session = runtime.InferenceSession(contents(read, read.module(), read.shape, "model"))
-    np.testing.assert_allclose(session.run(None, {"input": data.test_images})[0], ours, atol=1e-4)
+    np.testing.assert_allclose(session.run(None, {"input": data.test_inputs})[0], ours, atol=1e-4)
 
 
 def test_a_model_starts_a_run_of_its_own_kind_alone(words: dict[str, Any], tmp_path: Path) -> None:

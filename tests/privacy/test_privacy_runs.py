@@ -135,7 +135,7 @@ def test_a_run_without_a_budget_did_not_end_early(small: Path) -> None:
 def test_data_without_test_images_is_refused(small: Path) -> None:
     def no_tests() -> Dataset:
         data = from_npz(small)
-        return data._replace(test_images=data.test_images[:0], test_labels=data.test_labels[:0])
+        return data._replace(test_inputs=data.test_inputs[:0], test_labels=data.test_labels[:0])
 
     dataset(no_tests)
     with pytest.raises(ConfigError, match="the server needs test images of its own"):

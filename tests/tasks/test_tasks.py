@@ -132,7 +132,7 @@ def test_clients_bring_windows_to_a_server_without_data(tmp_path: Path, clock: C
     """The server gives the scales; a client with other data is refused in a sentence."""
     data = windows()
     for number in range(2):
-        np.savez(tmp_path / f"{number}.npz", inputs=data.images[number::2], labels=data.labels[number::2])
+        np.savez(tmp_path / f"{number}.npz", inputs=data.inputs[number::2], labels=data.labels[number::2])
     grid = LocalGrid({5 + n: Node(n, tmp_path / f"state-{n}", data=str(tmp_path / f"{n}.npz")) for n in range(2)})
     remote = {"name": "remote", "classes": 1, "shape": "2,16", "kind": "floats", "means": "7,7", "stds": "1,1000"}
     experiment = Experiment(**SEEN | CASES["regression"] | {"dataset": remote, "clients": 2, "algorithm": "fedavg"})

@@ -97,7 +97,7 @@ def _given(name: str, settings: dict[str, str]) -> Tested:
     data = dataset.make(choice.name, choice.parameters)
     if len(data.test_labels):
         return Tested(data, _tests(data, Path(name).name))
-    whole = data._replace(test_images=data.images, test_labels=data.labels)
+    whole = data._replace(test_inputs=data.inputs, test_labels=data.labels)
     return Tested(whole, f"all {counted(len(data.labels), 'sample')} of {Path(name).name}, which names none for tests")
 
 

@@ -26,7 +26,7 @@ def personalise(options: argparse.Namespace) -> int:
     written = own.save(path)
     out, shared = console(), simulation.model()
     shard = setup.shards[options.client]
-    held = setup.data._replace(test_images=setup.data.images[shard], test_labels=setup.data.labels[shard])
+    held = setup.data._replace(test_inputs=setup.data.inputs[shard], test_labels=setup.data.labels[shard])
     for what, data in {f"what client {options.client} holds out": held, "the test set": setup.data}.items():
         if len(data.test_labels):
             mine, theirs = own.metrics(data)[0], shared.metrics(data)[0]

@@ -245,7 +245,7 @@ def from_arrays(arrays: dict[str, Array], path: Path, classes: int = 0, test_sha
         alike = (len(tests), *found.shape[1:]) == test_further[name].shape and test_further[name].dtype.kind == found.dtype.kind
         if not alike:
             raise DataError(f"test_{name} in '{path}' are not like {name}: {test_further[name].dtype} {test_further[name].shape}")
-    return whole._replace(test_images=tests, test_labels=test_labels, test_further=test_further)
+    return whole._replace(test_inputs=tests, test_labels=test_labels, test_further=test_further)
 
 
 def _further(arrays: dict[str, Array], named: str, samples: int) -> dict[str, Array]:

@@ -1,7 +1,7 @@
 """Datasets by name, checked against known digests before use.
 
 >>> digits = dataset.make("mnist5k", {})
->>> digits.images.shape, digits.test_images.shape
+>>> digits.inputs.shape, digits.test_inputs.shape
 ((4000, 1, 28, 28), (1000, 1, 28, 28))
 """
 
@@ -33,6 +33,9 @@ CIFAR10_MEAN, CIFAR10_STD = 0.4734, 0.2516
 _MNIST5K_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"  # of the uncompressed table
 
 
+_FILES = {"inputs": "images", "test_inputs": "test_images"}  # what the first version called them, in clients' folders too
+
+
 dataset: Registry[Dataset] = Registry("dataset")
 
 
@@ -43,7 +46,7 @@ def save(data: Dataset, folder: Path) -> None:
             for key, found in value.items():
                 np.save(folder / f"{name}-{key}.npy", found)
         elif name != "users":  # they mattered for dealing
-            np.save(folder / f"{name}.npy", value)
+            np.save(folder / f"{_FILES.get(name, name)}.npy", value)
 
 
 def mapped(folder: Path) -> Dataset:

@@ -53,8 +53,8 @@ def loaded(data: Dataset) -> Loaded:
     users = [] if data.users is None else [data.users]
     return Loaded(
         len(data.labels), len(data.test_labels), int(data.classes), "classes" if data.labels.ndim == 1 else "outputs",
-        shape_text(data), _digest(data.images, data.labels, *users, *_in_order(data.further)),
-        _digest(data.test_images, data.test_labels, *_in_order(data.test_further)),
+        shape_text(data), _digest(data.inputs, data.labels, *users, *_in_order(data.further)),
+        _digest(data.test_inputs, data.test_labels, *_in_order(data.test_further)),
     )  # fmt: skip
 
 

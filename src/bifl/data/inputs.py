@@ -54,9 +54,9 @@ class Dataset(NamedTuple):
     beside the inputs, such as `mask`, with one row per sample.
     """
 
-    images: Array  # (n, …) inputs; pictures are (n, channels, height, width) uint8
+    inputs: Array  # (n, …); pictures are (n, channels, height, width) uint8
     labels: Array  # (n,) class numbers, (n,) or (n, outputs) numbers, (n, classes) 0 and 1, or (n, …) what a user's task takes
-    test_images: Array  # there may be none
+    test_inputs: Array  # there may be none
     test_labels: Array
     classes: int  # or outputs, where labels are no class numbers
     mean: Scale
@@ -67,18 +67,18 @@ class Dataset(NamedTuple):
 
     def without_samples(self) -> Dataset:
         """What its inputs look like and how they are normalised, and no more."""
-        inputs, labels = self.images[:0].copy(), self.labels[:0].copy()
+        inputs, labels = self.inputs[:0].copy(), self.labels[:0].copy()
         further = rows(self.further, slice(0))
         return self._replace(
-            images=inputs, labels=labels, test_images=inputs, test_labels=labels, users=None, further=further, test_further=further
+            inputs=inputs, labels=labels, test_inputs=inputs, test_labels=labels, users=None, further=further, test_further=further
         )
 
     @property
     def form(self) -> Form:
         """What one input looks like."""
-        kind = kind_of(self.images)
-        largest = _largest(kind, self.images, self.test_images, none=0)
-        return Form(self.images.shape[1:], kind, largest, forms_of(self.further, self.test_further))
+        kind = kind_of(self.inputs)
+        largest = _largest(kind, self.inputs, self.test_inputs, none=0)
+        return Form(self.inputs.shape[1:], kind, largest, forms_of(self.further, self.test_further))
 
 
 def _largest(kind: str, *parts: Array, none: int) -> int:
@@ -166,14 +166,14 @@ def kind_of(inputs: Array) -> str:
 
 def shape_text(data: Dataset) -> str:
     """What its inputs look like: "28×28 grey"."""
-    sides = "×".join(map(str, data.images.shape[1:]))
-    if kind_of(data.images) == TOKENS:
-        return f"{sides} tokens" + (f" up to {data.form.largest}" if len(data.images) else "")
-    if data.images.dtype != np.uint8:
-        return f"{sides} {data.images.dtype.name}"
-    if data.images.ndim != 4:
+    sides = "×".join(map(str, data.inputs.shape[1:]))
+    if kind_of(data.inputs) == TOKENS:
+        return f"{sides} tokens" + (f" up to {data.form.largest}" if len(data.inputs) else "")
+    if data.inputs.dtype != np.uint8:
+        return f"{sides} {data.inputs.dtype.name}"
+    if data.inputs.ndim != 4:
         return f"{sides} bytes"
-    channels, height, width = data.images.shape[1:]
+    channels, height, width = data.inputs.shape[1:]
     return f"{height}×{width} " + {1: "grey", 3: "RGB"}.get(channels, f"{channels}-channel")
 
 

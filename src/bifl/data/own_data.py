@@ -51,7 +51,7 @@ def checked(data: object, name: str) -> Dataset:
         raise DataError(f"dataset '{name}' must return a {RETURNS}, not a {type(data).__name__}")
     if not isinstance(data.classes, int | np.integer) or not 1 <= data.classes <= MOST_CLASSES:
         raise DataError(f"dataset '{name}': classes must be from 1 to {MOST_CLASSES:,}, not {data.classes!r:.40}")
-    inputs, tests = (input_array(_array(part, name), f"dataset '{name}': inputs") for part in (data.images, data.test_images))
+    inputs, tests = (input_array(_array(part, name), f"dataset '{name}': inputs") for part in (data.inputs, data.test_inputs))
     if inputs.shape[1:] != tests.shape[1:] or kind_of(inputs) != kind_of(tests):
         raise DataError(
             f"dataset '{name}': test inputs are {tests.shape[1:]} {tests.dtype}, the others {inputs.shape[1:]} {inputs.dtype}"

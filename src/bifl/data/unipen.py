@@ -30,7 +30,7 @@ def load(path: Path, images: int, test_share: float) -> Dataset:
         DataError: the file is missing, damaged, or something else.
     """
     data = from_npz(path, CLASSES)
-    if data.users is None or data.images.shape[1:] != (1, 28, 28):
+    if data.users is None or data.inputs.shape[1:] != (1, 28, 28):
         raise DataError(f"'{path}' must hold 28×28 images and the array 'users', who wrote each")
     if not 0 <= images <= len(data.labels):
         raise ConfigError(f"dataset.images must be from 0, for all, to the {len(data.labels):,} of '{path}', not {images:.9g}")
@@ -38,7 +38,7 @@ def load(path: Path, images: int, test_share: float) -> Dataset:
     chosen = spread(data.users, images or len(data.labels))
     users = data.users[chosen]
     test = spread(users, round(test_share * len(users)))
-    return assemble(data.images[chosen], data.labels[chosen], users, CLASSES, test, f"'{path}'")
+    return assemble(data.inputs[chosen], data.labels[chosen], users, CLASSES, test, f"'{path}'")
 
 
 def spread(groups: Index, count: int) -> npt.NDArray[np.bool_]:

@@ -226,7 +226,7 @@ class Home:
         with _reading(self.folder):
             train, held = _whole(mapped(self.folder / TRAIN)), _whole(mapped(self.folder / HELD))
             data = train._replace(
-                images=np.concatenate([train.images, held.images]),
+                inputs=np.concatenate([train.inputs, held.inputs]),
                 labels=np.concatenate([train.labels, held.labels]),
                 further={name: np.concatenate([found, held.further[name]]) for name, found in train.further.items()},
             )
@@ -316,9 +316,9 @@ def _reading(folder: Path) -> Iterator[None]:
 
 def _whole(data: Dataset) -> Dataset:
     """A dataset whose arrays fit together."""
-    target_array(data.labels, len(input_array(data.images, "images")), data.classes, "labels")
+    target_array(data.labels, len(input_array(data.inputs, "images")), data.classes, "labels")
     for name, found in data.further.items():
-        further_array(found, len(data.images), name)
+        further_array(found, len(data.inputs), name)
     return data
 
 

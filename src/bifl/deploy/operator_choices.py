@@ -179,11 +179,11 @@ def local_images(where: str) -> Source:
         path = Path(where)
         if where.endswith(".npz") or is_arrays(path):
             found = from_npz(path)
-            return Images(found.images, found.labels, further=found.further)
+            return Images(found.inputs, found.labels, further=found.further)
         if where and path.is_dir():
             kind = "femnist" if terms.shape[0] == 1 else "celeba"
             found = dataset.make(kind, {"path": where, "test_share": 0.0})
-            return Images(found.images, found.labels, None, found.classes)
+            return Images(found.inputs, found.labels, None, found.classes)
         if not where and experiment.dataset.name == "remote":
             raise Refusal(
                 "the server has no dataset: start this client with --data FILE.npz, a folder of LEAF's or a name",
@@ -191,7 +191,7 @@ def local_images(where: str) -> Source:
             )
         chosen = experiment.changed({"dataset": where}) if where else experiment
         data = load(chosen)
-        return Images(data.images, data.labels, deal(chosen, data)[0][number], data.classes, data.further)
+        return Images(data.inputs, data.labels, deal(chosen, data)[0][number], data.classes, data.further)
 
     return found_there
 

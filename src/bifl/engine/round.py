@@ -436,7 +436,7 @@ def judge(setup: Setup, round: int) -> Judge | None:
         return None
     run = setup.run
     data, held = setup.data, setup.held
-    samples = Samples.of(data.images[held], data.labels[held], data, rows(data.further, held)).on(run.network.device)
+    samples = Samples.of(data.inputs[held], data.labels[held], data, rows(data.further, held)).on(run.network.device)
     forward = run.algorithm.at(round).forward
 
     def score(weights: Floats, real: Floats) -> float:

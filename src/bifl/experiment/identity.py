@@ -37,7 +37,7 @@ def agreed(experiment: Experiment, data: Dataset) -> str:
         file, _, name = settings[kind].rpartition(":")
         settings[kind] = f"{PurePath(file).name}:{name}"
     scales = {"mean": data.mean, "std": data.std}
-    settings |= {"classes": str(data.classes), "shape": text_of(data.images.shape[1:]), "kind": kind_of(data.images)}
+    settings |= {"classes": str(data.classes), "shape": text_of(data.inputs.shape[1:]), "kind": kind_of(data.inputs)}
     settings |= {"further": further_text(data.form.further)} if data.further else {}
     output = task.make(experiment.task.name, experiment.task.parameters).output(data.labels.shape[1:], data.classes)
     settings |= {"output": text_of(output)} if len(output) > 1 else {}

@@ -93,7 +93,7 @@ def serve(experiment: Experiment) -> Setup:
 def _refuse_missing(run: Run, data: Dataset) -> None:
     """Refuse data with missing values where networks compute with them."""
     source = f"dataset '{short(run.experiment.dataset.name)}': inputs"
-    for inputs in (data.images, data.test_images) if run.computes else ():
+    for inputs in (data.inputs, data.test_inputs) if run.computes else ():
         refuse_missing(inputs, source)
 
 
@@ -241,7 +241,7 @@ def wanted_alone(data: Dataset, network: Network, goal: Task) -> Dataset:
         raise DataError(f"the task takes {' and '.join(sorted(lacking))} for every sample, and the data have no such array")
     further, tests = (
         {name: further_array(found, samples, f"the data's {name}") for name, found in part.items() if name in taken}
-        for part, samples in ((data.further, len(data.images)), (data.test_further, len(data.test_images)))
+        for part, samples in ((data.further, len(data.inputs)), (data.test_further, len(data.test_inputs)))
     )
     return data._replace(further=further, test_further=tests)
 

@@ -88,12 +88,12 @@ class Samples(NamedTuple):
     @classmethod
     def training(cls, data: Dataset) -> Samples:
         """The training samples of a dataset."""
-        return cls.of(data.images, data.labels, data, data.further)
+        return cls.of(data.inputs, data.labels, data, data.further)
 
     @classmethod
     def testing(cls, data: Dataset) -> Samples:
         """The test samples of a dataset."""
-        return cls.of(data.test_images, data.test_labels, data, data.test_further)
+        return cls.of(data.test_inputs, data.test_labels, data, data.test_further)
 
     @classmethod
     def of(cls, images: Array, labels: Array, data: Dataset, further: Mapping[str, Array] = NONE) -> Samples:
