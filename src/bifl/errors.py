@@ -12,6 +12,17 @@ def printable(text: object) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in str(text))
 
 
+def quoted(value: object, longest: int = 200) -> str:
+    r"""What a stranger said, in one printable line of at most so many characters: short enough to stand inside a sentence.
+
+    >>> print(quoted("x\nfinished \x1b[31mred"), quoted({"rounds": 3}), quoted("a" * 1000, 10))
+    x\nfinished \x1b[31mred {'rounds': 3} aaaaaaaaa…
+    """
+    text = value if isinstance(value, str) else repr(value)
+    shown = printable(text[: longest + 1])
+    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+
+
 class BiflError(Exception):
     """Base of everything that the command line reports as one sentence."""
 

@@ -21,7 +21,7 @@ from bifl.deploy import protocol
 from bifl.deploy.client_app import app
 from bifl.deploy.server_app import rules, run_rounds
 from bifl.deploy.server_commands import Watch
-from bifl.errors import RunError
+from bifl.errors import RunError, quoted
 from bifl.runs import events
 from bifl.runs.events import REFUSED
 from bifl.runs.folder import RunFolder
@@ -157,7 +157,7 @@ def test_what_a_client_says_of_its_errors_is_shown_and_obeyed_by_nobody(tmp_path
     kinds = [event.kind for event in events.read(tmp_path / "run")]
     assert kinds.count(events.FINISHED) == kinds.count(events.ERROR) == 1
     shown = out.file.getvalue()  # type: ignore[attr-defined]
-    assert "the ballot of client 2 failed: " + events.quoted(reason)[:20] in shown
+    assert "the ballot of client 2 failed: " + quoted(reason)[:20] in shown
     lines = (tmp_path / "run" / events.EVENTS).read_text().splitlines()
     assert len(lines) == len(kinds)
     assert max(map(len, lines)) < 3 * 400

@@ -25,6 +25,7 @@ from bifl.deploy.client_app import app
 from bifl.deploy.members import Declared, Numbers
 from bifl.deploy.nodes import Register
 from bifl.deploy.server_app import Deployment, Office, rules
+from bifl.errors import quoted
 from bifl.exchanges.exchange import BYTES
 from bifl.experiment.setup import serve
 from bifl.runs import events
@@ -73,7 +74,7 @@ class Stage:
         self._past.clear()
 
         def tell(text: str, kind: str = events.NOTE, client: int | None = None) -> None:
-            told.append(events.Event(kind, events.plain(text), client))
+            told.append(events.Event(kind, quoted(text), client))
             assert len(text) < 1500
 
         office = Office(grid, rules(self.experiment, deadline=1), "0123456789abcdef", Register(Declared(), Numbers()), tell)

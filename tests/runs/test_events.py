@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bifl.deploy.server_commands import SETTINGS, Watch, remembered
+from bifl.errors import quoted
 from bifl.experiment.settings import Experiment
-from bifl.runs.events import EVENTS, FINISHED, REFUSED, Reader, plain, quoted, read, writer
+from bifl.runs.events import EVENTS, FINISHED, LONGEST, REFUSED, Reader, read, writer
 from bifl.runs.folder import RunFolder
 from bifl.show.terminal import Meter, console
 from tests.support.commands import Run
@@ -23,16 +23,16 @@ CONTROLS = "\n\r\t\x00\x1b[2J\x9b\x7f\x85\u2028\u2029\u202e\u2066\u200b\ufeff\ud
 
 @given(st.text(max_size=3000) | st.text(CONTROLS, max_size=50))
 def test_a_text_is_one_printable_line(text: str) -> None:
-    shown = plain(text)
-    assert all(character.isprintable() or unicodedata.category(character) == "Zs" for character in shown)  # or another blank
+    shown = quoted(text, LONGEST)
+    assert shown.isprintable()
     assert shown.splitlines() in ([shown], [])
-    assert len(shown) <= 10 * 2001
+    assert len(shown) <= LONGEST
     shown.encode()  # no half of a pair
 
 
 @given(st.recursive(st.none() | st.text() | st.integers() | st.binary() | st.floats(), lambda inner: st.lists(inner, max_size=3)))
 def test_whatever_is_quoted_is_short(value: Any) -> None:
-    assert len(quoted(value)) <= 10 * 301
+    assert len(quoted(value)) <= 200
 
 
 def test_events_are_read_as_they_are_written(tmp_path: Path) -> None:

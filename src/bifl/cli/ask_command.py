@@ -20,9 +20,10 @@ from bifl.experiment.composition import plain_algorithm
 from bifl.experiment.run import share_of
 from bifl.experiment.settings import Experiment, pairs, preset_of
 from bifl.experiment.setup import build, load
+from bifl.files import size
 from bifl.runs.folder import CLIENTS, CONFIG, read_records
 from bifl.runs.record import Record
-from bifl.show.output import console, say, size
+from bifl.show.output import console, say
 
 _PLAIN = {"algorithm": "fedavg", "rounds": "1"}  # what is trained does not matter where nobody trains
 

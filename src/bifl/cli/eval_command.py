@@ -14,10 +14,11 @@ from bifl.experiment import config_file
 from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment, pairs
 from bifl.experiment.setup import load
+from bifl.files import size
 from bifl.registry import short, without_folder
 from bifl.runs.comparison import PLAN
 from bifl.runs.folder import CLIENTS, CONFIG, MODEL
-from bifl.show.output import console, counted, say, size
+from bifl.show.output import console, counted, say
 
 
 class Tested(NamedTuple):

@@ -12,9 +12,9 @@ from bifl.errors import ConfigError, DataError
 from bifl.experiment.model import MOST_VALUES, Model
 from bifl.export import device
 from bifl.export.c_model import Code
-from bifl.files import write_atomic, writing
+from bifl.files import size, write_atomic, writing
 from bifl.registry import without_folder
-from bifl.show.output import console, say, size
+from bifl.show.output import console, say
 
 
 def export(options: argparse.Namespace) -> int:

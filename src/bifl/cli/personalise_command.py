@@ -8,8 +8,9 @@ from bifl.data.fingerprint import loaded
 from bifl.engine.simulator import Simulation
 from bifl.errors import RunError
 from bifl.experiment.setup import build
+from bifl.files import size
 from bifl.runs.folder import RunFolder, locked
-from bifl.show.output import console, say, size
+from bifl.show.output import console, say
 
 
 def personalise(options: argparse.Namespace) -> int:

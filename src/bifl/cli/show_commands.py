@@ -15,12 +15,13 @@ from bifl.experiment.settings import Experiment, pairs, preset_of
 from bifl.experiment.setup import load
 from bifl.export import device
 from bifl.export.c_model import Code
+from bifl.files import size
 from bifl.report import page
 from bifl.report.collect import read
 from bifl.report.summary import settings as by_setting
 from bifl.show import device_costs, layers, split_stats
 from bifl.show.inspect import read_file
-from bifl.show.output import console, say, size
+from bifl.show.output import console, say
 from bifl.show.plot import title
 from bifl.show.terminal import contents_tables
 

@@ -11,7 +11,7 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from bifl.errors import RunError
+from bifl.errors import RunError, quoted
 
 APP = Path(__file__).parent / "app"
 _LONGEST = 80  # characters of a stranger's name that are repeated
@@ -29,8 +29,7 @@ class Bundle(NamedTuple):
     digest: str
 
     def __str__(self) -> str:
-        name, version = (ascii(text[:_LONGEST])[1:-1] for text in (self.app, self.version))  # no control characters in a log
-        return f"'{name}' {version} (SHA-256 {ascii(self.digest[:64])[1:-1]})"
+        return f"'{quoted(self.app, _LONGEST)}' {quoted(self.version, _LONGEST)} (SHA-256 {quoted(self.digest, _LONGEST)})"
 
 
 @functools.cache

@@ -25,7 +25,7 @@ from bifl.deploy.operator_choices import Operator, Source
 from bifl.deploy.protocol import Envelope, Refusal
 from bifl.engine.catch_up import digest
 from bifl.engine.worker import Worker
-from bifl.errors import BiflError
+from bifl.errors import BiflError, quoted
 
 _STATE = "bifl-state"
 _PARTITION = "partition-id"  # Flower's own word; in its simulation every node has one
@@ -61,7 +61,7 @@ def _answer(message: Message, context: Context, source: Source | None) -> Messag
             home = Home(folder, request.run, operator, lambda text: progress.tell(told, "notice", text=text))
             said |= _done(request, home, told)
     except Exception as error:
-        said |= {protocol.FAILED: progress.clean(protocol.public_reason(error), protocol.LONGEST_REASON)}
+        said |= {protocol.FAILED: quoted(protocol.public_reason(error), protocol.LONGEST_REASON)}
         if not isinstance(error, BiflError):  # a mistake in an algorithm, most likely: the log says where
             traceback.print_exc()
         text = str(error) if isinstance(error, BiflError) else f"{type(error).__name__}: {error}"

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from bifl.deploy import certificates
 from bifl.deploy.data_check import check_data
 from bifl.deploy.flower_programs import ended_by_signals, last_words, stop, supernode
-from bifl.deploy.progress import Listener, clean
-from bifl.errors import ConfigError, RunError
+from bifl.deploy.progress import LONGEST, Listener
+from bifl.errors import ConfigError, RunError, quoted
 from bifl.files import writing
 
 LOCAL = ("localhost", "127.0.0.1")  # always in the certificate: the server's own app comes from there
@@ -146,7 +146,7 @@ class SuperNode(NamedTuple):
             if refused_since is not None and time.monotonic() > refused_since + patience:
                 raise RunError(f"{self.server} refuses the key '{self.key}': it is not registered there (bifl server does that)")
             reason = "the server refuses the key, or has not noticed yet that we were gone" if refused else last_words(log)
-            print(f"not connected: {clean(reason)}; trying again in {_AGAIN:g} s", flush=True)
+            print(f"not connected: {quoted(reason, LONGEST)}; trying again in {_AGAIN:g} s", flush=True)
             time.sleep(_AGAIN)
 
 

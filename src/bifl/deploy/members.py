@@ -27,9 +27,9 @@ from typing import Any
 
 from bifl.core.sums import LARGEST_WEIGHT
 from bifl.deploy import protocol
-from bifl.errors import RunError
+from bifl.errors import RunError, quoted
 from bifl.files import write_atomic, writing
-from bifl.runs.events import JOINED, REFUSED, Tell, quoted
+from bifl.runs.events import JOINED, REFUSED, Tell
 
 DECLARED = "declared.json"  # in the run's folder
 LEAST_TIMES, MOST_TIMES = 2, 10  # the median

@@ -21,13 +21,13 @@ from bifl.deploy.members import Declared, Members, Numbers
 from bifl.deploy.requests import Requests, Rules
 from bifl.engine.catch_up import Journal, Step, digest
 from bifl.engine.round import Troubles
-from bifl.errors import BiflError, RunError
+from bifl.errors import BiflError, RunError, quoted
 from bifl.exchanges.exchange import Exchange
 from bifl.exchanges.intake import Intake, Sender
 from bifl.exchanges.scoring import LARGEST_LOSS, Score
 from bifl.experiment.setup import Setup
 from bifl.nn.batch import Samples
-from bifl.runs.events import Tell, quoted
+from bifl.runs.events import Tell
 from bifl.training.evaluation import chunks, evaluate
 
 

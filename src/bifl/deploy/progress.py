@@ -4,9 +4,7 @@ Flower gives every message a process of its own, whose output ends in a log. A p
 full. Without torch and Flower: `bifl client` stays all day.
 
 >>> sentence({"event": "trained", "round": 3, "images": 400, "loss": 0.4142, "bytes": 5600})
-'round 3: trained on 400 images, loss 0.41, 5.6 kB up'
->>> clean("x\nfinished \x1b[2J")
-'x?finished ?[2J'
+'round 3: trained on 400 images, loss 0.41, 5.60 kB up'
 """
 
 from __future__ import annotations
@@ -20,22 +18,19 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bifl.errors import quoted
+from bifl.files import size
+
 PIPE = "progress"  # in the state directory
 PROBLEM = "problem"
-_LONGEST = 900  # characters of a text: a line stays below the 4,096 bytes that a pipe takes at once
+LONGEST = 900  # characters of a text: a line stays below the 4,096 bytes that a pipe takes at once
 _READ = 2**16
 log = logging.getLogger("flwr")
 
 
-def clean(text: str, longest: int = _LONGEST) -> str:
-    """A text that may stand in a log or on a terminal: one line, no control characters, not too long."""
-    shown = "".join(letter if letter.isprintable() else "?" for letter in text[: longest + 1])
-    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
-
-
 def tell(state: Path | None, event: str, **facts: str | int | float) -> None:
     """Tell the operator, if `bifl client` listens, and Flower's log. Never raises: reporting must not stop the training."""
-    facts = {name: clean(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
+    facts = {name: quoted(fact, LONGEST) if isinstance(fact, str) else fact for name, fact in facts.items()}
     line = {"event": event} | facts
     (log.error if event == PROBLEM else log.info)(sentence(line))
     if state is None:
@@ -80,7 +75,7 @@ class Listener(contextlib.AbstractContextManager["Listener"]):
         for line in lines:
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):  # not of our making
                 event = json.loads(line)
-                yield clean(sentence(event)), event["event"] == PROBLEM
+                yield quoted(sentence(event), LONGEST), event["event"] == PROBLEM
 
 
 def sentence(event: Mapping[str, Any]) -> str:
@@ -119,13 +114,3 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "notice": _as_it_is,
     PROBLEM: _as_it_is,
 }
-
-
-def size(count: int) -> str:
-    """Bytes for people: 5.6 kB."""
-    value = float(count)
-    for unit in ("B", "kB", "MB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} GB"

@@ -13,8 +13,8 @@ from flwr.serverapp import Grid
 
 from bifl import __version__
 from bifl.deploy import protocol
-from bifl.errors import RunError
-from bifl.runs.events import Tell, quoted
+from bifl.errors import RunError, quoted
+from bifl.runs.events import Tell
 
 RAISED = (1, 2)  # Flower's codes for an app that cannot be loaded or raised; with the others the node may come back
 _APART = 0.1  # seconds between two looks for single replies

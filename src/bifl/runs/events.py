@@ -2,29 +2,24 @@ r"""What happens in a run besides its rounds, as JSON lines: `events.jsonl` in t
 
 Each line is an object with `time`, `kind`, `text` and, where one is concerned, `client`. Programs go by the kind; the text is for
 people. Texts quote what clients say, so they never hold a character that a log or a terminal would act on.
-
->>> plain("x\nfinished \x1b[31mred")
-'x\\nfinished \\x1b[31mred'
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import unicodedata
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from bifl.errors import quoted
 from bifl.files import writing
 
 EVENTS = "events.jsonl"
 NOTE, JOINED, REFUSED, MISSING, ERROR = "note", "joined", "refused", "missing", "error"  # ERROR: of a client
 FINISHED, FAILED = "finished", "failed"  # the run: the last event of a server
-_QUOTED = 200  # characters of a client's text that are shown
-_LONGEST = 2000  # characters of any text
-_ACTIVE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # controls, bidirectional marks, line separators, what has no glyph
+LONGEST = 2000  # characters of a text
 log = logging.getLogger("flwr")
 
 
@@ -43,24 +38,9 @@ class Event(NamedTuple):
     client: int | None = None
 
 
-def plain(text: str, longest: int = _LONGEST) -> str:
-    """A text in one line of printable characters: every other is written as its escape sequence; what is too long is cut."""
-    cut = text if len(text) <= longest else text[:longest] + "…"
-    return "".join(_escaped(character) if unicodedata.category(character) in _ACTIVE else character for character in cut)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
-
-
-def quoted(value: object) -> str:
-    """What a client said, short enough to be shown inside a sentence."""
-    return plain(value if isinstance(value, str) else repr(value)[: 2 * _QUOTED], _QUOTED)
-
-
 def say(text: str, kind: str = NOTE, client: int | None = None) -> None:
     """Tell by Flower's log alone: for an app without a run folder."""
-    log.info("%s", plain(text))
+    log.info("%s", quoted(text, LONGEST))
 
 
 def writer(folder: Path) -> Tell:
@@ -69,7 +49,7 @@ def writer(folder: Path) -> Tell:
     def tell(text: str, kind: str = NOTE, client: int | None = None) -> None:
         say(text)
         about = {} if client is None else {"client": client}
-        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "kind": kind, **about, "text": plain(text)}
+        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "kind": kind, **about, "text": quoted(text, LONGEST)}
         with writing(folder), (folder / EVENTS).open("a") as lines:
             lines.write(json.dumps(line) + "\n")
 
@@ -109,6 +89,6 @@ def read(folder: Path) -> list[Event]:
 def _event(line: bytes) -> Event | None:
     try:
         found: Any = json.loads(line)
-        return Event(str(found["kind"]), plain(str(found["text"])), found.get("client"))
+        return Event(str(found["kind"]), quoted(str(found["text"]), LONGEST), found.get("client"))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -15,8 +15,8 @@ from bifl.export.c_model import Code, generate
 from bifl.export.c_stages import Normalisation
 from bifl.export.graph import Unsupported, trace
 from bifl.export.stages import Stage
+from bifl.files import size
 from bifl.nn.network import Network
-from bifl.show.output import size
 from bifl.show.wrapped_table import NAME, Column, WrappedTable
 
 COMMON = ((1, 28, 28), (3, 84, 84), (9, 128), (3, 32, 32))  # shapes of inputs to try where nobody says one

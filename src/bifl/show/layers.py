@@ -17,8 +17,8 @@ from typing import NamedTuple
 from bifl.codec.packed import bits_per_symbol
 from bifl.core.forward import Forward
 from bifl.core.message import TERNARY, Alphabet
+from bifl.files import size
 from bifl.nn.network import Network
-from bifl.show.output import size
 from bifl.show.wrapped_table import NAME, TEXT, Column, WrappedTable
 
 FLOAT_BITS = 32  # of a real number on the wire that is not batch-norm's

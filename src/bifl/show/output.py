@@ -32,19 +32,6 @@ class _Output(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def size(count: float) -> str:
-    """Bytes for people, in three digits, in powers of ten as links are sold.
-
-    >>> size(999), size(12_684), size(999_700), size(23_000_000)
-    ('999 B', '12.7 kB', '1000 kB', '23.0 MB')
-    """
-    if count < 1000:
-        return f"{count:.0f} B"
-    power = next((power for power in (1, 2) if count < 1000 ** (power + 1)), 3)
-    value = count / 1000**power
-    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {('kB', 'MB', 'GB')[power - 1]}"
-
-
 def counted(number: int, thing: str) -> str:
     """A number of things.
 

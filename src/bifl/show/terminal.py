@@ -16,11 +16,12 @@ from rich.table import Table
 
 from bifl.data.fingerprint import Loaded, sentence
 from bifl.experiment.settings import Experiment
+from bifl.files import size
 from bifl.registry import short
 from bifl.runs.comparison import Summary, price
 from bifl.runs.record import TARGETS, Record, tested
 from bifl.show.inspect import FileContents
-from bifl.show.output import console, counted, say, size
+from bifl.show.output import console, counted, say
 from bifl.show.wrapped_table import NAME, SPREAD, Column, WrappedTable
 
 __all__ = ["Meter", "bar", "comparison_table", "console", "contents_tables", "data_line", "price_table", "run_table", "size"]
