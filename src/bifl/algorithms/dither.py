@@ -17,6 +17,7 @@ from bifl.core import (
     Public,
     change,
     compressed,
+    dithered_signs,
     means,
     real,
     register,
@@ -30,8 +31,7 @@ def upload(client: Client, public: Public, width: float) -> Message:
     """One bit a weight, and s of every layer."""
     by = change(client, public)
     scales = np.array([width * np.abs(part).mean() for part in public.layout.layer_parts(by)], np.float32)
-    noise = public.stream(client.number, "dither").random(len(by), np.float32) * 2 - 1
-    bits = (by + noise * public.layout.per_weight(scales) > 0).astype(np.uint8)
+    bits = dithered_signs(by, public.layout.per_weight(scales), public.stream(client.number, "dither"))
     return Message.of(bits, BINARY, client.real, scales)
 
 

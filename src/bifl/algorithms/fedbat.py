@@ -23,6 +23,7 @@ from bifl.core import (
     change,
     compressed,
     means,
+    random_levels,
     real,
     register,
     replace,
@@ -58,8 +59,7 @@ def upload(client: Client, public: Public) -> Message:
     layers, by = len(public.layout.layers), change(client, public)
     usual = np.array([np.abs(part).mean() for part in public.layout.layer_parts(by)])
     alphas = np.clip(usual * np.exp(STEEPNESS * (client.real[:layers] - 1)), LEAST, MOST).astype(np.float32)
-    dice = public.stream(client.number, "binarise").random(len(by), np.float32)
-    bits = np.clip(np.floor((by / public.layout.per_weight(alphas) + 1) / 2 + dice), 0, 1).astype(np.uint8)
+    bits = random_levels(by / public.layout.per_weight(alphas), 2, public.stream(client.number, "binarise"))
     return Message.of(bits, BINARY, client.real, alphas)
 
 

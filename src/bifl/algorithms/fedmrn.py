@@ -29,6 +29,7 @@ from bifl.core import (
     real,
     register,
     replace,
+    round_at_random,
 )
 from bifl.errors import ConfigError
 
@@ -64,8 +65,7 @@ def weights(latent: Latent, width: float) -> Tensor:
 def upload(client: Client, public: Public, width: float) -> Message:
     """The mask."""
     by, drawn = change(client, public), noise(public.forward_key(client.number), public.layout.count, width)
-    dice = public.stream(client.number, "mask").random(len(by), np.float32)
-    return Message.of(np.clip(np.floor(by / drawn + dice), 0, 1).astype(np.uint8), BINARY, client.real)
+    return Message.of(round_at_random(by / drawn, 2, public.stream(client.number, "mask")), BINARY, client.real)
 
 
 def reads(upload: Message, public: Public, width: float) -> Message:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from bifl.core import FLOAT16, Algorithm, Client, Floats, Message, Public, Server, Tally, real, register, replace
-
-
-def _halved(weights: Floats) -> Floats:
-    return np.clip(weights, -60000, 60000).astype(np.float16).astype(np.float32)
+from bifl.core import FLOAT16, Algorithm, Client, Message, Public, Server, Tally, halves, real, register, replace
 
 
 def upload(client: Client, public: Public) -> Message:
     """The weights, 16 bit each."""
-    return Message.of(_halved(client.aux), FLOAT16, client.real)
+    return Message.of(halves(client.aux), FLOAT16, client.real)
 
 
 def broadcast(tally: Tally, public: Public, server: Server) -> Message:
     """Their mean, 16 bit each."""
-    return Message.of(_halved(tally.update.mean.astype(np.float32)), FLOAT16, tally.real)
+    return Message.of(halves(tally.update.mean.astype(np.float32)), FLOAT16, tally.real)
 
 
 @register

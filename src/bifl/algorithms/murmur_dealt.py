@@ -31,6 +31,7 @@ from bifl.core import (
     Tally,
     change,
     compressed,
+    random_levels,
     register,
     replace,
     rotate,
@@ -73,9 +74,8 @@ def upload(client: Client, public: Public, together: int, levels: int, width: fl
     rotated = rotate(change(client, public), public.stream(None, "rotation"))
     begin, end = window(public, client.number, together)
     deviation = np.sqrt(np.square(rotated, dtype=np.float64).mean())
-    exact = (rotated[begin:end] / max(scale(public, width), np.float32(1e-30)) + 1) * np.float32((levels - 1) / 2)
-    dice = public.stream(client.number, "rounding").random(end - begin, np.float32)
-    symbols = np.clip(np.floor(exact + dice), 0, levels - 1).astype(np.uint8)
+    shares = rotated[begin:end] / max(scale(public, width), np.float32(1e-30))
+    symbols = random_levels(shares, levels, public.stream(client.number, "rounding"))
     return Message.of(symbols, ALPHABETS[levels], client.real, np.array([deviation], np.float32))
 
 

@@ -15,6 +15,7 @@ from bifl.core import (
     change,
     compressed,
     means,
+    random_levels,
     real,
     register,
     replace,
@@ -27,9 +28,8 @@ def upload(client: Client, public: Public, levels: int) -> Message:
     """Levels between ± the largest change of a layer, up or down at random so that the mean is right."""
     by = change(client, public)
     scales = np.array([np.abs(part).max() for part in public.layout.layer_parts(by)], np.float32)
-    exact = (by / np.maximum(public.layout.per_weight(scales), np.float32(1e-30)) + 1) * np.float32((levels - 1) / 2)
-    dice = public.stream(client.number, "rounding").random(len(by), np.float32)
-    symbols = np.clip(np.floor(exact + dice), 0, levels - 1).astype(np.uint8)
+    shares = by / np.maximum(public.layout.per_weight(scales), np.float32(1e-30))
+    symbols = random_levels(shares, levels, public.stream(client.number, "rounding"))
     return Message.of(symbols, Alphabet(f"{levels} levels", levels), client.real, scales)
 
 

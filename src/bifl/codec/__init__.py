@@ -10,6 +10,7 @@ from bifl.codec.format import (
     bits_by_weight,
     decode,
     encode,
+    field_error,
     ideal_size,
     read_header,
 )
@@ -17,5 +18,5 @@ from bifl.codec.reals import BYTE, EXACT, SHORT, SIGN, Precision
 
 __all__ = [
     "BYTE", "CODERS", "EXACT", "KINDS", "SHORT", "SIGN", "Context", "Header", "KnownReals", "Precision", "VectorHeader",
-    "WireError", "bits_by_weight", "decode", "encode", "ideal_size", "read_header",
+    "WireError", "bits_by_weight", "decode", "encode", "field_error", "ideal_size", "read_header",
 ]  # fmt: skip

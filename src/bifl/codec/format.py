@@ -100,7 +100,7 @@ class VectorHeader(NamedTuple):
         """The name of one of its sections, which are its header, symbols and scales."""
         return part if self.name == UPDATE else f"{self.name} {part}"
 
-    def refused(self, field: str, reason: str) -> WireError:
+    def error(self, field: str, reason: str) -> WireError:
         """The error of one of these fields."""
         return WireError(self.offsets[field], reason if self.name == UPDATE else f"in the vector '{self.name}': {reason}")
 
@@ -168,6 +168,7 @@ class Header(NamedTuple):
 
 
 _OFFSETS = dict(zip(Header._fields, (0, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 24, 28, 36, 44, 48, 52, 56, 60, 64), strict=False))
+_OFFSETS["body"] = LAYOUT.size
 _VECTOR_OFFSETS = dict(zip(VectorHeader._fields, (0, 16, 17, 20, 24, 28, 32, 36), strict=False))
 
 
@@ -181,9 +182,9 @@ def read_header(data: bytes) -> Header:
         raise WireError(len(data), f"cut short, a message has at least {LAYOUT.size + CHECKSUM.size} bytes")
     header = Header(*LAYOUT.unpack_from(data))
     if header.magic != MAGIC:
-        raise refused("magic", f"starts with {header.magic!r} instead of {MAGIC!r}")
+        raise field_error("magic", f"starts with {header.magic!r} instead of {MAGIC!r}")
     if header.version != VERSION:
-        raise refused("version", f"has version {header.version}, this program reads version {VERSION}")
+        raise field_error("version", f"has version {header.version}, this program reads version {VERSION}")
     body = len(data) - CHECKSUM.size
     if zlib.crc32(memoryview(data)[:body]) != CHECKSUM.unpack_from(data, body)[0]:
         raise WireError(body, "the checksum does not fit: the message was damaged or cut short")
@@ -210,12 +211,12 @@ def _spell(alphabet: Alphabet) -> tuple[int, int, int]:
 def _others(header: Header, body: memoryview) -> tuple[VectorHeader, ...]:
     """The headers of the further vectors, each of which stands behind the vector before it."""
     if header.further >= MOST_VECTORS:
-        raise refused("further", f"holds {header.further} further vectors, {MOST_VECTORS - 1} are the most")
+        raise field_error("further", f"holds {header.further} further vectors, {MOST_VECTORS - 1} are the most")
     vectors: list[VectorHeader] = []
     start = LAYOUT.size + header.symbol_bytes + header.real_bytes + 4 * header.scales
     for _ in range(header.further):
         if start + VECTOR_LAYOUT.size > len(body):
-            raise refused("further", f"is too short for the {header.further} further vectors that it names")
+            raise field_error("further", f"is too short for the {header.further} further vectors that it names")
         raw, *fields = VECTOR_LAYOUT.unpack_from(body, start)
         name = raw.rstrip(b"\0").decode("latin-1")
         before = vectors[-1].name if vectors else ""
@@ -233,53 +234,57 @@ def _others(header: Header, body: memoryview) -> tuple[VectorHeader, ...]:
 def _sensible(header: Header, data: bytes) -> None:
     """Refuse what no encoder writes."""
     if header.kind not in KINDS:
-        raise refused("kind", f"kind {header.kind} is unknown")
+        raise field_error("kind", f"kind {header.kind} is unknown")
     if header.precision > reals.FINEST or data[11]:
-        raise refused("precision", f"reals have {header.precision} digits, {reals.FINEST} is the most, or the padding is not zero")
+        raise field_error(
+            "precision", f"reals have {header.precision} digits, {reals.FINEST} is the most, or the padding is not zero"
+        )
     if header.change_bits not in reals.CHANGE_BITS or (header.change_bits and not header.precision):
-        raise refused("change_bits", f"changes of layers kept real have {header.change_bits} bits: 8 or 1, beside rounded numbers")
+        raise field_error(
+            "change_bits", f"changes of layers kept real have {header.change_bits} bits: 8 or 1, beside rounded numbers"
+        )
     if header.kind == BROADCAST and header.sender:
-        raise refused("sender", "a broadcast has no sender")
+        raise field_error("sender", "a broadcast has no sender")
     if not 1 <= header.weight <= LARGEST_WEIGHT:
-        raise refused("weight", f"weight must be from 1 to {LARGEST_WEIGHT}, not {header.weight}")
+        raise field_error("weight", f"weight must be from 1 to {LARGEST_WEIGHT}, not {header.weight}")
     for vector in header.vectors:
         _sensible_alphabet(vector)
     if header.in_context and header.context == NO_DIGEST:
-        raise refused("context", "coded symbols name no context")
+        raise field_error("context", "coded symbols name no context")
     if header.change_bits and header.context == NO_DIGEST:
-        raise refused("context", "changes of layers kept real name no context")
+        raise field_error("context", "changes of layers kept real name no context")
     whole = sum(header.sections().values())
     if whole != len(data):
-        raise refused("symbols", f"is {len(data)} bytes long, its header calls for {whole}")
+        raise field_error("symbols", f"is {len(data)} bytes long, its header calls for {whole}")
     for vector in header.vectors:
         size = packed_size(vector.symbols, vector.spelled_alphabet())
         if vector.coder == PACKED and vector.symbol_bytes != size:
-            raise vector.refused("symbol_bytes", f"{vector.symbols} packed symbols take {size} bytes, not {vector.symbol_bytes}")
+            raise vector.error("symbol_bytes", f"{vector.symbols} packed symbols take {size} bytes, not {vector.symbol_bytes}")
     if not header.precision and header.real_bytes != 4 * header.reals:
-        raise refused("real_bytes", f"{header.reals} float32 take {4 * header.reals} bytes, not {header.real_bytes}")
+        raise field_error("real_bytes", f"{header.reals} float32 take {4 * header.reals} bytes, not {header.real_bytes}")
 
 
 def _sensible_alphabet(vector: VectorHeader) -> None:
     """Refuse an alphabet or a coder that no encoder writes."""
     votes, levels = vector.alphabet == _VOTES, vector.alphabet == _LEVELS
     if not (votes or levels) and vector.alphabet not in _ALPHABETS:
-        raise vector.refused("alphabet", f"alphabet {vector.alphabet} is unknown")
+        raise vector.error("alphabet", f"alphabet {vector.alphabet} is unknown")
     if vector.coder not in CODERS or (vector.coder != PACKED and (vector.alphabet in _FLOATS or not vector.symbols)):
-        raise vector.refused("coder", f"coder {vector.coder} is unknown for these symbols")
+        raise vector.error("coder", f"coder {vector.coder} is unknown for these symbols")
     if levels and (vector.total < _LEAST_LEVELS or vector.total > LARGEST_WEIGHT or vector.unit):
-        raise vector.refused(
+        raise vector.error(
             "total",
             f"total must be the number of levels, {_LEAST_LEVELS} or more, and unit 0, not {vector.total} and {vector.unit}",
         )
     least, most = (1, LARGEST_WEIGHT) if votes else (0, 0)
     if not levels and not (least <= vector.total <= most and least <= vector.unit <= most):
-        raise vector.refused(
+        raise vector.error(
             "total", f"total and unit must be 1 or more for votes and 0 otherwise, not {vector.total} and {vector.unit}"
         )
 
 
-def refused(field: str, reason: str) -> WireError:
-    """The error of a field of the first header."""
+def field_error(field: str, reason: str) -> WireError:
+    """The error of a field of the first header, or of the `body` behind it."""
     return WireError(_OFFSETS[field], reason)
 
 
@@ -347,9 +352,9 @@ def decode(data: bytes, context: Context | None = None, expect: int | None = Non
         abouts = context.selects(sender)
         _fits(header, context, abouts)
     elif expect is not None and header.symbols != expect:
-        raise refused("symbols", f"holds {header.symbols} symbols, the model has {expect}")
+        raise field_error("symbols", f"holds {header.symbols} symbols, the model has {expect}")
     elif expect is not None and header.others:
-        raise refused("further", f"holds {header.further} further vectors, where the update alone is expected")
+        raise field_error("further", f"holds {header.further} further vectors, where the update alone is expected")
     sizes = header.sections()
     spans = dict(zip(sizes, pairwise([0, *accumulate(sizes.values())]), strict=True))
 
@@ -401,19 +406,19 @@ def _fits(header: Header, context: Context, abouts: Selections) -> None:
     """Refuse by name what was not meant for this receiver."""
     fingerprint = context.layout.fingerprint
     if header.model != bytes.fromhex(fingerprint):
-        raise refused("model", f"is for model {header.model.hex()}, this is {fingerprint}")
+        raise field_error("model", f"is for model {header.model.hex()}, this is {fingerprint}")
     if header.round != context.round:
-        raise refused("round", f"is of round {header.round}, this is round {context.round}")
+        raise field_error("round", f"is of round {header.round}, this is round {context.round}")
     if header.context not in (NO_DIGEST, context.digest):
-        raise refused("context", f"was coded in context {header.context.hex()}, ours is {context.digest.hex()}")
+        raise field_error("context", f"was coded in context {header.context.hex()}, ours is {context.digest.hex()}")
     if header.reals != context.layout.reals:
-        raise refused("reals", f"holds {header.reals} real numbers, the model has {context.layout.reals}")
+        raise field_error("reals", f"holds {header.reals} real numbers, the model has {context.layout.reals}")
     names = [vector.name for vector in header.vectors]
     if set(names) != set(abouts):
-        raise refused("further", f"holds the vectors {', '.join(names)}, where those of this algorithm are {', '.join(abouts)}")
+        raise field_error("further", f"holds the vectors {', '.join(names)}, where those of this algorithm are {', '.join(abouts)}")
     for vector in header.vectors:
         if vector.symbols != (count := context.vector(vector.name, abouts[vector.name]).count):
-            raise vector.refused("symbols", f"holds {vector.symbols} symbols, the model has {count}")
+            raise vector.error("symbols", f"holds {vector.symbols} symbols, the model has {count}")
 
 
 def _spell_reals(message: Message, context: Context | None) -> tuple[int, int, bytes]:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bifl.core.message import FLOAT16, TERNARY, Alphabet, Symbols
+from bifl.core.sums import all_below
 
 Bytes = bytes | memoryview  # to read from: parts of a message need not be copied
 
@@ -42,7 +43,7 @@ def check(symbols: Symbols, alphabet: Alphabet) -> None:
     Raises:
         ValueError: one is not.
     """
-    if alphabet == FLOAT16 and len(symbols) and not np.max(np.abs(symbols)) < _LARGEST_HALF:
+    if alphabet == FLOAT16 and not all_below(_LARGEST_HALF, symbols):
         raise ValueError(f"float16 holds no number beyond {_LARGEST_HALF:g}")
     if alphabet.size and len(symbols) and (symbols.min() < 0 or symbols.max() >= alphabet.size):
         raise ValueError(f"{alphabet.name} symbols run from 0 to {alphabet.size - 1}, not from {symbols.min()} to {symbols.max()}")

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from bifl.codec.packed import Bytes, pack, packed_size, unpack
 from bifl.core.layout import Layout
 from bifl.core.message import Alphabet, Floats
-from bifl.core.randomness import random_words, stream
+from bifl.core.randomness import random_words, stream, uniform
 
 Numbers = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -169,8 +169,7 @@ def read_rice(data: Bytes, count: int) -> Integers:
 
 def dither(round: int, sender: int | None, count: int) -> Numbers:
     """(count,) numbers from 0 to 1 that a message is rounded with; its reader draws the same."""
-    words = random_words(stream(0, round, sender, "changes of layers kept real"), count)
-    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return uniform(random_words(stream(0, round, sender, "changes of layers kept real"), count))
 
 
 def spell_changes(changes: Numbers, layout: Layout, bits: int, dither: Numbers) -> bytes | None:

@@ -25,8 +25,18 @@ from bifl.core.message import (
     Selections,
     Vector,
     Votes,
+    halves,
 )
-from bifl.core.randomness import random_positions, random_signs, random_words, stream, stream_seed
+from bifl.core.randomness import (
+    dithered_signs,
+    random_levels,
+    random_positions,
+    random_signs,
+    random_words,
+    round_at_random,
+    stream,
+    stream_seed,
+)
 from bifl.core.rotation import rotate, rotated_length, unrotate
 from bifl.core.rules import (
     blend,
@@ -51,7 +61,8 @@ __all__ = [
     "BINARY", "FLOAT16", "FLOAT32", "NOTHING", "TERNARY", "UPDATE", "UPDATE_ALONE", "VOTES", "WEIGHTS", "Algorithm", "Alphabet",
     "Client", "ExactSum", "Floats", "Forward", "Judge", "Latent", "Layout", "Local", "Message", "Public", "Schedule", "Selection",
     "Selections", "Sent", "Server", "Tally", "Total", "Vector", "VectorTally", "Votes", "binary", "blend", "blend_signs",
-    "change", "changed", "compressed", "floats", "majority", "mean", "means", "ml_pu", "random_positions", "random_signs",
-    "random_words", "real", "register", "replace", "rotate", "rotated_length", "rounded_votes", "scaled_change", "sign",
-    "signs", "stream", "stream_seed", "take_over", "ternary", "unrotate", "votes",
+    "change", "changed", "compressed", "dithered_signs", "floats", "halves", "majority", "mean", "means", "ml_pu", "random_levels",
+    "random_positions", "random_signs", "random_words", "real", "register", "replace", "rotate", "rotated_length",
+    "round_at_random", "rounded_votes", "scaled_change", "sign", "signs", "stream", "stream_seed", "take_over", "ternary",
+    "unrotate", "votes",
 ]  # fmt: skip

@@ -29,6 +29,7 @@ from bifl.core.message import (
     Selections,
     Symbols,
     Vector,
+    halves,
 )
 from bifl.core.state import Public, Sent, Server
 from bifl.core.sums import Tally
@@ -73,8 +74,7 @@ def loudest_code(change: Floats, layout: Layout, *, group: int) -> Vector:
 
 def half_code(change: Floats, layout: Layout) -> Vector:
     """16-bit floats."""
-    rounded = np.clip(change, -60000, 60000).astype(np.float16).astype(np.float32)
-    return _coded(rounded, FLOAT16, [1.0] * len(layout.layers))
+    return _coded(halves(change), FLOAT16, [1.0] * len(layout.layers))
 
 
 def _coded(symbols: Symbols, alphabet: Alphabet, scales: list[float]) -> Vector:

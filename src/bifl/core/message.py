@@ -69,6 +69,11 @@ FLOAT32 = Alphabet("float32", 0, 32)
 FLOAT16 = Alphabet("float16", 0, 16)
 
 
+def halves(values: Floats) -> Floats:
+    """(n,) the numbers nearest to these that 16-bit floats hold."""
+    return np.clip(values, -60000, 60000).astype(np.float16).astype(np.float32)
+
+
 @dataclass(frozen=True, eq=False)
 class Selection:
     """What the symbols of a vector are about. Both ends know it before the message is sent.

@@ -21,6 +21,8 @@ import numpy.typing as npt
 
 from bifl.core.message import Floats
 
+Real = npt.NDArray[np.floating]
+
 
 def _entropy(seed: int, round: int, sender: int | None, name: str) -> int:
     who = "server" if sender is None else str(sender)
@@ -59,6 +61,28 @@ def random_signs(generator: np.random.Generator, count: int) -> Floats:
     """(count,) ±1 at random."""
     words = random_words(generator, -(-count // 64)).astype("<u8").view(np.uint8)
     return np.unpackbits(words, count=count).astype(np.float32) * 2 - 1
+
+
+def uniform(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """Numbers between 0 and 1, neither of which they are: 53 bits of every word."""
+    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def round_at_random(places: Real, size: int, dice: np.random.Generator) -> npt.NDArray[np.uint8]:
+    """(n,) symbols 0 … size−1: places between them, rounded up or down at random so that the mean is right."""
+    symbols: npt.NDArray[np.uint8] = np.clip(np.floor(places + dice.random(len(places), np.float32)), 0, size - 1).astype(np.uint8)
+    return symbols
+
+
+def random_levels(shares: Real, levels: int, dice: np.random.Generator) -> npt.NDArray[np.uint8]:
+    """(n,) which of so many evenly spaced levels from −1 to 1, up or down at random so that the mean is right."""
+    return round_at_random((shares + 1) * np.float32((levels - 1) / 2), levels, dice)
+
+
+def dithered_signs(values: Real, widths: Real | np.floating, dice: np.random.Generator) -> npt.NDArray[np.uint8]:
+    """(n,) 1 for + and 0 for −, once noise uniform on ±width was added: times the width they are right in the mean."""
+    noise = dice.random(len(values), np.float32) * 2 - 1
+    return (values + noise * widths > 0).astype(np.uint8)
 
 
 def random_positions(generator: np.random.Generator, count: int, chosen: int) -> npt.NDArray[np.int64]:

@@ -34,7 +34,8 @@ _ONE = 2.0**32  # in the fixed point, whose resolution is 2⁻³² ≈ 2e-10: ex
 _SHIFT = 32
 _ROOM = 2.0**30  # sums of |values| below this surely fit into int64, in the fixed point
 LARGEST_WEIGHT = 2**30  # of all uploads together: images in a federation. Keeps every sum within two int64
-_LARGEST = 2.0**32  # of |values|, for the same reason: beyond it they are no trained numbers
+_LARGEST = 2.0**32  # of |values|, for the same reason
+LARGEST_TRAINED = 2.0**31  # no trained number is as large
 _BLOCK = 2**14  # numbers at a time, so that what is computed in between stays in the processor's cache
 
 Integers = npt.NDArray[np.int64]
@@ -54,6 +55,12 @@ class Weighing(Enum):
     def counts(self, told: int) -> int:
         """What a client counts for that says that it weighs so much."""
         return told if self is Weighing.SAMPLES else 1
+
+
+def all_below(limit: float, *vectors: npt.ArrayLike) -> bool:
+    """Whether all numbers are finite and smaller in magnitude than a limit."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return all(bool(np.all(np.abs(vector) < limit)) for vector in vectors)  # written so that NaN fails too
 
 
 def fixed_point(values: npt.ArrayLike) -> tuple[Integers, Integers]:

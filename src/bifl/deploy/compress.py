@@ -24,10 +24,12 @@ from flwr.serverapp.strategy import FedAvg
 
 from bifl import codec
 from bifl.core.message import BINARY, NOTHING, Message
+from bifl.core.randomness import dithered_signs
+from bifl.core.sums import all_below
 from bifl.deploy.members import over
-from bifl.errors import BiflError
+from bifl.errors import BiflError, quoted
 from bifl.exchanges.intake import finite
-from bifl.runs.events import quoted, say
+from bifl.runs.events import say
 
 RECORD, METRICS = "bifl-one-bit", "metrics"
 WIDTH = 1.5  # of the noise, in mean changes
@@ -40,10 +42,10 @@ def squeeze(start: Arrays, end: Arrays, seed: list[int]) -> bytes:
     """What training changed, as one message: a sign per number, a width per array; vectors (biases, batch-norm) as they are."""
     changes = [_flat(after) - _flat(before) for before, after in zip(start, end, strict=True) if after.ndim > 1]
     widths = np.array([WIDTH * np.abs(change).mean() for change in changes], np.float32)
-    noise = np.random.default_rng(seed)
-    signs = [change + noise.uniform(-width, width, change.size) > 0 for change, width in zip(changes, widths, strict=True)]
+    dice = np.random.default_rng(seed)
+    signs = [dithered_signs(change, width, dice) for change, width in zip(changes, widths, strict=True)]
     real = [_flat(array) for array in end if array.ndim <= 1]
-    symbols = np.concatenate([np.zeros(0, np.bool_), *signs]).astype(np.uint8)
+    symbols = np.concatenate([np.zeros(0, np.uint8), *signs])
     return codec.encode(Message.of(symbols, BINARY, np.concatenate([NOTHING, *real]).astype(np.float32), widths, sender=0))
 
 
@@ -56,10 +58,10 @@ def expand(start: Arrays, data: bytes) -> Arrays:
     coded, exact = [array for array in start if array.ndim > 1], [array for array in start if array.ndim <= 1]
     message = codec.decode(data, expect=sum(array.size for array in coded))
     if message.update.alphabet != BINARY:
-        raise codec.WireError(6, f"is spelled in {message.update.alphabet.name}, one-bit uploads are binary")
+        raise codec.field_error("alphabet", f"is spelled in {message.update.alphabet.name}, one-bit uploads are binary")
     if (len(message.update.scales), len(message.real)) != (len(coded), sum(array.size for array in exact)):
-        raise codec.WireError(
-            52, f"has {len(message.update.scales)} widths and {len(message.real)} real numbers: these are other arrays"
+        raise codec.field_error(
+            "reals", f"has {len(message.update.scales)} widths and {len(message.real)} real numbers: these are other arrays"
         )
     finite(message.update.scales, message.real)
     signs, reals = iter(_split(message.update.values(), coded)), iter(_split(message.real, exact))
@@ -179,9 +181,8 @@ def _metrics(content: RecordDict, weight: str) -> dict[str, Any]:
         raise Unusable(f"it holds {len(records)} records of metrics, not one")
     said: dict[str, Any] = dict(records[0])
     for value in said.values():
-        if not all(
-            type(number) in (int, float) and abs(number) < _LARGEST for number in (value if type(value) is list else [value])
-        ):
+        numbers = value if type(value) is list else [value]
+        if not all(type(number) in (int, float) for number in numbers) or not all_below(_LARGEST, numbers):
             raise Unusable("a metric is not finite or far too large")
     if type(said.get(weight)) not in (int, float) or said[weight] <= 0:
         raise Unusable(f"its {weight} is no number greater than 0")

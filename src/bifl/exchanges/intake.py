@@ -9,18 +9,15 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
 from bifl import codec
-from bifl.codec import Context, WireError
+from bifl.codec import Context, field_error
 from bifl.core.message import UPDATE, Message, Vector
 from bifl.core.sides import ServerSide
 from bifl.core.state import Public
-from bifl.core.sums import Total
+from bifl.core.sums import LARGEST_TRAINED, Total, all_below
 from bifl.exchanges.exchange import Exchange
-
-LARGEST = 2.0**31  # no trained number is as large
 
 
 class Sender(NamedTuple):
@@ -96,13 +93,13 @@ def refuse_misfit(upload: Message, sender: Sender, form: Message) -> None:
         WireError: as for what cannot be read.
     """
     if upload.sender != sender.number:
-        raise WireError(16, f"is from client {upload.sender}, not from {sender.number}")
+        raise field_error("sender", f"is from client {upload.sender}, not from {sender.number}")
     if upload.weight != sender.weight:
-        raise WireError(20, f"weighs {upload.weight} images, the client has {sender.weight}")
+        raise field_error("weight", f"weighs {upload.weight} images, the client has {sender.weight}")
     finite(*numbers(upload))
     if upload.vectors.keys() != form.vectors.keys():
         names, wanted = (", ".join(sorted(vectors)) for vectors in (upload.vectors, form.vectors))
-        raise WireError(9, f"holds the vectors {names}, this algorithm's uploads hold {wanted}")
+        raise field_error("further", f"holds the vectors {names}, this algorithm's uploads hold {wanted}")
     for name, vector in upload.vectors.items():
         _refuse_other_vector(name, vector, form.vectors[name])
 
@@ -110,9 +107,11 @@ def refuse_misfit(upload: Message, sender: Sender, form: Message) -> None:
 def _refuse_other_vector(name: str, vector: Vector, form: Vector) -> None:
     which = "" if name == UPDATE else f"in the vector '{name}': "
     if vector.alphabet != form.alphabet:
-        raise WireError(6, f"{which}is spelled in {vector.alphabet.name}, this algorithm's uploads in {form.alphabet.name}")
+        raise field_error(
+            "alphabet", f"{which}is spelled in {vector.alphabet.name}, this algorithm's uploads in {form.alphabet.name}"
+        )
     if len(vector.scales) != len(form.scales):
-        raise WireError(56, f"{which}has {len(vector.scales)} scales, this algorithm's uploads have {len(form.scales)}")
+        raise field_error("scales", f"{which}has {len(vector.scales)} scales, this algorithm's uploads have {len(form.scales)}")
 
 
 def numbers(message: Message) -> list[npt.NDArray[Any]]:
@@ -123,13 +122,10 @@ def numbers(message: Message) -> list[npt.NDArray[Any]]:
 
 
 def finite(*vectors: npt.NDArray[Any]) -> None:
-    """Check that all numbers are finite and below `LARGEST`.
+    """Check that all numbers are finite and below `LARGEST_TRAINED`.
 
     Raises:
         WireError: one is not.
     """
-    for vector in vectors:
-        with np.errstate(over="ignore", invalid="ignore"):
-            sensible = np.all(np.abs(vector) < LARGEST)  # written so that NaN fails too
-        if not sensible:
-            raise WireError(68, "holds numbers that are not finite or far too large")
+    if not all_below(LARGEST_TRAINED, *vectors):
+        raise field_error("body", "holds numbers that are not finite or far too large")

@@ -15,12 +15,13 @@ from bifl.core.layout import Layout, Tensor
 from bifl.core.message import Floats, Message, reals_only
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
 from bifl.core.state import Public
-from bifl.core.sums import Tally, Total
+from bifl.core.sums import Tally, Total, all_below
 from bifl.errors import AlgorithmError, Refused
 from bifl.exchanges.exchange import Summable
+from bifl.secure.integers import REALS
 
 Sums = npt.NDArray[np.float64]
-LARGEST = 2.0**24  # of a number: a secure sum takes no larger one
+LARGEST = float(REALS)  # of a number: a secure sum takes no larger one
 
 
 class Numbers(Summable):
@@ -56,14 +57,14 @@ class Numbers(Summable):
             raise AlgorithmError(
                 f"exchange '{self.name}': count returned numbers of shape {numbers.shape}; length says ({length},)"
             )
-        if not np.all(np.abs(numbers) < LARGEST):
+        if not all_below(LARGEST, numbers):
             raise Refused(f"exchange '{self.name}': its numbers are not finite, or too large to be added up: {LARGEST:.0f} or more")
         return ClientReply(reals_only(_halves(numbers)), side.client)
 
     def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
         """The numbers, if they can be; each client's count once."""
         numbers = _whole(upload.real.astype(np.float64))
-        problem = "a number is too large" if not np.all(np.abs(numbers) < LARGEST) else self.problem(numbers, upload.weight)
+        problem = "a number is too large" if not all_below(LARGEST, numbers) else self.problem(numbers, upload.weight)
         if problem:
             raise Refused(f"what it has counted in the exchange '{self.name}' makes no sense: {problem}")
         return upload._replace(weight=1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from bifl.codec import Context, WireError
+from bifl.codec import Context, field_error
 from bifl.codec.state_digest import state_digest
 from bifl.core.message import Message
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
@@ -109,11 +109,11 @@ class Step(Exchange):
     def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
         """The upload, if it is bytes of this round and not too many."""
         if upload.round != public.round + self.ahead:
-            raise WireError(12, f"is of round {upload.round}, this is round {public.round + self.ahead}")
+            raise field_error("round", f"is of round {upload.round}, this is round {public.round + self.ahead}")
         if upload.update.alphabet != BYTES or len(upload.vectors) > 1 or len(upload.real) or len(upload.update.scales):
-            raise WireError(6, "is no message of a secure sum")
+            raise field_error("alphabet", "is no message of a secure sum")
         if not 0 < len(upload.update.symbols) <= self.longest(public):
-            raise WireError(24, f"is {len(upload.update.symbols)} bytes long, where {self.longest(public)} are the most")
+            raise field_error("symbols", f"is {len(upload.update.symbols)} bytes long, where {self.longest(public)} are the most")
         if problem := self.fault(upload.sender or 0, upload, public, server):
             raise Refused(problem)
         return upload

@@ -62,8 +62,3 @@ def round_secret(notes: MutableMapping[str, bytes], public: Public) -> bytes:
     if last < round:
         notes[NOTE] = known = round.to_bytes(8, "big") + model + os.urandom(KEY)
     return known[40:]
-
-
-def uniform(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-    """Numbers between 0 and 1, neither of which they are: 53 bits of every word."""
-    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

@@ -14,10 +14,11 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from bifl.core.message import FLOAT32, Floats
+from bifl.core.randomness import uniform
 from bifl.core.state import Public
 from bifl.errors import ConfigError
 from bifl.privacy.accounting import Numbers, gaussian_divergences
-from bifl.privacy.dice import Words, uniform
+from bifl.privacy.dice import Words
 from bifl.privacy.mechanism import Crowd, Mechanism, privacy
 
 _ROUNDING = 1 + 1e-6  # of lengths, in single precision

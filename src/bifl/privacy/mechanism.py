@@ -28,6 +28,7 @@ from bifl.privacy.accounting import ORDERS, Numbers, epsilon
 from bifl.privacy.dice import Dice, Words
 from bifl.privacy.whole_update import applied, numbers, vector
 from bifl.registry import Registry
+from bifl.secure import integers
 
 INSTEAD = "fedavg, full, fedavgm or fedadam"
 
@@ -78,8 +79,8 @@ class Mechanism:
     unseen: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.clip < 64:  # what a secure sum holds
-            raise ConfigError(f"privacy.clip must be a length greater than 0 and below 64, not {self.clip}")
+        if not 0 < self.clip < integers.WEIGHTS:  # what a secure sum holds
+            raise ConfigError(f"privacy.clip must be a length greater than 0 and below {integers.WEIGHTS}, not {self.clip}")
         if not 0 < self.delta < 1:
             raise ConfigError(f"privacy.delta must be a probability, far below 1/clients, not {self.delta}")
         if not 0 <= self.budget < float("inf"):
