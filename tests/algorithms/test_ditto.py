@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bifl.core.local_step import Local
+from bifl.core.forward import Local
 from bifl.core.sides import ClientReply, ClientSide
 from bifl.core.state import Client, Public
 from bifl.engine.loop import loop

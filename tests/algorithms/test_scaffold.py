@@ -11,8 +11,8 @@ import pytest
 from bifl.algorithms.scaffold import CONTROL
 from bifl.core import Algorithm, Client, Floats, Layout, Message, Public, Sent, Server, Total, register
 from bifl.core.algorithm import first_vectors
+from bifl.core.forward import PLAIN
 from bifl.core.layout import Tensor
-from bifl.core.local_step import PLAIN
 from bifl.errors import ConfigError
 from bifl.exchanges.ballot import make_upload
 from bifl.experiment.composition import compose

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bifl.codec import EXACT, SHORT, Context, WireError, decode, encode, read_header
-from bifl.codec.packed import packed_size
+from bifl.codec.symbols import packed_size
 from bifl.core import BINARY, FLOAT32, TERNARY, UPDATE, Alphabet, Message, Public, Vector, Votes
 from bifl.core.layout import Layout, Tensor
 from tests.support.messages import (

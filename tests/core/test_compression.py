@@ -28,8 +28,7 @@ from bifl.core import (
 )
 from bifl.core.algorithm import Algorithm, selections
 from bifl.core.layout import Tensor
-from bifl.core.loudest import groups, loudest, spread
-from bifl.core.rotation import block_size, rotate, rotated_length, unrotate
+from bifl.core.rotation import block_size, groups, loudest, rotate, rotated_length, spread, unrotate
 from bifl.errors import AlgorithmError, ConfigError
 
 DOWNS = ["sign", "ternary", "float16", "1of2", "1of8", "4", "16"]

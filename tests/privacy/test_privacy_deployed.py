@@ -13,7 +13,6 @@ from flwr.app import Message as Post
 
 from bifl.core.layout import Layout
 from bifl.core.sides import Abandoned
-from bifl.core.spending import Spending
 from bifl.deploy import protocol
 from bifl.deploy.certificates import client_key, peers
 from bifl.deploy.client_app import app, operator_of
@@ -25,6 +24,7 @@ from bifl.errors import ConfigError
 from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import serve
+from bifl.privacy.accounting import Spending
 from tests.privacy.test_privacy_runs import BITS, NOISE, private
 from tests.support.commands import rounds
 from tests.support.federation import deploy, neighbours, simulated, told

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from bifl.core import mean, register
 from bifl.core.layout import Layout, Tensor
 from bifl.core.randomness import random_words, stream
-from bifl.core.spending import once_more
 from bifl.core.state import Client, Public
 from bifl.errors import ConfigError, Refused
 from bifl.experiment.composition import compose
 from bifl.experiment.settings import Experiment
 from bifl.privacy import Crowd, dice, divergence, privacy, refuse_unprivate, secret_dice
-from bifl.privacy.accounting import ORDERS, Numbers, epsilon, gaussian_divergences
+from bifl.privacy.accounting import ORDERS, Numbers, epsilon, gaussian_divergences, once_more
 from bifl.privacy.divergence import coarse, slopes, splits
 from bifl.privacy.poisson_binomial import RandomBits, bits
 from bifl.privacy.whole_update import applied, vector

@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord
 from flwr.app import Message as Post
 
 from bifl import __version__
-from bifl.core.local_step import PLAIN, Local
+from bifl.core.forward import PLAIN, Local
 from bifl.core.message import FLOAT32, NOTHING
 from bifl.core.message import Message as Said
 from bifl.core.sides import ClientReply

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 import bifl
 from bifl.algorithms.fedprox import pulled
 from bifl.core.algorithm import register
-from bifl.core.forward import Forward, binary, real
+from bifl.core.forward import PLAIN, Forward, Local, binary, real
 from bifl.core.layout import Layout
 from bifl.core.layout import Tensor as Part
-from bifl.core.local_step import PLAIN, Local
 from bifl.core.state import Client, Public
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError

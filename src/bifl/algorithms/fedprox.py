@@ -7,7 +7,7 @@ from functools import partial
 
 from bifl.core import Algorithm, Client, Local, Public, register
 from bifl.core.algorithm import Algorithms, named
-from bifl.core.local_step import PLAIN
+from bifl.core.forward import PLAIN
 from bifl.errors import ConfigError
 
 

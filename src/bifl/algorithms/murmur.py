@@ -1,6 +1,6 @@
 """murmur, what bifl recommends: FedAvg at about 0.1 bit up and 1 bit down, everything included.
 
-A client sends its update in a random rotation, of every `group` coordinates only which is loudest, and its sign (`core.loudest`).
+A client sends its update in a random rotation, of every `group` coordinates only which is loudest, and its sign (`core.rotation`).
 The more vote, the less each must say: the default group grows with the number of voters. The server broadcasts the sign of the
 change and remembers what that could not say (`core.compression`). Clients remember nothing.
 """
@@ -33,7 +33,7 @@ from bifl.core import (
     rotated_length,
     unrotate,
 )  # fmt: skip
-from bifl.core.loudest import MOST, groups, loud_alphabet, loudest, spread
+from bifl.core.rotation import MOST, groups, loud_alphabet, loudest, spread
 from bifl.errors import ConfigError
 
 PER_VOTER = 1.3  # of the numbers in a group: the mean update then errs by about a seventh of an update's square

@@ -1,6 +1,6 @@
 """How a message is spelled: every byte that crosses between server and client is made and read here."""
 
-from bifl.codec.context import Context, KnownReals
+from bifl.codec.context import BYTE, EXACT, SHORT, SIGN, Context, KnownReals, Precision
 from bifl.codec.format import (
     CODERS,
     KINDS,
@@ -14,7 +14,6 @@ from bifl.codec.format import (
     ideal_size,
     read_header,
 )
-from bifl.codec.reals import BYTE, EXACT, SHORT, SIGN, Precision
 
 __all__ = [
     "BYTE", "CODERS", "EXACT", "KINDS", "SHORT", "SIGN", "Context", "Header", "KnownReals", "Precision", "VectorHeader",

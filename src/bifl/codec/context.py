@@ -15,12 +15,11 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from bifl.codec.reals import EXACT, Precision
 from bifl.core.layout import Layout
 from bifl.core.message import (
     BINARY,
@@ -122,6 +121,29 @@ class Hash(Protocol):
         """Add bytes."""
 
 
+class Precision(NamedTuple):
+    """Binary digits of batch-norm on the wire, and bits of a change of layers kept real; 0 means float32 as it is."""
+
+    upload: int
+    broadcast: int
+    upload_change: int = 0
+    broadcast_change: int = 0
+
+    def digits(self, upload: bool) -> int:
+        """Of batch-norm, in an upload or a broadcast."""
+        return self.upload if upload else self.broadcast
+
+    def change_bits(self, upload: bool) -> int:
+        """Of a change, in an upload or a broadcast."""
+        return self.upload_change if upload else self.broadcast_change
+
+
+SHORT = Precision(6, 10)
+BYTE = Precision(6, 10, 8, 8)
+SIGN = Precision(6, 10, 1, 8)
+EXACT = Precision(0, 0)
+
+
 @dataclass(frozen=True, eq=False)
 class VectorContext:
     """What one end knows of a vector of the messages of one exchange: the context in which its symbols are coded.
@@ -201,6 +223,11 @@ class VectorContext:
         return Sequence.of(block, self.classes)
 
     @cached_property
+    def priors(self) -> dict[Any, Any]:
+        """What a coder knows before the first symbol, by all else that it depends on; empty until one has computed it."""
+        return {}
+
+    @cached_property
     def levels(self) -> list[int]:
         """The classes that occur."""
         return np.flatnonzero(np.bincount(self.classes)).tolist()
@@ -264,6 +291,11 @@ class Context:
 
     @cached_property
     def _vectors(self) -> dict[str, VectorContext]:
+        return {}
+
+    @cached_property
+    def grids(self) -> dict[int, Any]:
+        """What real numbers are known, by binary digits; empty until they were needed."""
         return {}
 
     @cached_property

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,8 +23,7 @@ import numpy.typing as npt
 
 from bifl.codec import reals
 from bifl.codec.context import NO_DIGEST, Context, VectorContext
-from bifl.codec.packed import Bytes, check, pack, packed_size, unpack
-from bifl.codec.range_coder import QUICK, STEADY, compress, costs, expand, ideal_bits
+from bifl.codec.symbols import QUICK, STEADY, Bytes, check, compress, costs, expand, ideal_bits, pack, packed_size, unpack
 from bifl.core.message import (
     BINARY,
     FLOAT16,
@@ -484,13 +483,15 @@ def _kept(context: Context) -> npt.NDArray[np.bool_]:
     return context.layout.of_kept[~context.layout.normed]
 
 
-@lru_cache(maxsize=4)
 def _reference(bits: int, context: Context) -> tuple[reals.Numbers, reals.Integers]:
     """What numbers are known, and the grid numbers that others are spelled as differences to: the same for a whole round."""
-    real = np.zeros(context.layout.reals, np.float32) if context.known is None else context.known.real
-    numbers = reals.split(real, context.layout)[1]
-    numbers = numbers if reals.fits(numbers) else np.zeros_like(numbers)
-    return numbers, reals.to_grid(numbers, bits, None)
+    if bits not in context.grids:
+        real = np.zeros(context.layout.reals, np.float32) if context.known is None else context.known.real
+        numbers = reals.split(real, context.layout)[1]
+        numbers = numbers if reals.fits(numbers) else np.zeros_like(numbers)
+        context.grids[bits] = numbers, reals.to_grid(numbers, bits, None)
+    grid: tuple[reals.Numbers, reals.Integers] = context.grids[bits]
+    return grid
 
 
 def _read_symbols(data: Bytes, *, vector: VectorHeader, alphabet: Alphabet, context: VectorContext | None, upload: bool) -> Symbols:

@@ -19,12 +19,10 @@ True
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
-from bifl.codec.packed import Bytes, pack, packed_size, unpack
+from bifl.codec.symbols import Bytes, pack, packed_size, unpack
 from bifl.core.layout import Layout
 from bifl.core.message import Alphabet, Floats
 from bifl.core.randomness import random_words, stream, uniform
@@ -41,27 +39,6 @@ _PARAMETER_BITS = 5
 _LARGEST_PARAMETER = 20  # the grid's largest difference, 2·63·2^12, has 20 bits
 
 
-class Precision(NamedTuple):
-    """Binary digits of batch-norm on the wire, and bits of a change of layers kept real; 0 means float32 as it is."""
-
-    upload: int
-    broadcast: int
-    upload_change: int = 0
-    broadcast_change: int = 0
-
-    def digits(self, upload: bool) -> int:
-        """Of batch-norm, in an upload or a broadcast."""
-        return self.upload if upload else self.broadcast
-
-    def change_bits(self, upload: bool) -> int:
-        """Of a change, in an upload or a broadcast."""
-        return self.upload_change if upload else self.broadcast_change
-
-
-SHORT = Precision(6, 10)
-BYTE = Precision(6, 10, 8, 8)
-SIGN = Precision(6, 10, 1, 8)
-EXACT = Precision(0, 0)
 FINEST = 12
 CHANGE_BITS = (0, 1, 8)  # that a change may have
 

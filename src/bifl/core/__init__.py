@@ -7,9 +7,8 @@ Numpy only: importing it does not wait for PyTorch. docs/adding-an-algorithm.md 
 
 from bifl.core.algorithm import VOTES, WEIGHTS, Algorithm, Schedule, register, take_over
 from bifl.core.compression import compressed
-from bifl.core.forward import Forward, Latent, binary, real, ternary
+from bifl.core.forward import Forward, Latent, Local, binary, real, ternary
 from bifl.core.layout import Layout
-from bifl.core.local_step import Local
 from bifl.core.message import (
     BINARY,
     FLOAT16,

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from bifl.core import return_checks
-from bifl.core.forward import Forward, binary
-from bifl.core.local_step import Local
+from bifl.core.forward import Forward, Local, binary
 from bifl.core.message import UPDATE, UPDATE_ALONE, Floats, Message, Selections
 from bifl.core.state import Client, Public, Sent, Server
 from bifl.core.sums import Tally

@@ -15,7 +15,6 @@ import numpy as np
 
 from bifl.core.algorithm import Algorithm
 from bifl.core.layout import Layout
-from bifl.core.loudest import MOST, groups, loud_alphabet, loudest, spread
 from bifl.core.message import (
     BINARY,
     FLOAT16,
@@ -31,6 +30,7 @@ from bifl.core.message import (
     Vector,
     halves,
 )
+from bifl.core.rotation import MOST, groups, loud_alphabet, loudest, spread
 from bifl.core.state import Public, Sent, Server
 from bifl.core.sums import Tally
 from bifl.errors import AlgorithmError, ConfigError

@@ -1,7 +1,13 @@
-"""Which weights a network computes with, given the auxiliary weights that are trained (paper §1, §5).
+"""How a network is trained: which weights it computes with, given the auxiliary ones (paper §1, §5), and what steps add.
 
 Binary layer l computes ϑ_l·f_l(Sign(W̄_l), x). ϑ_l may as well multiply the weights, which is cheaper and what networks do.
 Ternary layer l computes f_l(w_q·I, x) with I ∈ {−1, 0, 1}; its w_q is ϑ_l too.
+
+A step of local training moves the trained weights w by the gradient of the loss on a batch, plus what an algorithm adds (`Local`):
+
+    correction + pull · (w − centre) + gradient of `loss` at w
+
+FedProx is a pull towards the weights that the round began with, SCAFFOLD a correction by how clients' gradients differ.
 
 The arithmetic is PyTorch's and is imported when a network computes: an algorithm can be described without it.
 """
@@ -12,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from bifl.core.message import BINARY, FLOAT32, TERNARY, Alphabet
+from bifl.core.message import BINARY, FLOAT32, TERNARY, Alphabet, Floats
 
 if TYPE_CHECKING:
     import torch
@@ -107,3 +113,22 @@ binary = Forward("binary", _signs, scaled=True, clip=True, alphabet=BINARY, stra
 real = Forward("real", _as_they_are, scaled=False, clip=False, alphabet=FLOAT32, straight=True, all_layers=True)
 ternary = Forward("ternary", _trits, scaled=False, clip=False, alphabet=TERNARY, codes=inner_weights)
 FORWARDS = {forward.name: forward for forward in (binary, real, ternary)}
+
+
+class Local(NamedTuple):
+    """What every local step of one client in one round adds.
+
+    Attributes:
+        correction: (count,) what is added to the gradient w.r.t. the coded weights; None adds nothing.
+        pull: µ of µ/2·‖w − centre‖² in the loss, over the coded weights and the trained real parameters.
+        centre: (count,) weights and (reals,) real parameters; None takes those that this training begins with.
+        loss: coded weights → a further term of the loss, a differentiable scalar in PyTorch.
+    """
+
+    correction: Floats | None = None
+    pull: float = 0.0
+    centre: tuple[Floats, Floats] | None = None
+    loss: Callable[[Tensor], Tensor] | None = None
+
+
+PLAIN = Local()

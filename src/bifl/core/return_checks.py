@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bifl.core.local_step import Local
+from bifl.core.forward import Local
 from bifl.core.message import LONGEST_NAME, MOST_VECTORS, UPDATE, Alphabet, Floats, Message, Selections, Vector, is_name
 from bifl.core.state import Client, Public, Sent
 from bifl.core.sums import Tally

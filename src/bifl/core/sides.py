@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy.typing as npt
 
-from bifl.core.local_step import PLAIN, Local
+from bifl.core.forward import PLAIN, Local
 from bifl.core.message import Floats, Message
 from bifl.core.state import Client, Server
 from bifl.errors import RunError

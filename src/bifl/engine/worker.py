@@ -25,7 +25,7 @@ from torch import Tensor
 from bifl import codec
 from bifl.attacks import attack, liars
 from bifl.attacks.attack import Attack, true_labels
-from bifl.core.local_step import PLAIN, Local
+from bifl.core.forward import PLAIN, Local
 from bifl.core.message import NOTHING, Floats
 from bifl.core.randomness import stream
 from bifl.core.sides import Accumulator, Evaluated, Identity, Reply, Request

@@ -14,8 +14,8 @@ import numpy as np
 from bifl.codec import Context, Precision
 from bifl.core import return_checks
 from bifl.core.algorithm import Algorithm, Algorithms, selections
+from bifl.core.forward import PLAIN, Local
 from bifl.core.layout import Layout
-from bifl.core.local_step import PLAIN, Local
 from bifl.core.message import UPDATE, Floats, Message, Selection, Selections
 from bifl.core.randomness import random_signs
 from bifl.core.sides import ClientReply, ClientSide, ServerSide

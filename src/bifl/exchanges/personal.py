@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bifl.core.local_step import Local
+from bifl.core.forward import Local
 from bifl.core.message import Floats
 from bifl.core.sides import ClientReply, ClientSide
 from bifl.core.state import Client, Public

@@ -20,11 +20,10 @@ from bifl.core import return_checks
 from bifl.core.algorithm import WEIGHTS, Algorithms
 from bifl.core.layout import Layout
 from bifl.core.message import NOTHING, UPDATE, Alphabet, Floats, Message, Selection, Symbols, Vector
-from bifl.core.spending import Spending, Summed, once_more
 from bifl.core.state import Client, Public, Server
 from bifl.core.sums import Tally, VectorTally
 from bifl.errors import ConfigError, RunError
-from bifl.privacy.accounting import ORDERS, Numbers, epsilon
+from bifl.privacy.accounting import ORDERS, Numbers, Spending, Summed, epsilon, once_more
 from bifl.privacy.dice import Dice, Words
 from bifl.privacy.whole_update import applied, numbers, vector
 from bifl.registry import Registry

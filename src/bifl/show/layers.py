@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bifl.codec.packed import bits_per_symbol
+from bifl.codec.symbols import bits_per_symbol
 from bifl.core.forward import Forward
 from bifl.core.message import TERNARY, Alphabet
 from bifl.files import size

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bifl.core.forward import Forward, Latent
-from bifl.core.local_step import PLAIN, Local
+from bifl.core.forward import PLAIN, Forward, Latent, Local
 from bifl.core.randomness import forward_key, stream, stream_seed
 from bifl.core.state import Client
 from bifl.errors import ConfigError
