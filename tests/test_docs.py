@@ -21,7 +21,7 @@ import pytest
 
 import bifl
 from bifl.cli import main
-from bifl.cli.parser import parser
+from bifl.cli.dispatch import parser
 from bifl.data.arrays import Dataset, from_npz
 from bifl.data.datasets import dataset
 from bifl.engine.simulator import simulate

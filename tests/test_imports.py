@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import pkgutil
+import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
-from bifl.cli.dispatch import function
-from bifl.cli.parser import parser
+from bifl.cli.dispatch import parser
 from tests.support.commands import refused
 
 STORAGE = ("bifl.runs", "bifl.show", "bifl.report", "bifl.experiment", "bifl.data", "bifl.export")
@@ -45,18 +46,18 @@ def test_what_only_shows_waits_for_nothing_large(words: list[str]) -> None:
     assert not loaded(program, "torch", "numpy", "rich", "flwr", "bifl.experiment.settings")
 
 
-def places(command: argparse.ArgumentParser) -> list[str]:
-    """Where the functions of a command and of all below it stand."""
-    own = command.get_default("command")
-    inner = [action.choices for action in command._actions if isinstance(action, argparse._SubParsersAction)]
-    return ([own] if own else []) + [place for choices in inner for below in choices.values() for place in places(below)]
+def commands(above: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parsers of all commands that have no commands of their own, by what is typed."""
+    inner = [action.choices for action in above._actions if isinstance(action, argparse._SubParsersAction)]
+    below = [command for choices in inner for command in choices.values()]
+    return {name: each for one in below for name, each in commands(one).items()} if below else {above.prog: above}
 
 
-def test_every_command_has_a_function() -> None:
-    found = places(parser())
-    assert len(found) == 16
-    for place in found:
-        assert function(place).__name__ == place.partition(":")[2]
+def test_every_command_has_work_and_is_documented() -> None:
+    docs = "".join((Path(__file__).parent.parent / "docs" / page).read_text() for page in ("commands.md", "deploy.md"))
+    for name, command in commands(parser()).items():
+        assert callable(command.get_default("work")), name
+        assert re.search(rf"(^|`){name}\b", docs, re.MULTILINE), name
 
 
 def test_a_command_that_needs_flower_says_so() -> None:

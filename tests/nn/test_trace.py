@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bifl.nn.trace import Activation, Add, Call, Flatten, Input, Layer, Operation, Pool, Unreadable, read
 from bifl.nn.models import har_cnn, resnet10
+from bifl.nn.trace import Activation, Add, Call, Flatten, Input, Layer, Operation, Pool, Unreadable, read
 
 IMAGES = torch.zeros(2, 3, 8, 8)
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bifl.cli.help_format import wrapped
-from bifl.cli.help_texts import EXAMPLES, RUN_KEYS
+from bifl.cli.dispatch import EXAMPLES
+from bifl.cli.parser import RUN_KEYS, wrapped
 from bifl.errors import RunError
 from bifl.experiment.catalogue import catalogue
 from bifl.experiment.settings import REGISTRIES, Experiment

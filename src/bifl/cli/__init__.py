@@ -1,4 +1,4 @@
-"""The command line: what can be typed (`parser`), how it is called (`dispatch`), what the commands do (`…_commands`)."""
+"""The command line: how it is called (`dispatch`), what parsers share (`parser`), and a file for each command or group of them."""
 
 from bifl.cli.dispatch import main
 

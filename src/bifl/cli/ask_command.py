@@ -7,70 +7,92 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from bifl.data.inputs import TOKENS
-from bifl.engine.simulator import Simulation
+from bifl.cli.deployment_commands import require_flower
+from bifl.cli.parser import RUN_KEYS, Commands, Parser, add_clients, add_command, add_settings
 from bifl.errors import BiflError, ConfigError
-from bifl.exchanges.input_counts import normalised_by
-from bifl.experiment import config_file
-from bifl.experiment.composition import plain_algorithm
-from bifl.experiment.run import share_of
-from bifl.experiment.settings import Experiment, pairs, preset_of
-from bifl.experiment.setup import build, load
+from bifl.experiment.declarations import SETTINGS
+from bifl.experiment.presets import pairs, preset_of
 from bifl.files import size
-from bifl.runs.folder import CLIENTS, CONFIG, read_records
-from bifl.runs.record import Record
-from bifl.show.output import console, say
+
+if TYPE_CHECKING:
+    from bifl.experiment.settings import Experiment
+    from bifl.runs.record import Record
 
 _PLAIN = {"algorithm": "fedavg", "rounds": "1"}  # what is trained does not matter where nobody trains
 
 
+def add(commands: Commands[Parser]) -> None:
+    """Declare it."""
+    command = add_command(
+        commands, "ask", ask, keys=[*SETTINGS], epilog=RUN_KEYS, help="count what clients have, without training",
+        description="Ask all clients once for sums: samples, classes, mean and deviation of inputs. exchange=my.py:mine asks "
+        "something of your own.",
+    )  # fmt: skip
+    add_settings(command)
+    add_clients(command)
+
+
 def ask(options: argparse.Namespace) -> int:
     """Ask all clients once, and show what they say in sum."""
+    from rich.table import Table
+
+    from bifl.data.inputs import TOKENS
+    from bifl.exchanges.input_counts import normalised_by
+    from bifl.experiment.settings import Experiment
+    from bifl.experiment.setup import load
+    from bifl.show.output import console, say
+
     preset, overrides = preset_of(options.settings)
     settings = _PLAIN | {"exchange": "inputs"} | pairs(overrides)
     experiment = Experiment.of(preset).changed(settings)
     form = load(experiment).form
     if "model" not in settings and form.kind != TOKENS:  # none is used, and one that takes such inputs is needed
         experiment = experiment.changed({"model": {"name": "mlp", "inputs": math.prod(form.shape), "hidden": 1}})
-    record, _ = _held(options, experiment)
-    out, table = console(), Table(box=None, pad_edge=False)
+    record, _ = _hold(options, experiment)
+    report, out, table = record.report or {}, console(), Table(box=None, pad_edge=False)
     table.add_column("")
     table.add_column("", justify="right")
-    for name, value in (record.report or {}).items():
+    for name, value in report.items():
         table.add_row(name, f"{value:,.0f}" if value == int(value) else f"{value:,.6g}")
     out.print(table)
-    _say_bytes(record)
-    if words := normalised_by(record.report or {}, form):
+    say(out, _bytes(record))
+    if words := normalised_by(report, form):
         say(out, "to normalise by it: " + " ".join(f"{key}={value}" for key, value in words.items()))
     return 0
 
 
 def evaluate_clients(options: argparse.Namespace, model: Path) -> int:
     """Evaluate a model on what clients hold out: client by client, and in all."""
+    from rich.table import Table
+
+    from bifl.experiment import config_file
+    from bifl.experiment.composition import plain_algorithm
+    from bifl.experiment.settings import Experiment
+    from bifl.runs.folder import CONFIG
+    from bifl.show.output import console, say
+
     folder, settings = model.parent, pairs(options.settings)
-    chosen = config_file.read(folder / CONFIG, options.trust) if (folder / CONFIG).is_file() else Experiment()
+    run = config_file.read(folder / CONFIG, options.trust) if (folder / CONFIG).is_file() else Experiment()
     plain = {"robust": "none", "attack": "none", "privacy": "none", "secure_sum": "false", "colluders": "0", "participation": "1"}
     asked = {"exchange": "evaluation", "start": str(model)}
-    experiment = chosen.changed(plain | _PLAIN | {"weigh": "auto"} | settings | asked)
+    experiment = run.changed(plain | _PLAIN | {"weigh": "auto"} | settings | asked)
     if (folder / CONFIG).is_file() and not any(key.partition(".")[0] == "dataset" for key in settings):
-        _refuse_trained_on(folder, chosen, experiment)
-    dealt = experiment if plain_algorithm(chosen).central else replace(experiment, algorithm=chosen.algorithm)
-    record, rows = _held(options, experiment, dealt)
+        _refuse_trained_on(folder, run, experiment)
+    dealt = experiment if plain_algorithm(run).central else replace(experiment, algorithm=run.algorithm)
+    record, clients = _hold(options, experiment, dealt)
     report, out = record.report or {}, console()
-    names = [name for name in report if name != "loss"]
+    names = [*(name for name in report if name != "loss"), "loss"]
     table = Table(box=None, pad_edge=False)
-    for title in ("client", "samples", *names, "loss"):
+    for title in ("client", "samples", *names):
         table.add_column(title, justify="right")
-    for row in (row for row in rows if "held" in row):
-        table.add_row(str(row["client"]), f"{row['held']:,}", *(f"{row[name]:.4g}" for name in (*names, "loss")))
-    total = sum(row.get("held", 0) for row in rows)
-    table.add_row("all", f"{total:,}", *(f"{report[name]:.4g}" for name in (*names, "loss")))
+    tested = [row for row in clients if "held" in row]
+    for row in tested:
+        table.add_row(str(row["client"]), f"{row['held']:,}", *(f"{row[name]:.4g}" for name in names))
+    table.add_row("all", f"{sum(row['held'] for row in tested):,}", *(f"{report[name]:.4g}" for name in names))
     out.print(table)
-    _say_bytes(record)
+    say(out, _bytes(record))
     return 0
 
 
@@ -80,6 +102,9 @@ def _refuse_trained_on(folder: Path, run: Experiment, experiment: Experiment) ->
     Raises:
         ConfigError: more is held out than was in the run.
     """
+    from bifl.experiment.run import share_of
+    from bifl.experiment.setup import load
+
     data = load(run)
     share, wanted = share_of(run, data), share_of(experiment, data)
     if wanted > share:
@@ -90,18 +115,23 @@ def _refuse_trained_on(folder: Path, run: Experiment, experiment: Experiment) ->
         )
 
 
-def _held(
+def _hold(
     options: argparse.Namespace, experiment: Experiment, dealt: Experiment | None = None
 ) -> tuple[Record, list[dict[str, Any]]]:
     """One round with the clients of a simulation, or with those who come to an address: its record, and what is known of each."""
     if options.listen:
-        from bifl.deploy.server_commands import serve_once  # Flower is imported where it is needed
+        from bifl.runs.folder import CLIENTS, read_records
 
+        with require_flower():
+            from bifl.deploy.server_commands import serve_once
         folder = serve_once(options, experiment).path
         lines = (folder / CLIENTS).read_text().splitlines()
         return read_records(folder)[-1], json.loads(lines[-1])["clients"]
     if options.keys or options.out or options.min_clients or options.deadline:
         raise ConfigError("--keys, --out, --min-clients and --deadline go with --listen: a simulation has no network")
+    from bifl.engine.simulator import Simulation
+    from bifl.experiment.setup import build
+
     rows: dict[int, list[dict[str, Any]]] = {}  # by round
     simulation = Simulation(build(experiment, dealt=dealt))
     simulation.note_clients = lambda round, clients: rows.update({round: clients})
@@ -113,6 +143,5 @@ def _held(
     return record, rows[record.round]
 
 
-def _say_bytes(record: Record) -> None:
-    each = f"{size(record.up_bytes)} up, {size(record.down_bytes)} down"
-    say(console(), f"{each}, {record.clients} clients")
+def _bytes(record: Record) -> str:
+    return f"{size(record.up_bytes)} up, {size(record.down_bytes)} down, {record.clients} clients"

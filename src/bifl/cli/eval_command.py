@@ -1,24 +1,38 @@
-"""`bifl eval`: a trained model, tested on its run's own dataset, on a file, or on a dataset by name."""
+"""`bifl eval`: a trained model, tested on its run's own dataset, on a file, on a dataset by name, or on what clients hold out."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from bifl.data.arrays import TABLES
-from bifl.data.datasets import dataset
-from bifl.data.inputs import Dataset
+from bifl.cli import ask_command
+from bifl.cli.parser import Commands, Parser, add_clients, add_command, add_trust
 from bifl.errors import ConfigError, DataError, RunError
-from bifl.experiment import config_file
-from bifl.experiment.model import Model
-from bifl.experiment.settings import Experiment, pairs
-from bifl.experiment.setup import load
+from bifl.experiment.declarations import SETTINGS
+from bifl.experiment.presets import pairs
 from bifl.files import size
 from bifl.registry import short, without_folder
-from bifl.runs.comparison import PLAN
-from bifl.runs.folder import CLIENTS, CONFIG, MODEL
-from bifl.show.output import console, counted, say
+
+if TYPE_CHECKING:
+    from bifl.data.inputs import Dataset
+
+
+def add(commands: Commands[Parser]) -> None:
+    """Declare it."""
+    command = add_command(
+        commands, "eval", evaluate, keys=[*SETTINGS, "path", "test_share"], help="test a trained model",
+        description="Metrics and size of a trained model, on its run's own dataset or on another, or on what clients hold out.",
+    )  # fmt: skip
+    add_trust(command, "run the Python file that the model, or its run's configuration, names")
+    command.add_argument("model", type=Path, metavar="MODEL", help="a run's folder, or a model file: runs/<name>/model")
+    command.add_argument(
+        "settings", nargs="*", metavar="DATA | KEY=VALUE",
+        help="a file (mine.npz), or a dataset from `bifl list` and its parameters (npz path=mine.npz); its test samples are used, "
+        "or all",
+    )  # fmt: skip
+    command.add_argument("--clients", action="store_true", help="on what the clients of its run, or of KEY=VALUE, hold out")
+    add_clients(command)
 
 
 class Tested(NamedTuple):
@@ -32,9 +46,10 @@ def evaluate(options: argparse.Namespace) -> int:
     """Metrics and size of a trained model."""
     path = _model_file(options.model)
     if options.clients or options.listen:
-        from bifl.cli.ask_command import evaluate_clients  # which needs the engine
+        return ask_command.evaluate_clients(options, path)
+    from bifl.experiment.model import Model
+    from bifl.show.output import console, counted, say
 
-        return evaluate_clients(options, path)
     words = [word for word in options.settings if "=" not in word]
     if len(words) > 1:
         raise ConfigError(f"only one dataset can be given, not {' and '.join(words)}; its parameters are key=value")
@@ -43,14 +58,14 @@ def evaluate(options: argparse.Namespace) -> int:
     tested = _given(words[0], settings) if words else _of_run(options.model, settings, options.trust)
     metrics, loss = model.metrics(tested.data)
     first, *others = metrics.items()
-    said = [f"{first[0]} {first[1]:.2%}", *(f"{name} {value:.4g}" for name, value in others), f"loss {loss:.4f}"]
+    results = [f"{first[0]} {first[1]:.2%}", *(f"{name} {value:.4g}" for name, value in others), f"loss {loss:.4f}"]
     weights, reals = len(model.message.update.symbols), len(model.message.real)
     network = f"{without_folder(model.network.name)}, {model.forward.name} weights"
     out = console()
     say(out, f"{path}: {network}, trained for {counted(model.message.round, 'round')}")
-    say(out, f"{', '.join(said)} on {tested.name}")
-    told = f"{weights:,} {model.message.update.alphabet.name} weights and {reals:,} real numbers"
-    say(out, f"size {size(path.stat().st_size)}: {told}")
+    say(out, f"{', '.join(results)} on {tested.name}")
+    numbers = f"{weights:,} {model.message.update.alphabet.name} weights and {reals:,} real numbers"
+    say(out, f"size {size(path.stat().st_size)}: {numbers}")
     return 0
 
 
@@ -60,6 +75,9 @@ def _model_file(path: Path) -> Path:
     Raises:
         RunError: the folder has none.
     """
+    from bifl.runs.comparison import PLAN
+    from bifl.runs.folder import CONFIG, MODEL
+
     if not path.is_dir():
         return path
     if (path / MODEL).is_file():
@@ -74,6 +92,10 @@ def _model_file(path: Path) -> Path:
 
 def _of_run(path: Path, settings: dict[str, str], trust: bool) -> Tested:
     """The dataset of the run that a folder, or a model file in one, belongs to."""
+    from bifl.experiment import config_file
+    from bifl.experiment.setup import load
+    from bifl.runs.folder import CLIENTS, CONFIG
+
     folder = path if path.is_dir() else path.parent
     if not (folder / CONFIG).is_file():
         raise ConfigError(f"say what to test '{path}' on, such as mnist5k or mine.npz: it lies in no run's folder")
@@ -84,23 +106,27 @@ def _of_run(path: Path, settings: dict[str, str], trust: bool) -> Tested:
             f"{name}, the dataset of '{folder}', has no test samples; how the clients' models do on their held-out samples "
             f"is in '{folder / CLIENTS}'; to test it on others, name a file: bifl eval {folder} FILE.npz"
         )
-    return Tested(data, _tests(data, name))
+    return _its_tests(data, name)
 
 
 def _given(name: str, settings: dict[str, str]) -> Tested:
     """A dataset by name, or a file: where that has no test samples, all of it is tested on."""
+    from bifl.data.arrays import TABLES
+    from bifl.data.datasets import dataset
+    from bifl.experiment.settings import Experiment
+    from bifl.show.output import counted
+
     path = Path(name)
-    if not (name.endswith(".npz") or path.is_dir() or (path.suffix.lower() in TABLES and path.is_file())):
-        choice = Experiment(dataset={"name": name, **settings}).dataset
-        data = dataset.make(choice.name, choice.parameters)
-        return Tested(data, _tests(data, short(name)))
-    choice = Experiment(dataset={"name": "npz", "path": name, **settings}).dataset
+    is_file = name.endswith(".npz") or path.is_dir() or (path.suffix.lower() in TABLES and path.is_file())
+    choice = Experiment(dataset=({"name": "npz", "path": name} if is_file else {"name": name}) | settings).dataset
     data = dataset.make(choice.name, choice.parameters)
-    if len(data.test_labels):
-        return Tested(data, _tests(data, Path(name).name))
+    if not is_file or len(data.test_labels):
+        return _its_tests(data, path.name if is_file else short(name))
     whole = data._replace(test_inputs=data.inputs, test_labels=data.labels)
-    return Tested(whole, f"all {counted(len(data.labels), 'sample')} of {Path(name).name}, which names none for tests")
+    return Tested(whole, f"all {counted(len(data.labels), 'sample')} of {path.name}, which names none for tests")
 
 
-def _tests(data: Dataset, name: str) -> str:
-    return f"{name}'s {counted(len(data.test_labels), 'test sample')}"
+def _its_tests(data: Dataset, name: str) -> Tested:
+    from bifl.show.output import counted
+
+    return Tested(data, f"{name}'s {counted(len(data.test_labels), 'test sample')}")

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from bifl.cli.parser import Commands, Parser, add_command
 from bifl.errors import ConfigError
 from bifl.experiment.catalogue import Entry, catalogue
 from bifl.experiment.declarations import SETTINGS
@@ -21,6 +22,14 @@ from bifl.show import PLAIN_WIDTH
 _PRESETS = "presets"
 _NAME = 24  # letters of the first column
 _INDENT = "  "
+
+
+def add(commands: Commands[Parser]) -> None:
+    """Declare it."""
+    command = add_command(
+        commands, "list", show_choices, help="show what there is to choose from", description="What keys can be set to."
+    )
+    command.add_argument("what", nargs="?", metavar="KIND | NAME", help="algorithms: a line each; murmur: all about it")
 
 
 def show_choices(options: argparse.Namespace) -> int:

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from bifl.data.fingerprint import loaded
-from bifl.engine.simulator import Simulation
+from bifl.cli.parser import Commands, Parser, add_command, add_trust
 from bifl.errors import RunError
-from bifl.experiment.setup import build
 from bifl.files import size
-from bifl.runs.folder import RunFolder, locked
-from bifl.show.output import console, say
+
+
+def add(commands: Commands[Parser]) -> None:
+    """Declare it."""
+    command = add_command(
+        commands, "personalise", personalise, help="a client's own network, as a model file",
+        description="Train a run's network once more on one client's own images, and keep it as a model file: docs/training.md.",
+    )  # fmt: skip
+    add_trust(command, "run the Python files that the run's configuration names")
+    command.add_argument("run", type=Path, metavar="RUN", help="a run's folder: runs/<name>")
+    command.add_argument("client", type=int, metavar="CLIENT", help="its number, from 0")
+    command.add_argument("-o", "--out", type=Path, metavar="FILE", help="the model file (default: RUN/client-N.model)")
 
 
 def personalise(options: argparse.Namespace) -> int:
     """Write the network of one client, and say how it does beside the global one."""
+    from bifl.data.fingerprint import loaded
+    from bifl.engine.simulator import Simulation
+    from bifl.experiment.setup import build
+    from bifl.runs.folder import RunFolder, locked
+    from bifl.show.output import console, say
+
     run = RunFolder.resume(options.run, trust=options.trust)
     with locked(run.path):
         setup = build(run.experiment)
@@ -32,7 +47,7 @@ def personalise(options: argparse.Namespace) -> int:
         if len(data.test_labels):
             mine, theirs = own.metrics(data)[0], shared.metrics(data)[0]
             name = next(iter(mine))  # the one that tables show, in %
-            said = f"{name} {mine[name]:.2%}, of the global network {theirs[name]:.2%}"
-            say(out, f"{said}, on {what}, {len(data.test_labels):,} samples")
+            result = f"{name} {mine[name]:.2%}, of the global network {theirs[name]:.2%}"
+            say(out, f"{result}, on {what}, {len(data.test_labels):,} samples")
     say(out, f"{path}: {size(written)}")
     return 0

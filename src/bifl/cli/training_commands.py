@@ -5,46 +5,84 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bifl.data.fingerprint import Loaded, loaded
-from bifl.engine import running
+from bifl.cli.parser import KEYS, RUN_KEYS, Commands, Parser, add_command, add_settings, add_trust, settings_help
 from bifl.errors import ConfigError, RunError
-from bifl.experiment.settings import Experiment, pairs, preset_of
-from bifl.experiment.setup import LastDataset, Setup, build
-from bifl.nn.sent import remark
+from bifl.experiment.declarations import SETTINGS
+from bifl.experiment.presets import pairs, preset_of
 from bifl.registry import short
-from bifl.runs.budget import ended_early
-from bifl.runs.comparison import ALGORITHMS, Comparison, planned, summarise
-from bifl.runs.folder import CONFIG, RunFolder, claim, folder_name
-from bifl.runs.trackers import checked, followed
-from bifl.show.liars import attack_text, comparison_text, robust_text
-from bifl.show.output import say
-from bifl.show.plot import draw, draw_bits, title
-from bifl.show.terminal import Meter, comparison_table, console, data_line, price_table, run_table
-from bifl.tasks import unit
+
+if TYPE_CHECKING:
+    from bifl.data.fingerprint import Loaded
+    from bifl.experiment.setup import LastDataset, Setup
+    from bifl.runs.comparison import Comparison
+    from bifl.runs.folder import RunFolder
+    from bifl.show.terminal import Meter
+
+_TRACK = """\
+  track (nothing)       tensorboard or mlflow: log every round there too; may be given with --resume
+"""
+_COMPARE_KEYS = f"""\
+{KEYS}\
+  algorithms (fedavg,murmur,full,biml,up_down)
+                        names from `bifl list`, parameters after plus signs: biml,up_down+beta=1;
+                        my.py:mine is one from a file of your own
+  seeds (0)             several give mean ± standard deviation
+"""
+
+
+def add(commands: Commands[Parser]) -> None:
+    """Declare them."""
+    command = _add(
+        commands, "run", run, keys=[*SETTINGS, "track"], help="train one model", epilog=RUN_KEYS + _TRACK,
+        description="Train one model federatedly.",
+    )  # fmt: skip
+    command.add_argument(
+        "--keep-messages", action="store_true", help="keep a copy of every message in DIR/messages, for bifl inspect"
+    )
+    _add(
+        commands, "compare", compare, keys=[*SETTINGS, "track", "algorithms", "seeds"],
+        help="train with several algorithms on the same split", epilog=_COMPARE_KEYS + settings_help("algorithm", "seed") + _TRACK,
+        description="Train with several algorithms on the same split: a table, and a picture of accuracy against bytes.",
+    )  # fmt: skip
+
+
+def _add(
+    commands: Commands[Parser], name: str, work: Callable[[argparse.Namespace], int], *, keys: list[str], **texts: str
+) -> Parser:
+    command = add_command(commands, name, work, keys=keys, **texts)
+    add_settings(command)
+    add_trust(command, "run the Python files that the configuration in --resume's folder names")
+    where = command.add_mutually_exclusive_group()
+    where.add_argument("--out", type=Path, metavar="DIR", help="write into exactly this folder (default: runs/<name>)")
+    where.add_argument(
+        "--resume", type=Path, metavar="DIR", help="continue what is in this folder; rounds= and workers= may change"
+    )
+    return command
+
+
+# ---- run ----------------------------------------------------------------------------------------------------------------
 
 
 def run(options: argparse.Namespace) -> int:
     """Train one model, or continue."""
-    track, out = _track(options), console()
-    if options.resume:
-        run = RunFolder.resume(options.resume, pairs(options.settings), options.trust)
-        setup = build(run.experiment)
-    else:
-        preset, overrides = preset_of(options.settings)
-        experiment = Experiment.of(preset, overrides)
-        setup = build(experiment)  # refuses what cannot be run, before anything is written
-        running.check(setup)
-        remark(setup.run.network)
-        unit.remark(setup.data.labels)
-        run = RunFolder.start(options.out or claim(Path("runs"), folder_name(experiment, preset)), experiment)
+    from bifl.data.fingerprint import loaded
+    from bifl.runs.budget import ended_early
+    from bifl.show.liars import attack_text, robust_text
+    from bifl.show.output import console, say
+    from bifl.show.terminal import Meter, data_line, run_table
+
+    track, out = _take_track(options), console()
+    run, setup = _resume(options) if options.resume else _start(options)
     run.keep_messages = options.keep_messages
-    run.settle(found := loaded(setup.data))
-    say(out, data_line(run.experiment, found))
+    run.settle(data := loaded(setup.data))
+    say(out, data_line(run.experiment, data))
     with Meter(out, run.experiment.rounds).running() as meter:
         try:
-            _go(run, setup, meter, short(run.experiment.algorithm.name), track)
+            _train(run, setup, meter, short(run.experiment.algorithm.name), track)
         except KeyboardInterrupt:
             return _stopped(run, f"bifl run --resume {shlex.quote(str(run.path))}", track)
     lies = {"attack": attack_text(run.experiment), "robust": robust_text(run.experiment, run.path)}
@@ -56,74 +94,45 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def compare(options: argparse.Namespace) -> int:
-    """Train with several algorithms on the same split: table and picture."""
-    track, images = _track(options), LastDataset()
-    if options.resume:
-        comparison = Comparison.resume(options.resume, pairs(options.settings), options.trust)
-    else:
-        preset, overrides = preset_of(options.settings)
-        settings = pairs(overrides)
-        for single, several in (("algorithm", "algorithms"), ("seed", "seeds")):
-            if single in settings:
-                raise ConfigError(f"a comparison takes {several}=…, separated by commas, instead of {single}=")
-        algorithms, seeds = settings.pop("algorithms", ALGORITHMS), settings.pop("seeds", "0")
-        first = {"algorithm": algorithms.partition(",")[0].partition("+")[0]}  # privacy= does not go with the usual one
-        base = Experiment.of(preset).changed((first if "privacy" in settings else {}) | settings)
-        rows = planned(base, algorithms, seeds)
-        networks = []
-        for row in rows:  # one at a time: what a client holds need not be kept of all of them
-            setup = build(row.experiment, data=images.of(row.experiment))
-            running.check(setup)
-            networks.append(setup.run.network)
-        remark(*networks)
-        unit.remark(images.of(base).labels)
-        path = options.out or claim(Path("runs"), f"compare-{preset or base.dataset.name}")
-        comparison = Comparison.start(path, rows)
-    out = console()
-    say(out, data_line(comparison.runs[0].run.experiment, _settled(comparison, images)))
-    with Meter(out, sum(one.run.experiment.rounds for one in comparison.runs)).running() as meter:
-        for one in comparison.runs:
-            try:
-                setup = build(one.run.experiment, data=images.of(one.run.experiment))
-                _go(one.run, setup, meter, one.run.path.name, track)
-            except KeyboardInterrupt:
-                return _stopped(one.run, f"bifl compare --resume {shlex.quote(str(comparison.path))}", track)
-    if lies := comparison_text(comparison.runs[0].run.experiment):
-        say(out, lies)
-    results = comparison.results()
-    rounds = max(len(records) for seeds in results.values() for records in seeds)
-    out.print(comparison_table([summarise(*item) for item in results.items()], rounds, max(map(len, results.values()))))
-    if prices := price_table(results):
-        out.print(prices)
-    about = title(comparison.runs[0].run.experiment)
-    for picture, drawn in {"compare.png": draw, "bits.png": draw_bits}.items():
-        drawn({"": results}, comparison.path / picture, about)
-        say(out, f"picture: {comparison.path / picture}")
-    return 0
+def _resume(options: argparse.Namespace) -> tuple[RunFolder, Setup]:
+    from bifl.experiment.setup import build
+    from bifl.runs.folder import RunFolder
+
+    run = RunFolder.resume(options.resume, pairs(options.settings), options.trust)
+    return run, build(run.experiment)
 
 
-def _settled(comparison: Comparison, images: LastDataset) -> Loaded:
-    """The data of all runs of a comparison.
+def _start(options: argparse.Namespace) -> tuple[RunFolder, Setup]:
+    """A new run; what cannot be run is refused before anything is written."""
+    from bifl.engine import running
+    from bifl.experiment.settings import Experiment
+    from bifl.experiment.setup import build
+    from bifl.nn.sent import remark
+    from bifl.runs.folder import RunFolder, claim, folder_name
+    from bifl.tasks import unit
 
-    Raises:
-        RunError: some have others, or had others before.
-    """
-    found = [images.loaded(one.run.experiment) for one in comparison.runs]
-    if len(set(found)) > 1:
-        raise RunError(f"the runs in '{comparison.path}' have different data, by their {CONFIG}: they cannot be compared")
-    comparison.settle(found[0])
-    return found[0]
+    preset, overrides = preset_of(options.settings)
+    experiment = Experiment.of(preset, overrides)
+    setup = build(experiment)
+    running.check(setup)
+    remark(setup.run.network)
+    unit.remark(setup.data.labels)
+    return RunFolder.start(options.out or claim(Path("runs"), folder_name(experiment, preset)), experiment), setup
 
 
-def _go(run: RunFolder, setup: Setup, meter: Meter, label: str, track: str | None) -> None:
+def _train(run: RunFolder, setup: Setup, meter: Meter, label: str, track: str | None) -> None:
+    from bifl.engine import running
+    from bifl.runs.trackers import followed
+
     meter.begin(label, run.records())
     for record in followed(running.run(run, setup), run, track):
         meter.show(record, run.experiment.rounds)
 
 
-def _track(options: argparse.Namespace) -> str | None:
+def _take_track(options: argparse.Namespace) -> str | None:
     """Take track= out of the settings: it decides no numbers, so it is none of the experiment's."""
+    from bifl.runs.trackers import checked
+
     kinds = [word.removeprefix("track=") for word in options.settings if word.startswith("track=")]
     options.settings = [word for word in options.settings if not word.startswith("track=")]
     if len(kinds) > 1:
@@ -136,3 +145,96 @@ def _stopped(run: RunFolder, command: str, track: str | None) -> int:
     command += f" track={track}" if track else ""
     print(f"bifl: stopped after round {len(run.records())} of {run.experiment.rounds}; continue with: {command}", file=sys.stderr)
     return 130
+
+
+# ---- compare ------------------------------------------------------------------------------------------------------------
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Train with several algorithms on the same split: table and picture."""
+    from bifl.experiment.setup import LastDataset, build
+    from bifl.runs.comparison import Comparison
+    from bifl.show.liars import comparison_text
+    from bifl.show.output import console, say
+    from bifl.show.terminal import Meter, data_line
+
+    track, data = _take_track(options), LastDataset()
+    setups: dict[str, Setup] = {}
+    if options.resume:
+        comparison = Comparison.resume(options.resume, pairs(options.settings), options.trust)
+    else:
+        comparison, setups = _plan(options, data)
+    out, first = console(), comparison.runs[0].run.experiment
+    say(out, data_line(first, _settle(comparison, data)))
+    with Meter(out, sum(one.run.experiment.rounds for one in comparison.runs)).running() as meter:
+        for _, run in comparison.runs:
+            try:
+                setup = setups.pop(run.path.name, None) or build(run.experiment, data=data.of(run.experiment))
+                _train(run, setup, meter, run.path.name, track)
+            except KeyboardInterrupt:
+                return _stopped(run, f"bifl compare --resume {shlex.quote(str(comparison.path))}", track)
+    if lies := comparison_text(first):
+        say(out, lies)
+    _show(comparison)
+    return 0
+
+
+def _plan(options: argparse.Namespace, data: LastDataset) -> tuple[Comparison, dict[str, Setup]]:
+    """A new comparison, and what its runs stand for, by their folders' names; refused before anything is written if one is."""
+    from bifl.engine import running
+    from bifl.experiment.settings import Experiment
+    from bifl.experiment.setup import build
+    from bifl.nn.sent import remark
+    from bifl.runs.comparison import ALGORITHMS, Comparison, planned
+    from bifl.runs.folder import claim
+    from bifl.tasks import unit
+
+    preset, overrides = preset_of(options.settings)
+    settings = pairs(overrides)
+    for single, several in (("algorithm", "algorithms"), ("seed", "seeds")):
+        if single in settings:
+            raise ConfigError(f"a comparison takes {several}=…, separated by commas, instead of {single}=")
+    algorithms, seeds = settings.pop("algorithms", ALGORITHMS), settings.pop("seeds", "0")
+    first = {"algorithm": algorithms.partition(",")[0].partition("+")[0]}  # privacy= does not go with the usual one
+    base = Experiment.of(preset).changed((first if "privacy" in settings else {}) | settings)
+    rows = planned(base, algorithms, seeds)
+    setups = {row.name: build(row.experiment, data=data.of(row.experiment)) for row in rows}
+    for setup in setups.values():
+        running.check(setup)
+    remark(*(setup.run.network for setup in setups.values()))
+    unit.remark(data.of(base).labels)
+    path = options.out or claim(Path("runs"), f"compare-{preset or base.dataset.name}")
+    return Comparison.start(path, rows), setups
+
+
+def _settle(comparison: Comparison, data: LastDataset) -> Loaded:
+    """The data of all runs of a comparison.
+
+    Raises:
+        RunError: some have others, or had others before.
+    """
+    from bifl.runs.folder import CONFIG
+
+    facts = [data.loaded(run.experiment) for _, run in comparison.runs]
+    if len(set(facts)) > 1:
+        raise RunError(f"the runs in '{comparison.path}' have different data, by their {CONFIG}: they cannot be compared")
+    comparison.settle(facts[0])
+    return facts[0]
+
+
+def _show(comparison: Comparison) -> None:
+    """Tables and pictures."""
+    from bifl.runs.comparison import summarise
+    from bifl.show.output import console, say
+    from bifl.show.plot import draw, draw_bits, title
+    from bifl.show.terminal import comparison_table, price_table
+
+    results, out = comparison.results(), console()
+    rounds = max(len(records) for seeds in results.values() for records in seeds)
+    out.print(comparison_table([summarise(*item) for item in results.items()], rounds, max(map(len, results.values()))))
+    if prices := price_table(results):
+        out.print(prices)
+    about = title(comparison.runs[0].run.experiment)
+    for picture, draw_picture in {"compare.png": draw, "bits.png": draw_bits}.items():
+        draw_picture({"": results}, comparison.path / picture, about)
+        say(out, f"picture: {comparison.path / picture}")
