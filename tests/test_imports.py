@@ -56,7 +56,7 @@ def commands(above: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParse
 def test_every_command_has_work_and_is_documented() -> None:
     docs = "".join((Path(__file__).parent.parent / "docs" / page).read_text() for page in ("commands.md", "deploy.md"))
     for name, command in commands(parser()).items():
-        assert callable(command.get_default("work")), name
+        assert callable(command.get_default("command")), name
         assert re.search(rf"(^|`){name}\b", docs, re.MULTILINE), name
 
 

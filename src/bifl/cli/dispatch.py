@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         options = parse(arguments)
-        code: int = options.work(options)
+        code: int = options.command(options)
         sys.stdout.flush()
         return code
     except BiflError as error:

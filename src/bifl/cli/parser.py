@@ -131,7 +131,7 @@ def add_command(
         texts: `help`, a line in the list of all commands, `description` and `epilog`.
     """
     command = commands.add_parser(name, **texts)
-    command.set_defaults(work=work, takes=keys, parser=command)
+    command.set_defaults(command=work, takes=keys, parser=command)
     return command
 
 
