@@ -31,7 +31,8 @@ from steps import ours
 import bifl
 from bifl.data.datasets import Dataset, dataset
 from bifl.engine import worker
-from bifl.engine.pool import Pool
+from bifl.engine.round import Progress
+from bifl.engine.simulator import SimulatedClients, simulated_clients
 from bifl.engine.worker import Worker
 from bifl.processes import KEEPS_MEMORY
 
@@ -90,14 +91,14 @@ class Watch:
         self.phases: list[Phase] = []
 
     def __enter__(self) -> Watch:
-        self._usual = {name: getattr(Pool, name) for name in (TRAINING, EVALUATION, HEARING)}
+        self._usual = {name: getattr(SimulatedClients, name) for name in (TRAINING, EVALUATION, HEARING)}
         for name, function in self._usual.items():
-            setattr(Pool, name, self._watched(name, function))
+            setattr(SimulatedClients, name, self._watched(name, function))
         return self
 
     def __exit__(self, *_: object) -> None:
         for name, function in self._usual.items():
-            setattr(Pool, name, function)
+            setattr(SimulatedClients, name, function)
 
     def _watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*arguments: Any) -> Any:
@@ -166,7 +167,7 @@ def inside(experiment: bifl.Experiment) -> Inside:
 def starting(experiment: bifl.Experiment) -> float:
     """Seconds of the processor that a worker takes until it is ready."""
     simulation = bifl.simulate(experiment)
-    with simulation._clients():
+    with simulated_clients(Progress(simulation.setup, simulation.state, folder=None, keeps_messages=False)):
         workers = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         return max(map(spent, workers))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,8 @@ from bifl.deploy import protocol, requests, server_app, transport
 from bifl.deploy.client_app import app
 from bifl.deploy.members import Declared, Numbers
 from bifl.deploy.nodes import Register
-from bifl.deploy.server_app import Deployment, Office, rules
+from bifl.deploy.server_app import Office, called_nodes, rules
+from bifl.engine.round import Rounds
 from bifl.errors import quoted
 from bifl.exchanges.exchange import BYTES
 from bifl.experiment.setup import serve
@@ -78,7 +79,7 @@ class Stage:
             assert len(text) < 1500
 
         office = Office(grid, rules(self.experiment, deadline=1), "0123456789abcdef", Register(Declared(), Numbers()), tell)
-        deployment = Deployment(office, serve(self.experiment))
+        deployment = Rounds(serve(self.experiment), partial(called_nodes, office))
         (record,) = deployment
         return Outcome(record, deployment.public, told)
 

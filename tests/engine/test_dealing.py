@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bifl.data.shared import Drawn
-from bifl.engine.pool import Dealer
+from bifl.engine.simulator import Dealer
 from tests.support.federation import quick, same, simulated
 
 SIZES = st.lists(st.integers(1, 1000), min_size=1, max_size=60)

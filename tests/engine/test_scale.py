@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from bifl.data.partitions import partition, split
 from bifl.data.shared import Drawn
 from bifl.engine.loop import loop
-from bifl.engine.pool import Pool
-from bifl.engine.simulator import Simulation, simulate
+from bifl.engine.round import Progress
+from bifl.engine.simulator import Dealer, SimulatedClients, Simulation, simulate
+from bifl.engine.worker import Job, Worker
 from bifl.errors import ConfigError
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
@@ -73,17 +74,17 @@ def test_nothing_is_kept_of_a_registered_client() -> None:
     """A round leaves a model of 328 kB behind; a list of a hundred thousand clients would be 800 kB and more."""
     setup = build(experiment(MANY))
     simulation = Simulation(setup)
-    with simulation._clients() as pool:
-        assert isinstance(pool, Pool)
-        assert pool._local is not None
-        tracemalloc.start()
-        for _ in range(2):
-            simulation._round(pool)
-        before = tracemalloc.get_traced_memory()[0]
-        simulation._round(pool)
-        grown = tracemalloc.get_traced_memory()[0] - before
-        tracemalloc.stop()
-        assert pool._local.clients == {}
+    worker = Worker(Job(setup.run, setup.parts, {}, [], setup.public, None, {}), setup.data)
+    progress = Progress(setup, simulation.state, folder=None, keeps_messages=False)
+    clients = SimulatedClients(progress, Dealer(setup.parts, 1, fixed=False), worker)
+    tracemalloc.start()
+    for _ in range(2):
+        simulation.hold_round(clients)
+    before = tracemalloc.get_traced_memory()[0]
+    simulation.hold_round(clients)
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert worker.clients == {}
     assert grown < 600_000
 
 

@@ -54,8 +54,8 @@ def test_trust_outlives_a_kill(tmp_path: Path, small: Path) -> None:
         resumed = Simulation(build(experiment.changed({"rounds": rounds})), tmp_path / "state")
         (record,) = list(resumed)
         assert record._replace(seconds=0) == whole[rounds - 1]._replace(seconds=0)
-    assert trust_of(resumed._server).size == 5
-    assert trust_of(resumed._server).min() < 0.9**2
+    assert trust_of(resumed.state.server).size == 5
+    assert trust_of(resumed.state.server).min() < 0.9**2
     with np.load(tmp_path / "state" / "server.npz") as found:
         arrays = {"trust" if name == "state trust" else name: found[name] for name in found.files}
     np.savez(tmp_path / "state" / "server.npz", **arrays)

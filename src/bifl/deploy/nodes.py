@@ -7,7 +7,6 @@ before anything of it is added to what others have said.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from bifl.deploy import protocol
 from bifl.deploy.members import Declared, Members, Numbers
 from bifl.deploy.requests import Requests, Rules
 from bifl.engine.catch_up import Journal, Step, digest
-from bifl.engine.round import Troubles
+from bifl.engine.round import Attendance, Clients, Upkeep
 from bifl.errors import BiflError, RunError, quoted
 from bifl.exchanges.exchange import Exchange
 from bifl.exchanges.intake import Intake, Sender
@@ -39,7 +38,7 @@ class Register(NamedTuple):
     signed: Signed | None = None  # knows what they have signed
 
 
-class Nodes(AbstractContextManager["Nodes"]):
+class Nodes(Clients):
     """Asks Flower's nodes.
 
     Args:
@@ -67,20 +66,21 @@ class Nodes(AbstractContextManager["Nodes"]):
         self._members = Members(what.clients, setup.public.layout.fingerprint, *register[:2], rules.max_images, tell)
         self._members.alike = what.weighing is Weighing.UNTOLD
         self._requests = Requests(grid, run, self._journal, self._members, terms, rules, tell)
+        self.signed = register.signed
         self._gathered = False  # whether those who are late have been waited for
         self._at_fault: frozenset[int] = frozenset()  # clients without whom the rounds are held from now on
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def finish(self) -> None:
         """Let everyone have the last word, if the rounds are done."""
-        if kind is None and self._journal.public.round == self._setup.run.experiment.rounds:
+        if self._journal.public.round == self._setup.run.experiment.rounds:
             last = {number: {"finished": True} for number in self._members.voting()}
             for _ in self._requests.ask_all(protocol.HEAR, last, 0):
                 pass
 
     # ---- what a round asks -------------------------------------------------------------------------------------------
 
-    def barred(self) -> frozenset[int]:
-        """Wait for the clients, before the first round; then those that have declared too many images for the coming round."""
+    def begin(self) -> Attendance:
+        """Wait for the clients, before the first round; those that have declared too many images for the coming one are barred."""
         if not self._gathered:
             self._requests.gather(self._setup.run.clients)
             self._gathered = True
@@ -88,23 +88,11 @@ class Nodes(AbstractContextManager["Nodes"]):
         self._requests.notify()
         if len(self._members.barred) == self._setup.run.clients:
             raise RunError(f"every client has declared more images than --max-images {self._rules.max_images} lets it count for")
-        return self._at_fault.union(self._members.barred)
+        able = len(self._requests.answering() - self._at_fault)  # as far as is known
+        return Attendance(self._at_fault.union(self._members.barred), able)
 
-    def there(self) -> int:
-        """How many clients may take part and answer when they are asked, as far as is known."""
-        return len(self._requests.answering() - self._at_fault)
-
-    def hold_again(self, error: Abandoned) -> None:
-        """Tell that a round was abandoned; those by whose fault it was are left out from now on."""
-        round = self._journal.public.round + 1
-        self._leave_out(error, f"round {round} is held again", round)
-
-    def do_without(self, error: Abandoned) -> None:
-        """Tell that a round ends without an exchange; those by whose fault it was are left out from now on."""
-        round = self._journal.public.round
-        self._leave_out(error, f"round {round} ends without this exchange", round)
-
-    def _leave_out(self, error: Abandoned, follows: str, round: int) -> None:
+    def leave_out(self, error: Abandoned, round: int, follows: str) -> None:
+        """Tell that an exchange was abandoned; those by whose fault it was are left out from now on."""
         if not error.at_fault:
             self._requests.tell(f"{error}; {follows}")
         for number in sorted(error.at_fault - self._at_fault):
@@ -157,13 +145,9 @@ class Nodes(AbstractContextManager["Nodes"]):
         count = len(test.labels)
         return [Score(None, *chunk) for chunk in evaluate(run.network, run.task, test, np.arange(count), chunks(count))]
 
-    def steps(self) -> tuple[Step, ...]:
-        """The last broadcasts."""
-        return self._journal.steps
-
-    def troubles(self) -> Troubles:
-        """What went wrong since the last call."""
-        return self._requests.troubles()
+    def end(self) -> Upkeep:
+        """What went wrong in the round."""
+        return self._requests.upkeep()
 
 
 def misfit_of_reply(said: Mapping[str, Any], uploads: bool, tells_loss: bool) -> str | None:

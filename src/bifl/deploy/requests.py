@@ -17,7 +17,7 @@ from bifl.deploy import protocol
 from bifl.deploy.members import Members
 from bifl.deploy.transport import RAISED, Asked, Failure, Fields, Post
 from bifl.engine.catch_up import Journal
-from bifl.engine.round import NobodyVotes, Troubles
+from bifl.engine.round import NobodyVotes, Upkeep
 from bifl.errors import RunError
 from bifl.runs.events import ERROR, MISSING, REFUSED, Tell
 
@@ -69,12 +69,12 @@ class Requests:
         self._reasons: dict[int, str] = {}  # node → which client could not join, and why
         self._reported: dict[int, str] = {}  # as they were when all of them were last told
 
-    def troubles(self) -> Troubles:
-        """What went wrong since the last call."""
-        found = Troubles(self._refused, len(self._missing), self._catch_up)
+    def upkeep(self) -> Upkeep:
+        """What went wrong since the last call, and the last broadcasts."""
+        upkeep = Upkeep(self._journal.steps, self._refused, len(self._missing), self._catch_up)
         self._refused = self._catch_up = 0
         self._missing = set()
-        return found
+        return upkeep
 
     def answering(self) -> set[int]:
         """The clients that are there, may take part and did not let the last deadline pass."""

@@ -15,6 +15,7 @@ import shlex
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +32,7 @@ from bifl.deploy.operator_choices import words_for_clients
 from bifl.deploy.protocol import Terms
 from bifl.deploy.requests import Rules
 from bifl.engine import running
-from bifl.engine.round import Rounds, sampled
+from bifl.engine.round import Progress, Rounds, sampled
 from bifl.errors import BiflError, ConfigError, RunError
 from bifl.experiment.run import share_of
 from bifl.experiment.settings import Experiment, of_words
@@ -40,7 +41,6 @@ from bifl.files import write_atomic, writing
 from bifl.runs.budget import ended_early
 from bifl.runs.events import FAILED, FINISHED, Tell, say, writer
 from bifl.runs.folder import CONFIG, RunFolder, claim, folder_name, locked
-from bifl.runs.mailbox import Mailbox
 from bifl.runs.record import Record
 from bifl.secure.identities import ClientKeys
 
@@ -92,33 +92,30 @@ class Office(NamedTuple):
     tell: Tell
 
 
-class Deployment(Rounds):
-    """An experiment under way on Flower's nodes: an iterable of records; for the other arguments and attributes see `Rounds`."""
-
-    def __init__(self, office: Office, setup: Setup, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
-        super().__init__(setup, folder, mailbox)
-        self._office, self._signed = office, office.register.signed
-
-    def _clients(self) -> Nodes:
-        data, (grid, rules, run, register, tell) = self.setup.data, self._office
-        share = share_of(self.experiment, data)
-        form, words = data.form, words_for_clients(self.experiment)
-        labels = data.labels.shape[1:] if len(data.labels) or data.labels.ndim > 1 else None
-        further = further_text(form.further)
-        terms = Terms(words, data.classes, form.shape, data.mean, data.std, share, form.kind, further, labels)
-        setup = self.setup._replace(public=self.public)
-        return Nodes(grid, setup, self.setup.public, self._steps, run, terms, rules, register, tell)
+@contextmanager
+def called_nodes(office: Office, progress: Progress) -> Iterator[Nodes]:
+    """Flower's nodes, for `Rounds`; if the rounds end well they have the last word."""
+    setup, (grid, rules, run, register, tell) = progress.setup, office
+    data, experiment = setup.data, setup.run.experiment
+    share = share_of(experiment, data)
+    form, words = data.form, words_for_clients(experiment)
+    labels = data.labels.shape[1:] if len(data.labels) or data.labels.ndim > 1 else None
+    further = further_text(form.further)
+    terms = Terms(words, data.classes, form.shape, data.mean, data.std, share, form.kind, further, labels)
+    now = setup._replace(public=progress.state.public)
+    nodes = Nodes(grid, now, setup.public, progress.state.steps, run, terms, rules, register, tell)
+    yield nodes
+    nodes.finish()
 
 
-def federate(
-    grid: Grid, experiment: Experiment, min_clients: int = 0, deadline: float = DEADLINE, max_images: int = 0
-) -> Deployment:
+def federate(grid: Grid, experiment: Experiment, min_clients: int = 0, deadline: float = DEADLINE, max_images: int = 0) -> Rounds:
     """Run an experiment on the nodes of a grid, in any ServerApp: iterate over the result for one `Record` per round.
 
     For the other arguments see `rules`. Nodes are the clients that they say they are.
     """
     given = rules(experiment, min_clients, deadline, max_images)
-    return Deployment(Office(grid, given, secrets.token_hex(8), Register(Declared(), Numbers()), say), serve(experiment))
+    office = Office(grid, given, secrets.token_hex(8), Register(Declared(), Numbers()), say)
+    return Rounds(serve(experiment), partial(called_nodes, office))
 
 
 def run_name(folder: Path) -> str:
@@ -162,7 +159,7 @@ def run_rounds(
     try:
         setup = setup or serve(run.experiment)
         run.settle(loaded(setup.data))
-        yield from running.run(run, setup, partial(Deployment, office))
+        yield from running.run(run, setup, partial(called_nodes, office))
     except BiflError as error:
         tell(str(error), FAILED)
         raise

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,18 +33,19 @@ _VECTOR = "vector "  # before its name
 
 
 class State(NamedTuple):
-    """A run after a complete round."""
+    """A run after a complete round, or before the first."""
 
     public: Public
-    record: Record  # of that round
-    trained: dict[int, int]  # client → the last round in which it trained
-    counted: frozenset[int]  # the clients whose ballots are in that round's broadcast
-    server: Server  # what the server keeps for itself
-    steps: tuple[Step, ...]  # the last broadcasts
+    record: Record | None = None  # of that round
+    trained: Mapping[int, int] = MappingProxyType({})  # client → the last round in which it trained
+    counted: frozenset[int] = frozenset()  # the clients whose ballots are in that round's broadcast
+    server: Server = Server()  # what the server keeps for itself
+    steps: tuple[Step, ...] = ()  # the last broadcasts
 
 
 def save_server(folder: Path, state: State, ballot: Exchange) -> None:
     """Declare the state's round complete, and delete the files that no longer matter."""
+    assert state.record is not None
     with writing(folder):
         sync_folder(folder)  # of the clients' files, which this one relies on
     arrays = {

@@ -6,6 +6,7 @@ clients keep private weights it begins with those, otherwise with the global one
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from bifl.training.evaluation import image_moments
 _MOST = 1024  # images to measure batch-norm on
 
 
-def from_checkpoint(setup: Setup, number: int, voted: bool, folder: Path | None, trained: dict[int, int]) -> Client:
+def from_checkpoint(setup: Setup, number: int, voted: bool, folder: Path | None, trained: Mapping[int, int]) -> Client:
     """A client after training once more, from what is remembered of it.
 
     Args:
@@ -45,7 +46,8 @@ def from_checkpoint(setup: Setup, number: int, voted: bool, folder: Path | None,
         )
     parts, shards = {number: setup.parts[number]}, {number: setup.shards[number]}
     job = Job(setup.run, parts, shards, [], setup.public, folder, past)
-    return Worker(job, setup.data).trained(number, voted)
+    (client,) = Worker(job, setup.data).train(number, voted)
+    return client
 
 
 def own_model(setup: Setup, public: Public, client: Client) -> Model:

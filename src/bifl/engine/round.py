@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from bifl import codec
 from bifl.core.message import NOTHING, Floats, Message
@@ -23,6 +24,7 @@ from bifl.core.sums import ExactSum, UploadList
 from bifl.data.inputs import rows
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import Step
+from bifl.engine.checkpoint import State
 from bifl.errors import RunError
 from bifl.exchanges.exchange import Exchange, answered, completing, main_of
 from bifl.exchanges.scoring import NOT_EVALUATED, Results, Score
@@ -44,23 +46,38 @@ class NobodyVotes(Exception):
     """None of those who were drawn to vote may: the draw must be repeated without them."""
 
 
-class Troubles(NamedTuple):
-    """What a round's record says of clients that were not as they should be."""
+class Attendance(NamedTuple):
+    """Who can take part in a round that begins."""
 
+    barred: Collection[int] = ()  # clients that may not
+    able: int | None = None  # how many could be drawn: they may, and answer when they are asked; None for all
+
+
+class Upkeep(NamedTuple):
+    """What a complete round says of clients that were not as they should be, and what brings up to date who missed broadcasts."""
+
+    steps: tuple[Step, ...]  # the last broadcasts
     refused: int = 0  # uploads that could not be counted
     missing: int = 0  # clients that were asked and did not answer
     catch_up_bytes: int = 0  # to those who had missed broadcasts
 
 
-class Clients(Protocol):
-    """Those who train, as a round sees them: worker processes on this machine (`pool`), or nodes of a federation."""
+class Clients(ABC):
+    """Those who train, as a round sees them: workers of a simulation (`simulator`), or nodes of a federation.
 
-    def barred(self) -> Collection[int]:
-        """A round begins: the clients that may not take part in it."""
+    A new kind says how it collects, tells and scores, and how a round ends.
 
-    def there(self) -> int:
-        """How many clients could be drawn: they may take part, and answer when they are asked."""
+    Attributes:
+        signed: who has signed what, where the clients' keys are known.
+    """
 
+    signed: Signed | None = None
+
+    def begin(self) -> Attendance:
+        """A round begins."""
+        return Attendance()
+
+    @abstractmethod
     def collect(
         self, exchange: Exchange, requests: list[Request], note: Callable[[Reply], None], server: ServerSide
     ) -> Accumulator:
@@ -72,23 +89,39 @@ class Clients(Protocol):
             NobodyVotes: those who were to upload are barred by now.
         """
 
-    def hold_again(self, error: Abandoned) -> None:
-        """A round was abandoned, and is held again without those by whose fault it was."""
-
-    def do_without(self, error: Abandoned) -> None:
-        """An exchange was abandoned after the broadcast that completes the round: the round ends without it."""
-
+    @abstractmethod
     def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> Collection[int]:
         """Tell a broadcast, with which the public state is `after`; those of the hearers that are there."""
 
+    @abstractmethod
     def score(self) -> list[Score]:
         """The global model on the server's own test samples, if there are any."""
 
-    def troubles(self) -> Troubles:
-        """What went wrong since the last round."""
+    def leave_out(self, error: Abandoned, round: int, follows: str) -> None:
+        """An exchange was abandoned: go on without those by whose fault that was. By default nobody can be at fault.
 
-    def steps(self) -> tuple[Step, ...]:
-        """The last broadcasts, by which clients that missed some are brought up to date."""
+        Args:
+            error: why.
+            round: that was under way.
+            follows: what happens instead, for a person.
+        """
+        return
+
+    @abstractmethod
+    def end(self) -> Upkeep:
+        """A round ends, with what is to be told of it."""
+
+
+class Progress(NamedTuple):
+    """A run as far as it has come: what clients need to know when they are called."""
+
+    setup: Setup  # with the public state before the first round
+    state: State
+    folder: Path | None  # of the checkpoint
+    keeps_messages: bool  # whether uploads are wanted as bytes
+
+
+CallClients = Callable[[Progress], AbstractContextManager[Clients]]
 
 
 class Replies:
@@ -197,33 +230,37 @@ class Rounds:
 
     Args:
         setup: what to run, with everything loaded.
+        call_clients: calls those who train; they stay until the last round, or `close`.
         folder: where a checkpoint is written after every round, and taken from if there is one; None keeps nothing.
         mailbox: keeps a copy of every message, if given.
 
     Attributes:
-        public: the global model after the last round.
-        last: the record of the last complete round, if any.
+        state: the run after the last complete round.
         note_clients: called with a round's number and what is known of each client, before the round is complete.
     """
 
-    def __init__(self, setup: Setup, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
+    def __init__(self, setup: Setup, call_clients: CallClients, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
         self.experiment, self.setup, self.run = setup.run.experiment, setup, setup.run
         self._main, self._completing = main_of(self.run.exchanges), completing(self.run.exchanges)
-        self.public: Public = setup.public
-        self.last: Record | None = None
+        self.state = State(setup.public)
         self.note_clients: Callable[[int, list[dict[str, Any]]], None] = lambda round, clients: None
-        self._server = Server()
-        self._signed: Signed | None = None  # who has signed what, where the server has the clients' keys
-        self._folder, self._mailbox = folder, mailbox
-        self._trained: dict[int, int] = {}  # client → the last round in which it trained
-        self._counted: frozenset[int] = frozenset()  # the clients whose ballots are in the last broadcast
-        self._steps: tuple[Step, ...] = ()  # the last broadcasts
-        self._working: Clients | None = None  # those who train, while they are there
-        if folder is not None and (state := checkpoint.load_server(folder, self.public, self._completing)):
-            self.public, self.last, self._trained, self._counted, self._server, self._steps = state
-            refuse_uncounted(self.run, self.public, self._server, folder)
+        self._call_clients, self._folder, self._mailbox = call_clients, folder, mailbox
+        self._clients: Clients | None = None  # while they are there
+        if folder is not None and (state := checkpoint.load_server(folder, setup.public, self._completing)):
+            self.state = state
+            refuse_uncounted(self.run, state.public, state.server, folder)
         else:
             refuse_nameless(self.experiment.start)
+
+    @property
+    def public(self) -> Public:
+        """The public state after the last complete round."""
+        return self.state.public
+
+    @property
+    def last(self) -> Record | None:
+        """The record of the last complete round, if any."""
+        return self.state.record
 
     def model(self) -> Model:
         """The global model as it stands."""
@@ -233,9 +270,9 @@ class Rounds:
     def __iter__(self) -> Iterator[Record]:
         """The rounds that are left. A loop that was left goes on where it was: the clients wait until `close`."""
         abandoned: list[Abandoned] = []
-        while self.public.round < self.experiment.rounds and affords_a_round(self.run, self.public, self._server):
+        while self.public.round < self.experiment.rounds and affords_a_round(self.run, self.public, self.state.server):
             try:
-                self.last = self._round(self._at_work())
+                record = self.hold_round(self._called())
             except NobodyVotes:
                 continue
             except Abandoned as error:
@@ -245,45 +282,41 @@ class Rounds:
                         break  # those who are there cannot afford another round: what was learnt is the run's model
                     self._end(error)
                     raise
-                self._at_work().hold_again(error)
+                round = self.public.round + 1
+                self._called().leave_out(error, round, f"round {round} is held again")
                 continue
             except BaseException as error:
                 self._end(error)
                 raise
             abandoned = []
-            yield self.last
+            yield record
         self.close()
 
-    def _at_work(self) -> Clients:
-        """Those who train: they come when the first round needs them, and stay."""
-        if self._working is None:
+    def _called(self) -> Clients:
+        """Those who train: they are called when the first round needs them, and stay."""
+        if self._clients is None:
             if self.public.round and self._folder is None:
                 raise RunError("the clients of this run are gone and it has no folder: begin again, or give simulate a folder")
-            self._context = self._clients()
-            self._working = self._context.__enter__()
-        return self._working
+            self._context = self._call_clients(Progress(self.setup, self.state, self._folder, self._mailbox is not None))
+            self._clients = self._context.__enter__()
+        return self._clients
 
     def close(self) -> None:
         """End the clients. Without a folder what they remember is gone; with one the run can go on."""
         self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
-        working, self._working = self._working, None
-        if working is not None:
+        if self._clients is not None:
+            self._clients = None
             self._context.__exit__(None if error is None else type(error), error, None)
 
-    def __del__(self) -> None:
-        if getattr(self, "_working", None) is not None:  # a loop that was left, and nobody will enter again
-            self._end(GeneratorExit())
-
-    def _clients(self) -> AbstractContextManager[Clients]:
-        """Those who train from now on."""
-        raise NotImplementedError
-
-    def _round(self, clients: Clients) -> Record:
+    def hold_round(self, clients: Clients) -> Record:
+        """Hold one more round with these clients."""
         began, before = time.perf_counter(), self.public
-        round, barred = before.round + 1, clients.barred()
-        server = ServerSide(self._server._replace(judge=judge(self.setup, round)), clients.there(), self._signed)
+        round, (barred, able) = before.round + 1, clients.begin()
+        server = ServerSide(
+            self.state.server._replace(judge=judge(self.setup, round)), self.run.clients if able is None else able, clients.signed
+        )
         taking_part: Collection[int] = sampled(self.experiment, self.run.clients, round, barred, self.setup.draw)
         hearers = self._hearers(round + 1, barred)  # the others are told when they wake up
         outcomes = []
@@ -298,15 +331,23 @@ class Rounds:
         results = (
             self._evaluate(clients, barred, server) if self._main.trains and evaluated_in(self.experiment, round) else NOT_EVALUATED
         )
-        record = self._record(before, main, outcomes, results, clients.troubles())
+        upkeep = clients.end()
+        record = self._record(before, main, outcomes, results, upkeep)
         record = record._replace(seconds=float(f"{time.perf_counter() - began:.3f}"))
         rows = {number: {**results.clients.get(number, {}), **row} for number, row in server.clients.items()}
         trust = NOTHING if self.run.robust is None else trust_of(server.server)
         self.note_clients(round, _client_rows(main.replies.by_client, results.clients | rows, trust))
         trained = {number for outcome in outcomes if outcome.exchange.trains for number in outcome.replies.by_client}
-        kept, counted = server.server._replace(judge=None), main.replies.counted
-        state = checkpoint.State(public, record, self._trained | dict.fromkeys(trained, round), counted, kept, clients.steps())
-        self._complete(state)
+        self._complete(
+            State(
+                public,
+                record,
+                {**self.state.trained, **dict.fromkeys(trained, round)},
+                main.replies.counted,
+                server.server._replace(judge=None),
+                upkeep.steps,
+            )
+        )
         return record
 
     def _evaluate(self, clients: Clients, barred: Collection[int], server: ServerSide) -> Results:
@@ -314,7 +355,7 @@ class Rounds:
         scores, exchange = clients.score(), self.run.evaluation
         if exchange is not None and exchange.share:
             asked = [number for number in range(self.run.clients) if number not in barred]
-            requests = [Request(number, number in self._counted, uploads=True) for number in asked]
+            requests = [Request(number, number in self.state.counted, uploads=True) for number in asked]
             total = clients.collect(exchange, requests, lambda reply: None, server)
             assert isinstance(total, UploadList)
             scores = scores + exchange.scores(total)
@@ -335,7 +376,7 @@ class Rounds:
         uploaders: Collection[int] = there if exchange.uploads else ()
         asked = sorted({*uploaders, *exchange.listeners(there, present)})
         told = letters or {}
-        return [Request(number, number in self._counted, number in uploaders, told.get(number, b"")) for number in asked]
+        return [Request(number, number in self.state.counted, number in uploaders, told.get(number, b"")) for number in asked]
 
     def _hold(
         self,
@@ -366,7 +407,8 @@ class Rounds:
         except Abandoned as error:
             if not told:
                 raise
-            clients.do_without(error)
+            round = public.round  # complete already
+            clients.leave_out(error, round, f"round {round} ends without this exchange")
             return nothing
         if not isinstance(news, Message):
             return Outcome(exchange, public, server, replies, letters=news)
@@ -378,7 +420,7 @@ class Rounds:
         receivers = clients.tell(exchange, data, after, hearers)
         return Outcome(exchange, after, server, replies, heard, data, codec.ideal_size(data, news, context), receivers)
 
-    def _record(self, before: Public, main: Outcome, outcomes: list[Outcome], results: Results, troubles: Troubles) -> Record:
+    def _record(self, before: Public, main: Outcome, outcomes: list[Outcome], results: Results, upkeep: Upkeep) -> Record:
         """What the round achieved; `main` is the outcome of what it was held for."""
         after, round = outcomes[-1].public, before.round + 1
         flipped, by_layer = flips(before, after)
@@ -390,7 +432,7 @@ class Rounds:
             up, down = 0 if other is main else other.replies.bytes, 0 if other is told else len(other.data)
             traffic = traffic.plus(up, down)
         letters = sum(len(letter) for outcome in outcomes for letter in (outcome.letters or {}).values())
-        traffic = traffic._replace(catch_up=troubles.catch_up_bytes, letters=letters)
+        traffic = traffic._replace(catch_up=upkeep.catch_up_bytes, letters=letters)
         if self.run.algorithm.central:  # nothing leaves the one machine
             traffic = Traffic(uploads, 0, receivers, 0)
         return Record(
@@ -404,18 +446,18 @@ class Rounds:
             seconds=0.0,
             **traffic.fields(before.layout.parameters),
             **spread([row[next(iter(results.metrics))] for row in results.clients.values()]),
-            refused=troubles.refused,
-            missing=troubles.missing,
+            refused=upkeep.refused,
+            missing=upkeep.missing,
             metrics=results.metrics or None,
             report=dict(outcomes[-1].server.report) or None,
             epsilon=None if private is None else private.spending.epsilon(private.summed(server), before.layout),
             delta=None if private is None else private.spending.delta,
         )
 
-    def _complete(self, state: checkpoint.State) -> None:
+    def _complete(self, state: State) -> None:
         if self._folder is not None:
             checkpoint.save_server(self._folder, state, self._completing)
-        self.public, _, self._trained, self._counted, self._server, self._steps = state
+        self.state = state
 
     def _keep(self, exchange: str, sender: str | None, data: bytes) -> None:
         if self._mailbox is not None:

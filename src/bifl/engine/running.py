@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 from bifl.core.state import Server
-from bifl.engine.round import Rounds, affords_a_round
-from bifl.engine.simulator import Simulation
+from bifl.engine.round import CallClients, Rounds, affords_a_round
+from bifl.engine.simulator import simulated_clients
 from bifl.experiment.setup import Setup
 from bifl.runs.folder import RunFolder, locked
-from bifl.runs.mailbox import Mailbox
 from bifl.runs.record import Record
-
-Begin = Callable[[Setup, Path, Mailbox | None], Rounds]
 
 
 def check(setup: Setup) -> None:
@@ -26,15 +22,15 @@ def check(setup: Setup) -> None:
     affords_a_round(setup.run, setup.public, Server())
 
 
-def run(folder: RunFolder, setup: Setup, begin: Begin = Simulation) -> Iterator[Record]:
+def run(folder: RunFolder, setup: Setup, call_clients: CallClients = simulated_clients) -> Iterator[Record]:
     """Run the remaining rounds; each is written down before it is handed out.
 
     Args:
         folder: of the run.
         setup: what the folder's experiment stands for.
-        begin: what runs the rounds, from `setup`, the folder for checkpoints and the mailbox.
+        call_clients: calls those who train.
     """
-    with locked(folder.path), closing(begin(setup, folder.checkpoint, folder.mailbox())) as rounds:
+    with locked(folder.path), closing(Rounds(setup, call_clients, folder.checkpoint, folder.mailbox())) as rounds:
         folder.prepare(rounds.last)
         rounds.note_clients = folder.append_clients
         for record in rounds:

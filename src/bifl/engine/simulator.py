@@ -8,19 +8,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from heapq import heapify, heapreplace
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
+
+from bifl.core.sides import Accumulator, Reply, Request, ServerSide
+from bifl.core.state import Client, Public
 from bifl.data.own_data import checked
+from bifl.data.shared import Drawn
+from bifl.engine.backends.processes import processes
+from bifl.engine.catch_up import Journal, Step
+from bifl.engine.checkpoint import State
 from bifl.engine.own_model import from_checkpoint, own_model
-from bifl.engine.pool import Pool
-from bifl.engine.round import Rounds
+from bifl.engine.round import Attendance, Clients, Progress, Rounds, Upkeep
+from bifl.engine.worker import Call, Job, Workers
 from bifl.errors import ConfigError
+from bifl.exchanges.exchange import Exchange, completing, last_telling
+from bifl.exchanges.scoring import Score
 from bifl.experiment.model import Model
 from bifl.experiment.objects import Data, Net, dataset_of, model_name
+from bifl.experiment.run import simulated_identity
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import Setup, build
 from bifl.files import writing
-from bifl.runs.mailbox import Mailbox
+from bifl.training.evaluation import chunks
 
 
 def simulate(
@@ -52,28 +67,223 @@ def simulate(
 class Simulation(Rounds):
     """An experiment under way on this machine: an iterable of records; for arguments and attributes see `Rounds`."""
 
-    def __init__(self, setup: Setup, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
-        super().__init__(setup, folder, mailbox)
+    def __init__(self, setup: Setup, folder: Path | None = None) -> None:
+        super().__init__(setup, simulated_clients, folder)
 
     def client_model(self, number: int) -> Model:
         """A client's own network, after training once more on its own images: see `bifl.engine.own_model`."""
         if not 0 <= number < self.setup.run.clients:
             raise ConfigError(f"client {number} is none of 0 to {self.setup.run.clients - 1}")
-        voted, setup = number in self._counted, self.setup._replace(public=self.public)
-        if self._folder is None and isinstance(self._working, Pool):
-            client = self._working.trained(number, voted)
+        voted, setup = number in self.state.counted, self.setup._replace(public=self.public)
+        if self._folder is None and isinstance(self._clients, SimulatedClients):
+            client = self._clients.train(number, voted)
         else:
-            client = from_checkpoint(setup, number, voted, self._folder, self._trained)
+            client = from_checkpoint(setup, number, voted, self._folder, self.state.trained)
         return own_model(setup, self.public, client)
 
-    def _clients(self) -> Pool:
-        setup = self.setup._replace(public=self.public)
-        kept = self._mailbox is not None
-        return Pool(setup, self.setup.public, self._steps, self._folder, self._trained, kept, self._last_evaluated())
 
-    def _last_evaluated(self) -> int:
-        """The last round that was evaluated, as far as the last record tells."""
-        if self.last is None:
-            return 0
-        round = self.last.round
-        return round if self.last.evaluated else round - round % self.experiment.evaluate_every
+# ---- the clients -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def simulated_clients(progress: Progress) -> Iterator[SimulatedClients]:
+    """All clients of a run on this machine; a context, so that no process outlives it."""
+    setup, run = progress.setup, progress.setup.run
+    workers = min(run.experiment.processes(), run.clients)
+    # those who remember something, and secure sums have notes of their own
+    fixed = bool(run.algorithm.keeps or run.remembering) or run.experiment.secure_sum
+    dealer = Dealer(setup.parts, workers, fixed)
+    with processes([_job(progress, dealer, rank) for rank in range(workers)], setup.data) as backend:
+        yield SimulatedClients(progress, dealer, backend)
+
+
+def _job(progress: Progress, dealer: Dealer, rank: int) -> Job:
+    """What one worker needs to know."""
+    setup, run = progress.setup, progress.setup.run
+    owner, parts = dealer.owner, cast(Any, setup.parts)  # what is drawn when it is needed need not be sorted out
+    if not isinstance(parts, Drawn):
+        parts = {number: part for number, part in enumerate(parts) if not dealer.fixed or owner(number) == rank}
+    held = {number: shard for number, shard in enumerate(setup.shards) if len(shard)}
+    shards = {number: shard for number, shard in held.items() if not dealer.fixed or owner(number) == rank}
+    own = list(chunks(len(setup.data.test_labels)))[rank :: dealer.workers]
+    trained = {number: round for number, round in progress.state.trained.items() if owner(number) == rank}
+    return Job(
+        run, parts, shards, own, progress.state.public, progress.folder, trained, progress.keeps_messages,
+        simulated_identity(run.experiment),
+    )  # fmt: skip
+
+
+class SimulatedClients(Clients):
+    """Asks workers, each for clients of its own, and counts what clients that slept would have to be sent."""
+
+    def __init__(self, progress: Progress, dealer: Dealer, backend: Workers) -> None:
+        self._dealer, self._backend = dealer, backend
+        self._missed = MissedBytes(progress.setup, progress.state)
+
+    def begin(self) -> Attendance:
+        """All are there."""
+        self._dealer.begin()
+        return Attendance()
+
+    def collect(
+        self, exchange: Exchange, requests: list[Request], note: Callable[[Reply], None], server: ServerSide
+    ) -> Accumulator:
+        """Let clients reply and add up what they say, each worker for its own."""
+        self._missed.ask(request.number for request in requests)
+        ranks = self._dealer.deal(request.number for request in requests)
+        dealt: dict[int, list[Request]] = {}
+        for request in requests:
+            dealt.setdefault(ranks[request.number], []).append(request)
+        total = exchange.total(self._missed.public)
+        for result in self._backend.ask({rank: Call("collect", (exchange.name, own)) for rank, own in dealt.items()}):
+            if isinstance(result, Reply):
+                note(result)
+            else:
+                total.merge(result)
+        return total
+
+    def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> Collection[int]:
+        """Give a broadcast to all workers; all who should hear it are there."""
+        self._ask_all(Call("hear", (exchange.name, np.frombuffer(news, np.uint8))))  # an array need not go through a pipe
+        self._missed.add(exchange.name, news, after, hearers)
+        return hearers
+
+    def score(self) -> list[Score]:
+        """Let the workers evaluate the global model on the test samples, each on its part."""
+        return self._ask_all(Call("score"))
+
+    def end(self) -> Upkeep:
+        """Nothing but bytes for those who had slept: a worker that fails ends the run."""
+        return Upkeep(self._missed.steps, catch_up_bytes=self._missed.settle())
+
+    def train(self, number: int, voted: bool) -> Client:
+        """A client as it would be after training once more."""
+        client: Client
+        (client,) = self._backend.ask({self._dealer.owner(number): Call("train", (number, voted))})
+        return client
+
+    def _ask_all(self, call: Call) -> list[Any]:
+        """What comes of a call to every worker."""
+        return list(self._backend.ask(dict.fromkeys(range(self._dealer.workers), call)))
+
+
+class MissedBytes:
+    """Counts what a server would send to clients that had missed broadcasts: to those who slept.
+
+    It follows the public state, and keeps the last steps that a checkpoint must hold.
+
+    Args:
+        setup: what is run, with the public state before the first round.
+        state: the run as it stands.
+    """
+
+    def __init__(self, setup: Setup, state: State) -> None:
+        run, exchanges, self.public = setup.run, setup.run.exchanges, state.public
+        self._journal = Journal(exchanges, setup.public, state.public, state.steps, run.in_context, run.clients_sleep, _named)
+        # what all know that are not listed; whoever does not have the model that the run starts with is sent it
+        self._others = "" if run.warm else _named(setup.public, last_telling(exchanges).name)
+        self._known = {number: _last_heard(exchanges, round) for number, round in state.trained.items()}
+        if state.public.round and not run.clients_sleep:
+            self._known, self._others = {}, self._journal.name  # everyone was asked something since
+        elif (evaluated := _last_evaluated(state, run.experiment)) and any(map(len, setup.shards)):
+            self._known = {number: _last_heard(exchanges, round) for number, round in state.trained.items() if round > evaluated}
+            self._others = f"{evaluated} {last_telling(exchanges).name}"
+        self._told: Collection[int] = range(run.clients)
+        self._bytes = 0
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The last ones."""
+        return self._journal.steps
+
+    def ask(self, clients: Iterable[int]) -> None:
+        """Clients are asked something: each is brought up to date first."""
+        for number in clients:
+            known = self._known.get(number, self._others)
+            if known != self._journal.name:
+                self._bytes += self._journal.extra(self._journal.update(known), number in self._told)
+                self._known[number] = self._journal.name
+
+    def add(self, exchange: str, news: bytes, after: Public, told: Collection[int]) -> None:
+        """A broadcast is told to some."""
+        self.public, self._told = after, frozenset(told)
+        self._journal.add(exchange, news, after)
+
+    def settle(self) -> int:
+        """The bytes since the last call."""
+        found, self._bytes = self._bytes, 0
+        return found
+
+
+def _last_heard(exchanges: Sequence[Exchange], round: int) -> str:
+    """The state that a client knows that last took part in this round: the one before the round's last exchange."""
+    before = [exchange for exchange in exchanges[:-1] if exchange.tells] or [last_telling(exchanges)]
+    complete = completing(exchanges) in exchanges[:-1]
+    return f"{round if complete else round - 1} {before[-1].name}"
+
+
+def _named(public: Public, exchange: str) -> str:
+    """A name for the state that an exchange of a round led to: in a simulation there is only one."""
+    return f"{public.round} {exchange}"
+
+
+def _last_evaluated(state: State, experiment: Experiment) -> int:
+    """The last round in which clients were asked to evaluate, as far as the last record tells; 0 before the first."""
+    if state.record is None:
+        return 0
+    round = state.record.round
+    return round if state.record.evaluated else round - round % experiment.evaluate_every
+
+
+class Dealer:
+    """Deals clients out to workers, so that in a round each has about as many images: it waits for the last one.
+
+    >>> dealer = Dealer([range(5), range(3), range(2)], workers=2, fixed=False)
+    >>> dealer.deal([0, 1, 2])
+    {0: 0, 1: 1, 2: 1}
+
+    Clients that remember something stay with the worker that keeps it. The others go to whoever has least to do in a round: of ten
+    clients that are drawn from a hundred, one of two workers would otherwise have six or more.
+
+    Args:
+        parts: images of each client.
+        workers: how many there are.
+        fixed: whether clients stay with their worker.
+    """
+
+    def __init__(self, parts: Sequence[Sized], workers: int, fixed: bool) -> None:
+        self.workers, self.fixed = workers, fixed
+        # those who draw when they are asked all draw the same number, and may be a billion
+        self._sizes = None if isinstance(parts, Drawn) else [len(part) for part in parts]
+        self._owners: Mapping[int, int] = {} if self._sizes is None else self._even(range(len(parts)))
+        self._dealt: dict[int, int] = {}
+
+    def owner(self, number: int) -> int:
+        """The worker that has a client's samples and what it remembers."""
+        return self._owners.get(number, number % self.workers)
+
+    def begin(self) -> None:
+        """A round begins: whoever takes part in it stays with one worker until its end."""
+        self._dealt = {}
+
+    def deal(self, numbers: Iterable[int]) -> dict[int, int]:
+        """The worker of each of these clients."""
+        numbers = list(numbers)
+        if self.fixed:
+            return {number: self.owner(number) for number in numbers}
+        self._dealt |= self._even([number for number in numbers if number not in self._dealt])
+        return {number: self._dealt[number] for number in numbers}
+
+    def _even(self, numbers: Iterable[int]) -> dict[int, int]:
+        """Each in turn, the largest first, to the worker with the fewest images so far."""
+        loads = [(0, worker) for worker in range(self.workers)]
+        heapify(loads)
+        dealt_to = {}
+        for number in sorted(numbers, key=self._size, reverse=True):
+            load, worker = loads[0]
+            dealt_to[number] = worker
+            heapreplace(loads, (load + self._size(number), worker))
+        return dealt_to
+
+    def _size(self, number: int) -> int:
+        return 1 if self._sizes is None else self._sizes[number]

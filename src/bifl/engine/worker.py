@@ -1,21 +1,17 @@
 """A worker: one thread of arithmetic that owns some of the clients and keeps their state.
 
 First what a client at work is for an exchange (`core.sides.ClientSide`), the same in simulator, loop and deployment; then the
-worker that runs its clients one after the other. Between it and the server go the wire's messages, as in a deployment. `main`
-makes a process one.
+worker that runs its clients one after the other. Between it and the server go the wire's messages, as in a deployment. Where
+workers run is not their affair (`bifl.engine.backends`).
 """
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import suppress
-from multiprocessing.connection import Connection
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,16 +27,15 @@ from bifl.core.randomness import stream
 from bifl.core.sides import Accumulator, Evaluated, Identity, Reply, Request
 from bifl.core.state import Client, Public
 from bifl.data.arrays import Array
-from bifl.data.datasets import Dataset, mapped
-from bifl.engine import channel, checkpoint
+from bifl.data.datasets import Dataset
+from bifl.engine import checkpoint
 from bifl.engine.client_store import LIMIT, ClientStore
-from bifl.errors import BiflError, Diverged, RunError
+from bifl.errors import Diverged
 from bifl.exchanges.exchange import completing, take_part
 from bifl.exchanges.intake import Intake
 from bifl.exchanges.scoring import Score
 from bifl.experiment.run import Run
 from bifl.experiment.setup import device_of
-from bifl.experiment.transfer import loads
 from bifl.nn.batch import Samples
 from bifl.training.evaluation import chunks, evaluate, image_moments
 from bifl.training.local import train
@@ -172,6 +167,20 @@ class LocalSide:
         return samples.inputs[whole].cpu().numpy(), samples.labels[whole].cpu().numpy()
 
 
+class Call(NamedTuple):
+    """What a worker is asked to do: a method, which gives any number of results."""
+
+    method: str
+    arguments: tuple[Any, ...] = ()
+
+
+class Workers(Protocol):
+    """The workers of a simulation, wherever they run: all that a backend makes of their jobs (`bifl.engine.backends`)."""
+
+    def ask(self, calls: Mapping[int, Call]) -> Iterator[Any]:
+        """What comes of calls to some workers, by the places of their jobs, at the same time; in any order."""
+
+
 class Job(NamedTuple):
     """What a worker needs to know once."""
 
@@ -187,7 +196,7 @@ class Job(NamedTuple):
 
 
 class Worker:
-    """Runs its clients one after the other."""
+    """Runs its clients one after the other. Where there is one worker, it is all `Workers`."""
 
     def __init__(self, job: Job, data: Dataset) -> None:
         self.run, self.parts, self.checkpoint = job.run, job.parts, job.checkpoint
@@ -210,6 +219,16 @@ class Worker:
                 keeps = job.run.algorithm.at(round).keeps
                 fresh = self._fresh_client(number)
                 self.clients[number] = checkpoint.load_client(job.checkpoint, number, round, fresh, keeps, job.run.remembering)
+
+    def ask(self, calls: Mapping[int, Call]) -> Iterator[Any]:
+        """What comes of calls to this one."""
+        for call in calls.values():
+            yield from self.do(call)
+
+    def do(self, call: Call) -> Iterable[Any]:
+        """What comes of a call."""
+        results: Iterable[Any] | None = getattr(self, call.method)(*call.arguments)
+        return () if results is None else results
 
     def _fresh_client(self, number: int) -> Client:
         return Client(self.fresh, self.fresh, NOTHING, self.weight(number), number)
@@ -244,10 +263,10 @@ class Worker:
         upload = None if reply.message is None else codec.encode(reply.message, exchange.uploads_in(context))
         return Reply(number, self.weight(number), loss, upload)
 
-    def trained(self, number: int, voted: bool) -> Client:
-        """A client as it would be after training once more; it is not remembered."""
+    def train(self, number: int, voted: bool) -> tuple[Client]:
+        """One result: a client as it would be after training once more; it is not remembered."""
         side = self._tools.side(self._client(number), self.fresh, self.public, voted=voted)
-        return self.run.ballot.train(side.client, self.public, side.train)[0]
+        return (self.run.ballot.train(side.client, self.public, side.train)[0],)
 
     def _remember(self, client: Client, round: int) -> None:
         """Keep what a client must know of a round."""
@@ -288,27 +307,3 @@ class Worker:
         network.show(self.public.weights, self.public.real, self.run.algorithm.at(self.public.round).forward)
         tests = evaluate(network, task, self.test, np.arange(len(self.test.labels)), self.chunks)
         return [Score(None, *chunk) for chunk in tests]
-
-
-def main() -> None:
-    """Serve the server's requests, over the pipe whose number it gave us, until it hangs up."""
-    with Connection(int(sys.argv[1])) as server:
-        try:
-            job, folder = loads(channel.receive(server))
-            worker = Worker(job, mapped(folder))
-            channel.send(server, None)  # ready
-            while True:
-                name, arguments = channel.receive(server)
-                if name == "collect":
-                    for found in worker.collect(*arguments):
-                        channel.send(server, found)
-                else:
-                    channel.send(server, getattr(worker, name)(*arguments))
-        except (EOFError, ConnectionError):
-            return  # the server is gone
-        except Exception as error:
-            if not isinstance(error, BiflError):  # a mistake in an algorithm, most likely: its author wants to see where
-                traceback.print_exc()
-                error = RunError(f"a client failed with {type(error).__name__}: {error}")
-            with suppress(ConnectionError):
-                channel.send(server, error)
