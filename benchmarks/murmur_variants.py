@@ -11,18 +11,17 @@ from dataclasses import replace as with_other
 
 import numpy as np
 
-from bifl.algorithms import murmur as ours
+from bifl.algorithms.murmur import murmur
 from bifl.algorithms.server_optimizers import momentum, stepping
-from bifl.core import Algorithm, Client, Floats, Message, Public, Schedule, change, compressed, register
+from bifl.core import Algorithm, Client, Floats, Message, Public, Schedule, Sent, change, compressed, register
 
-GROUP = 0  # chosen by the number of voters
 MOST = 1000.0  # times that a layer may be made louder than the loudest one
 
 
 @register
 def murmur_step(rate: float = 1.0, beta: float = 0.0) -> Algorithm:
     """The server takes a step of rate·v, v ← β·v + the mean change: FedAvgM before the broadcast is compressed."""
-    return compressed(stepping(ours.murmur(down="float"), momentum(rate, beta), 1), "sign")
+    return compressed(stepping(murmur(down="float"), momentum(rate, beta), 1), "sign")
 
 
 def _stretch(public: Public, power: float) -> Floats:
@@ -37,19 +36,20 @@ def _stretch(public: Public, power: float) -> Floats:
 @register
 def murmur_layers(power: float = 0.5) -> Algorithm:
     """Layers share the noise of the rotation by what they need: power=0 as `murmur`, power=1 as if all changed alike."""
+    ours = murmur(down="float")
 
-    def upload(client: Client, public: Public) -> Message:
+    def upload(client: Client, public: Public) -> Message | Sent:
         louder = public.weights + change(client, public) * _stretch(public, power)
-        return ours.upload(client._replace(aux=louder.astype(np.float32)), public, GROUP)
+        return ours.upload(client._replace(aux=louder.astype(np.float32)), public)
 
     def reads(message: Message, public: Public) -> Message:
-        found = ours.reads(message, public, GROUP)
+        found = ours.reads(message, public)
         return found.with_update(symbols=public.weights + (found.update.values() - public.weights) / _stretch(public, power))
 
-    return compressed(with_other(ours.murmur(down="float"), upload=upload, reads=reads), "sign")
+    return compressed(with_other(ours, upload=upload, reads=reads), "sign")
 
 
 @register
 def murmur_rounds(early: int = 256, late: int = 64, switch: int = 10) -> Schedule:
     """Another group from some round on."""
-    return Schedule(ours.murmur(early), ours.murmur(late), switch)
+    return Schedule(murmur(early), murmur(late), switch)

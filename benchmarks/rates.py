@@ -15,8 +15,9 @@ from unittest import mock
 
 import numpy as np
 
-from bifl.algorithms import eden, murmur
-from bifl.core import Client, Floats, Layout, Message, Public, rotation
+from bifl.algorithms import eden
+from bifl.algorithms.murmur import murmur
+from bifl.core import Client, Floats, Layout, Message, Public, Sent, rotation
 from bifl.core.layout import Tensor
 
 COUNT, UPLOADS = 81_958, 40
@@ -33,7 +34,7 @@ def kinds() -> dict[str, Floats]:
     return {name: (values / np.linalg.norm(values)).astype(np.float32) for name, values in found.items()}
 
 
-Say = Callable[[Client, Public], Message]
+Say = Callable[[Client, Public], Message | Sent]
 Read = Callable[[Message, Public], Message]
 
 
@@ -41,7 +42,7 @@ def measured(update: Floats, say: Say, read: Read) -> tuple[float, float]:
     public = Public(0, 0, LAYOUT, np.zeros(COUNT, np.float32), np.ones(LAYOUT.reals, np.float32))
     client, total, errors = Client(update, update, public.real, 1), np.zeros(COUNT), []
     for number in range(UPLOADS):
-        upload = say(client._replace(number=number), public)._replace(sender=number)
+        upload = Sent.of(say(client._replace(number=number), public)).message._replace(sender=number)
         told = read(upload, public).update.values()
         total += told
         errors.append(float(np.square(told - update).sum()))
@@ -54,8 +55,8 @@ def main() -> None:
     for p in (1.0, 0.1):
         ways[f"signs of {p:.0%}"] = (p, partial(eden.upload, p=p), partial(eden.reads, p=p))
     for group in (8, 32, 128, 512):
-        bits = log2(2 * group) / group
-        ways[f"loudest of {group}"] = (bits, partial(murmur.upload, group=group), partial(murmur.reads, group=group))
+        bits, coder = log2(2 * group) / group, murmur(group, down="float")
+        ways[f"loudest of {group}"] = (bits, coder.upload, coder.reads)
     print("| | passes | bit a weight | error of an upload | bits × (error + 1) |", *(f"bias, {name} |" for name in kinds()))
     print("|---|---|---|---|---|" + "---|" * len(kinds()))
     for name, (bits, say, read) in ways.items():

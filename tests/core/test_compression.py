@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bifl.algorithms.eden import eden
 from bifl.algorithms.fedmrn import centred
-from bifl.algorithms.murmur import group_of, murmur, reads, upload
+from bifl.algorithms.murmur import group_of, murmur
 from bifl.core import (
     FLOAT32,
     UPDATE,
@@ -112,10 +112,10 @@ def test_many_murmurs_are_right_in_the_mean_and_err_as_said() -> None:
     values = normal(5000, 1)
     values[:100] *= 10  # a layer that moves more
     client = Client(values, values, place.real, 1)
-    told = []
+    told, algorithm = [], murmur(128, down="float")
     for number in range(40):
-        message = upload(client._replace(number=number), place, 128)._replace(sender=number)
-        told.append(reads(message, place, 128).update.values().astype(np.float64))
+        message = Sent.of(algorithm.upload(client._replace(number=number), place)).message._replace(sender=number)
+        told.append(algorithm.reads(message, place).update.values().astype(np.float64))
     squares = np.square(values).sum()
     assert 13 < np.mean([np.square(one - values).sum() for one in told]) / squares < 17
     assert np.square(np.mean(told, 0) - values).sum() / squares < 0.45

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bifl.core import register
+from bifl import core
 from bifl.core.algorithm import Algorithms
 from bifl.errors import ConfigError
 
 
-@register
+@core.register
 def ditto(pull: float = 0.1, around: str = "fedavg") -> Algorithms:
     """A personal model beside the shared one, pulled towards it by λ = pull; around=murmur shares by another algorithm.
 
@@ -24,4 +24,4 @@ def ditto(pull: float = 0.1, around: str = "fedavg") -> Algorithms:
     if not 0 <= pull < float("inf"):
         raise ConfigError(f"algorithm.pull must be 0 or more, not {pull}")
     follow = (("personal", {"pull": pull}),)
-    return register.make(around, {}).map(lambda part: replace(part, exchanges=(*part.exchanges, *follow)))
+    return core.register.make(around, {}).map(lambda part: replace(part, exchanges=(*part.exchanges, *follow)))

@@ -10,32 +10,11 @@ from functools import partial
 
 import numpy as np
 
-from bifl.core import (
-    BINARY,
-    UPDATE,
-    Algorithm,
-    Client,
-    Forward,
-    Message,
-    Public,
-    Selection,
-    Selections,
-    binary,
-    change,
-    changed,
-    compressed,
-    means,
-    real,
-    register,
-    replace,
-    rotate,
-    rotated_length,
-    unrotate,
-)  # fmt: skip
+from bifl import core
+from bifl.core import BINARY, UPDATE, Algorithm, Client, Message, Public, Selection, Selections
 from bifl.errors import ConfigError
 
 ENOUGH = 10  # signs of a coordinate from all voters together
-FORWARDS = {"real": real, "binary": binary}
 
 
 def length(public: Public, p: float) -> int:
@@ -45,7 +24,7 @@ def length(public: Public, p: float) -> int:
 
 def window(public: Public, sender: int, p: float) -> slice:
     """Which they are, once the vector is rolled: a random rotation has no special ones, so neighbours do."""
-    start = int(public.stream(sender, "coordinates").integers(rotated_length(public.layout.count)))
+    start = int(public.stream(sender, "coordinates").integers(core.rotated_length(public.layout.count)))
     return slice(start, start + length(public, p))
 
 
@@ -56,7 +35,7 @@ def selects(public: Public, sender: int | None, p: float) -> Selections:
 
 def upload(client: Client, public: Public, p: float) -> Message:
     """Signs, and the scale that makes the mean of many such uploads right: Σx²/Σ|x|."""
-    rotated = rotate(change(client, public), public.stream(client.number, "rotation"))
+    rotated = core.rotate(core.change(client, public), public.stream(client.number, "rotation"))
     chosen = np.tile(rotated, 2)[window(public, client.number, p)]
     scale = np.square(rotated, dtype=np.float64).sum() / max(float(np.abs(rotated).sum(dtype=np.float64)), 1e-30)
     return Message.of((chosen > 0).astype(np.uint8), BINARY, client.real, np.array([scale], np.float32))
@@ -64,11 +43,11 @@ def upload(client: Client, public: Public, p: float) -> Message:
 
 def reads(upload: Message, public: Public, p: float) -> Message:
     """The update that an upload stands for."""
-    sender, total = upload.sender or 0, rotated_length(public.layout.count)
+    sender, total = upload.sender or 0, core.rotated_length(public.layout.count)
     rotated = np.zeros(2 * total, np.float32)
     rotated[window(public, sender, p)] = upload.update.values() * (upload.update.scales[0] * np.float32(total / length(public, p)))
-    by = unrotate(rotated[:total] + rotated[total:], public.layout.count, public.stream(sender, "rotation"))
-    return changed(upload, public, by)
+    by = core.unrotate(rotated[:total] + rotated[total:], public.layout.count, public.stream(sender, "rotation"))
+    return core.changed(upload, public, by)
 
 
 def share(p: float) -> float:
@@ -78,14 +57,7 @@ def share(p: float) -> float:
     return p
 
 
-def forward_of(name: str) -> Forward:
-    """The forward that the config names, or an error."""
-    if name not in FORWARDS:
-        raise ConfigError(f"algorithm.forward must be real or binary, not '{name}'")
-    return FORWARDS[name]
-
-
-@register
+@core.register
 def eden(p: float = 0.0, forward: str = "real", down: str = "float") -> Algorithm:
     """FedAvg by signs of a share p of the rotated update; p=0 chooses it by the number of voters.
 
@@ -93,7 +65,7 @@ def eden(p: float = 0.0, forward: str = "real", down: str = "float") -> Algorith
     """
     p = share(p)
     algorithm = Algorithm(
-        partial(upload, p=p), means, replace,
-        reads=partial(reads, p=p), selects=partial(selects, p=p), forward=forward_of(forward), keeps=(),
+        partial(upload, p=p), core.means, core.replace,
+        reads=partial(reads, p=p), selects=partial(selects, p=p), forward=core.forward_of(forward), keeps=(),
     )  # fmt: skip
-    return compressed(algorithm, down)
+    return core.compressed(algorithm, down)

@@ -9,26 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bifl.core import (
-    BINARY,
-    Algorithm,
-    Client,
-    Forward,
-    Latent,
-    Message,
-    Public,
-    Sent,
-    Server,
-    Tally,
-    change,
-    compressed,
-    means,
-    random_levels,
-    real,
-    register,
-    replace,
-    scaled_change,
-)
+from bifl import core
+from bifl.core import BINARY, Algorithm, Client, Forward, Latent, Message, Public, Sent, Server, Tally
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,28 +38,28 @@ def weights(latent: Latent) -> Tensor:
 
 def upload(client: Client, public: Public) -> Message:
     """The update binarised once more, with α of every layer."""
-    layers, by = len(public.layout.layers), change(client, public)
+    layers, by = len(public.layout.layers), core.change(client, public)
     usual = np.array([np.abs(part).mean() for part in public.layout.layer_parts(by)])
     alphas = np.clip(usual * np.exp(STEEPNESS * (client.real[:layers] - 1)), LEAST, MOST).astype(np.float32)
-    bits = random_levels(by / public.layout.per_weight(alphas), 2, public.stream(client.number, "binarise"))
+    bits = core.random_levels(by / public.layout.per_weight(alphas), 2, public.stream(client.number, "binarise"))
     return Message.of(bits, BINARY, client.real, alphas)
 
 
 def broadcast(tally: Tally, public: Public, server: Server) -> Message | Sent:
     """The mean; ϑ, which stands for α in training, starts from 1 in every round."""
-    news = means(tally, public, server)
+    news = core.means(tally, public, server)
     return news._replace(
         real=np.concatenate([np.ones(len(public.layout.layers), np.float32), news.real[len(public.layout.layers) :]])
     )
 
 
-binarised = Forward("binarised update", weights, scaled=False, clip=False, alphabet=real.alphabet)
+binarised = Forward("binarised update", weights, scaled=False, clip=False, alphabet=core.real.alphabet)
 
 
-@register
+@core.register
 def fedbat(down: str = "float") -> Algorithm:
     """FedBAT: updates that are binarised while clients train, with a trained scale a layer.
 
     Take it to compare with: docs/results.md has the methods of the field side by side.
     """
-    return compressed(Algorithm(upload, broadcast, replace, reads=scaled_change, forward=binarised, keeps=()), down)
+    return core.compressed(Algorithm(upload, broadcast, core.replace, reads=core.scaled_change, forward=binarised, keeps=()), down)

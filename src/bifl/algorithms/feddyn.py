@@ -13,24 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from bifl.algorithms.eden import forward_of
-from bifl.core import (
-    FLOAT32,
-    Algorithm,
-    Client,
-    Floats,
-    Local,
-    Message,
-    Public,
-    Sent,
-    Server,
-    Tally,
-    change,
-    compressed,
-    register,
-    replace,
-)
-from bifl.errors import ConfigError
+from bifl import core
+from bifl.core import FLOAT32, Algorithm, Client, Floats, Local, Message, Public, Sent, Server, Tally
 
 
 def corrected(client: Client, public: Public, alpha: float) -> Local:
@@ -40,7 +24,7 @@ def corrected(client: Client, public: Public, alpha: float) -> Local:
 
 def upload(client: Client, public: Public) -> Sent:
     """The weights; the client adds how far they moved to h."""
-    return Sent(Message.of(client.aux, FLOAT32, client.real), memory=change(client, public) + _remembered(client.memory))
+    return Sent(Message.of(client.aux, FLOAT32, client.real), memory=core.change(client, public) + _remembered(client.memory))
 
 
 def broadcast(tally: Tally, public: Public, server: Server) -> Sent:
@@ -55,14 +39,14 @@ def _remembered(memory: Floats) -> Floats:
     return memory.reshape(-1) if memory.size else np.zeros(1, np.float32)
 
 
-@register
+@core.register
 def feddyn(alpha: float = 0.01, forward: str = "real", down: str = "float") -> Algorithm:
     """FedAvg whose clients correct their losses by what they have learnt so far; α is how strongly.
 
     Take it where clients differ much and are drawn often: each must remember a vector of its own.
     """
-    if not 0 < alpha < float("inf"):
-        raise ConfigError(f"algorithm.alpha must be above 0, not {alpha}")
-    local = partial(corrected, alpha=alpha)
-    algorithm = Algorithm(upload, broadcast, replace, local=local, forward=forward_of(forward), keeps=("memory",), mirrors=True)
-    return compressed(algorithm, down)
+    local = partial(corrected, alpha=core.positive("alpha", alpha))
+    algorithm = Algorithm(
+        upload, broadcast, core.replace, local=local, forward=core.forward_of(forward), keeps=("memory",), mirrors=True
+    )
+    return core.compressed(algorithm, down)

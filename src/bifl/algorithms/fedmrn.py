@@ -12,26 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from bifl.core import (
-    BINARY,
-    Algorithm,
-    Client,
-    Floats,
-    Forward,
-    Latent,
-    Message,
-    Public,
-    change,
-    changed,
-    compressed,
-    means,
-    random_words,
-    real,
-    register,
-    replace,
-    round_at_random,
-)
-from bifl.errors import ConfigError
+from bifl import core
+from bifl.core import BINARY, Algorithm, Client, Floats, Forward, Latent, Message, Public
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +22,7 @@ if TYPE_CHECKING:
 @lru_cache(maxsize=2)
 def noise(key: int, count: int, width: float) -> Floats:
     """(count,) uniform on ±width, of a client and a round; only the generator's bits are used, so both ends draw the same."""
-    return centred(random_words(np.random.Generator(np.random.PCG64(key)), count)) * np.float32(width)
+    return centred(core.random_words(np.random.Generator(np.random.PCG64(key)), count)) * np.float32(width)
 
 
 def centred(words: npt.NDArray[np.uint64]) -> Floats:
@@ -64,27 +46,26 @@ def weights(latent: Latent, width: float) -> Tensor:
 
 def upload(client: Client, public: Public, width: float) -> Message:
     """The mask."""
-    by, drawn = change(client, public), noise(public.forward_key(client.number), public.layout.count, width)
-    return Message.of(round_at_random(by / drawn, 2, public.stream(client.number, "mask")), BINARY, client.real)
+    by, drawn = core.change(client, public), noise(public.forward_key(client.number), public.layout.count, width)
+    return Message.of(core.round_at_random(by / drawn, 2, public.stream(client.number, "mask")), BINARY, client.real)
 
 
 def reads(upload: Message, public: Public, width: float) -> Message:
     """The noise that the mask keeps."""
-    return changed(
+    return core.changed(
         upload, public, upload.update.symbols * noise(public.forward_key(upload.sender or 0), public.layout.count, width)
     )
 
 
-@register
+@core.register
 def fedmrn(width: float = 0.01, down: str = "float") -> Algorithm:
     """FedMRN: updates that are masked random noise; a mask of one bit a weight up.
 
     Take it to compare with: docs/results.md has the methods of the field side by side.
     """
-    if not 0 < width < float("inf"):
-        raise ConfigError(f"algorithm.width must be greater than 0, not {width}")
-    forward = Forward("masked noise", partial(weights, width=width), scaled=False, clip=False, alphabet=real.alphabet)
+    width = core.positive("width", width)
+    forward = Forward("masked noise", partial(weights, width=width), scaled=False, clip=False, alphabet=core.real.alphabet)
     algorithm = Algorithm(
-        partial(upload, width=width), means, replace, reads=partial(reads, width=width), forward=forward, keeps=()
+        partial(upload, width=width), core.means, core.replace, reads=partial(reads, width=width), forward=forward, keeps=()
     )
-    return compressed(algorithm, down)
+    return core.compressed(algorithm, down)

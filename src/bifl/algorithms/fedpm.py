@@ -10,21 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bifl.core import (
-    BINARY,
-    VOTES,
-    Algorithm,
-    Client,
-    Floats,
-    Forward,
-    Latent,
-    Message,
-    Public,
-    random_signs,
-    register,
-    stream,
-    votes,
-)
+from bifl import core
+from bifl.core import BINARY, VOTES, Algorithm, Client, Floats, Forward, Latent, Message, Public
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +22,9 @@ SURE = 0.01  # probabilities are kept this far from 0 and 1
 @lru_cache(maxsize=2)
 def frozen(sizes: tuple[int, ...], fan_in: tuple[int, ...]) -> Floats:
     """(count,) the weights: ±e/√fan_in, the same in every run."""
-    return random_signs(stream(0, 0, None, "fedpm"), sum(sizes)) * np.repeat(np.e / np.sqrt(fan_in), sizes).astype(np.float32)
+    return core.random_signs(core.stream(0, 0, None, "fedpm"), sum(sizes)) * np.repeat(np.e / np.sqrt(fan_in), sizes).astype(
+        np.float32
+    )
 
 
 def weights(latent: Latent) -> Tensor:
@@ -64,10 +53,10 @@ def update(client: Client, public: Public, news: Message) -> Client:
 masked = Forward("masked", weights, scaled=False, clip=False, alphabet=BINARY)
 
 
-@register
+@core.register
 def fedpm() -> Algorithm:
     """FedPM: masks of random weights; a drawn mask up, vote counts down. It wants a large learning rate: lr=0.1.
 
     Take it to compare with, also under secure_sum=true: docs/results.md has the methods of the field side by side.
     """
-    return Algorithm(upload, votes, update, forward=masked, keeps=(), broadcasts=VOTES)
+    return Algorithm(upload, core.votes, update, forward=masked, keeps=(), broadcasts=VOTES)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from bifl.core import Algorithm, Client, Local, Public, register
+from bifl import core
+from bifl.core import Algorithm, Client, Local, Public
 from bifl.core.algorithm import Algorithms, named
 from bifl.core.forward import PLAIN
 from bifl.errors import ConfigError
@@ -26,7 +27,7 @@ def pulled(client: Client, public: Public, mu: float, inner: Algorithm) -> Local
     return added._replace(pull=added.pull + mu)
 
 
-@register
+@core.register
 def fedprox(mu: float = 0.01, around: str = "fedavg") -> Algorithms:
     """FedAvg with µ/2·‖w − w at the start of the round‖² in every client's loss; around=murmur adds it to another algorithm.
 
@@ -34,5 +35,5 @@ def fedprox(mu: float = 0.01, around: str = "fedavg") -> Algorithms:
     """
     if not 0 <= mu < float("inf"):
         raise ConfigError(f"algorithm.mu must be 0 or more, not {mu}")
-    inner = named(register.make(around, {}), around)
+    inner = named(core.register.make(around, {}), around)
     return inner.map(lambda part: replace(part, local=partial(pulled, mu=mu, inner=part)))

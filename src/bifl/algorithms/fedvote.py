@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bifl.core import BINARY, VOTES, Algorithm, Client, Forward, Latent, Message, Public, register, votes
+from bifl import core
+from bifl.core import BINARY, VOTES, Algorithm, Client, Forward, Latent, Message, Public
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,10 +40,10 @@ def update(client: Client, public: Public, news: Message) -> Client:
 soft_signs = Forward("soft signs", weights, scaled=True, clip=False, alphabet=BINARY)
 
 
-@register
+@core.register
 def fedvote() -> Algorithm:
     """FedVote: a binary network trained by soft signs; one random vote a weight up, vote counts down.
 
     Take it to compare with, also under secure_sum=true: docs/results.md has the methods of the field side by side.
     """
-    return Algorithm(upload, votes, update, forward=soft_signs, keeps=(), broadcasts=VOTES)
+    return Algorithm(upload, core.votes, update, forward=soft_signs, keeps=(), broadcasts=VOTES)

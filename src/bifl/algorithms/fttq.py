@@ -11,7 +11,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from bifl.core import FLOAT32, TERNARY, Algorithm, Client, Message, Public, Server, Tally, register, ternary
+from bifl import core
+from bifl.core import FLOAT32, TERNARY, Algorithm, Client, Message, Public, Server, Tally
 from bifl.core.forward import TERNARY_THRESHOLD
 from bifl.core.message import Symbols
 from bifl.errors import ConfigError
@@ -57,7 +58,7 @@ def update(client: Client, public: Public, news: Message) -> Client:
     return client._replace(aux=public.weights * public.layout.per_weight(public.real[: len(public.layout.layers)]))
 
 
-@register
+@core.register
 def fttq(tolerance: float = 0.03, validation: float = 0.02) -> Algorithm:
     """T-FedAvg: ternary weights both ways; floats down where that loses more than `tolerance` on held-out training images.
 
@@ -68,4 +69,4 @@ def fttq(tolerance: float = 0.03, validation: float = 0.02) -> Algorithm:
     if not 0 <= validation < 1:
         raise ConfigError(f"algorithm.validation must be a share of the training images, at least 0 and below 1, not {validation}")
     say = partial(broadcast, tolerance=tolerance)
-    return Algorithm(upload, say, update, reads=reads, forward=ternary, keeps=(), validation=validation)
+    return Algorithm(upload, say, update, reads=reads, forward=core.ternary, keeps=(), validation=validation)

@@ -3,106 +3,129 @@
 A client sends its update in a random rotation, of every `group` coordinates only which is loudest, and its sign (`core.rotation`).
 The more vote, the less each must say: the default group grows with the number of voters. The server broadcasts the sign of the
 change and remembers what that could not say (`core.compression`). Clients remember nothing.
+
+`compress_uploads` says what any algorithm uploads in this way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace as with_other
 from functools import partial
 
 import numpy as np
 
-from bifl.algorithms.eden import forward_of
+from bifl import core
 from bifl.algorithms.server_optimizers import momentum, stepping
-from bifl.core import (
-    UPDATE,
-    Algorithm,
-    Client,
-    Floats,
-    Message,
-    Public,
-    Selection,
-    Selections,
-    Vector,
-    change,
-    changed,
-    compressed,
-    means,
-    register,
-    replace,
-    rotate,
-    rotated_length,
-    unrotate,
-)  # fmt: skip
-from bifl.core.rotation import MOST, groups, loud_alphabet, loudest, spread
+from bifl.core import UPDATE, Client, Floats, Message, Public, Vector
 from bifl.errors import ConfigError
 
 PER_VOTER = 1.3  # of the numbers in a group: the mean update then errs by about a seventh of an update's square
+Code = Callable[[Floats, int, np.random.Generator], Vector]  # numbers, size of a group and the rotation's dice → what is said
+Remember = Callable[[Client, Message], Floats]  # a client, and what others make of its upload → its memory
 
 
 def group_of(public: Public, group: int) -> int:
     """How many coordinates make a group: as given, or the largest power of two that is not above 1.3 times the voters."""
-    return group or min(MOST, 1 << (max(1, int(PER_VOTER * public.voters)).bit_length() - 1))
+    return group or min(core.MOST_IN_GROUP, 1 << (max(1, int(PER_VOTER * public.voters)).bit_length() - 1))
 
 
-def selects(public: Public, sender: int | None, group: int) -> Selections:
-    """Uploads are about groups of coordinates, the broadcast about all weights."""
-    return {UPDATE: None if sender is None else Selection(groups(public.layout.count, group_of(public, group)))}
-
-
-def coded(values: Floats, size: int, dice: np.random.Generator) -> Vector:
+def unbiased(values: Floats, size: int, dice: np.random.Generator) -> Vector:
     """The loudest of every group, and the scale that makes the mean of many such vectors right: Σx² / Σ|x of the loudest|."""
-    rotated = rotate(values, dice)
+    rotated = core.rotate(values, dice)
     heard = rotated[: len(values)]  # the few behind are as good as these: no coordinate of a random rotation is special
-    symbols = loudest(heard, size)
-    told = float(np.dot(spread(symbols, size, len(heard)), heard))
+    symbols = core.loudest(heard, size)
+    told = float(np.dot(core.spread(symbols, size, len(heard)), heard))
     scale = np.square(rotated, dtype=np.float64).sum() / max(told, 1e-30)
-    return Vector(symbols, loud_alphabet(size), np.array([scale], np.float32))
+    return Vector(symbols, core.loud_alphabet(size), np.array([scale], np.float32))
 
 
-def decoded(vector: Vector, size: int, count: int, dice: np.random.Generator) -> Floats:
+def nearest(values: Floats, size: int, dice: np.random.Generator) -> Vector:
+    """The same with the scale that comes nearest to the numbers: for who remembers what it said of them (EF21)."""
+    vector = unbiased(values, size, dice)
+    squares = np.square(values, dtype=np.float64).sum()
+    scale = squares / max(float(vector.scales[0]) * len(vector.symbols), 1e-30)
+    return vector._replace(scales=np.array([scale], np.float32))
+
+
+def decode(vector: Vector, size: int, count: int, dice: np.random.Generator) -> Floats:
     """(count,) what such a vector stands for, given the same random numbers."""
-    rotated = np.zeros(rotated_length(count), np.float32)
-    rotated[:count] = spread(vector.symbols, size, count) * vector.scales[0]
-    return unrotate(rotated, count, dice)
+    rotated = np.zeros(core.rotated_length(count), np.float32)
+    rotated[:count] = core.spread(vector.symbols, size, count) * vector.scales[0]
+    return core.unrotate(rotated, count, dice)
 
 
-def upload(client: Client, public: Public, group: int) -> Message:
-    """The update, coded."""
-    dice = public.stream(client.number, "rotation")
-    return Message({UPDATE: coded(change(client, public), group_of(public, group), dice)}, client.real)
+CODES: Mapping[str, Code] = {UPDATE: unbiased}
 
 
-def reads(upload: Message, public: Public, group: int) -> Message:
-    """The update that an upload stands for."""
-    dice = public.stream(upload.sender or 0, "rotation")
-    return changed(upload, public, decoded(upload.update, group_of(public, group), public.layout.count, dice))
+def compress_uploads(
+    algorithm: core.Algorithm, group: int, codes: Mapping[str, Code] = CODES, remember: Remember | None = None
+) -> core.Algorithm:
+    """The algorithm with uploads that are said as murmur says an update.
+
+    Args:
+        algorithm: its uploads are floats of all weights: of the update the weights, which are said as how they changed.
+        group: how many coordinates make a group; 0 goes by the voters.
+        codes: how each vector of an upload is said.
+        remember: what a client keeps, given what was said; None where it keeps nothing.
+    """
+    if not 0 <= group <= core.MOST_IN_GROUP:
+        raise ConfigError(f"algorithm.group must be from 0 (chosen by the number of voters) to {core.MOST_IN_GROUP}, not {group}")
+    upload = partial(_upload, inner=algorithm.upload, group=group, codes=codes, remember=remember)
+    selects = partial(_selects, inner=algorithm.selects, group=group)
+    return with_other(algorithm, upload=upload, reads=partial(_reads, group=group), selects=selects, uploads="")
 
 
-def check_group(group: int) -> None:
-    """Refuse a group that the config must not give."""
-    if not 0 <= group <= MOST:
-        raise ConfigError(f"algorithm.group must be from 0 (chosen by the number of voters) to {MOST}, not {group}")
+def _dice(public: Public, sender: int, name: str) -> np.random.Generator:
+    return public.stream(sender, "rotation" if name == UPDATE else f"rotation of the {name}")
 
 
-@register
-def murmur(group: int = 0, forward: str = "real", down: str = "sign") -> Algorithm:
+def _upload(
+    client: Client, public: Public, inner: core.Upload, group: int, codes: Mapping[str, Code], remember: Remember | None
+) -> Message | core.Sent:
+    message, size = core.Sent.of(inner(client, public)).message, group_of(public, group)
+    vectors = {
+        name: codes[name](vector.values() - (public.weights if name == UPDATE else 0), size, _dice(public, client.number, name))
+        for name, vector in message.vectors.items()
+    }
+    message = message.with_vectors(vectors)
+    if remember is None:
+        return message
+    return core.Sent(message, remember(client, _reads(message._replace(sender=client.number), public, group)))
+
+
+def _reads(upload: Message, public: Public, group: int) -> Message:
+    """The vectors that an upload stands for."""
+    size, vectors = group_of(public, group), {}
+    for name, vector in upload.vectors.items():
+        by = decode(vector, size, public.layout.count, _dice(public, upload.sender or 0, name))
+        vectors[name] = vector._replace(symbols=public.weights + by if name == UPDATE else by, alphabet=core.FLOAT32, about=None)
+    return upload.with_vectors(vectors)
+
+
+def _selects(public: Public, sender: int | None, inner: core.Selects, group: int) -> core.Selections:
+    """Uploads are about groups of coordinates, the broadcast about all weights."""
+    abouts = inner(public, sender)
+    if sender is None:
+        return abouts
+    return dict.fromkeys(abouts, core.Selection(core.groups(public.layout.count, group_of(public, group))))
+
+
+@core.register
+def murmur(group: int = 0, forward: str = "real", down: str = "sign") -> core.Algorithm:
     """FedAvg at a tenth of a bit up and one bit down; forward=binary trains a network of 1-bit weights.
 
     Take it unless you need what another has: with few voters and many, with clients that are alike, differ, sleep or remember
     nothing. Where clients hold few classes each, group=32 says more; down=1of8 halves the broadcast.
     """
-    check_group(group)
-    algorithm = Algorithm(
-        partial(upload, group=group), means, replace,
-        reads=partial(reads, group=group), selects=partial(selects, group=group), forward=forward_of(forward), keeps=(),
-    )  # fmt: skip
-    return compressed(algorithm, down)
+    average = core.Algorithm(core.floats, core.means, core.replace, forward=core.forward_of(forward), keeps=())
+    return core.compressed(compress_uploads(average, group), down)
 
 
-@register
-def murmur_momentum(group: int = 0, forward: str = "real", down: str = "sign", beta: float = 0.5) -> Algorithm:
+@core.register
+def murmur_momentum(group: int = 0, forward: str = "real", down: str = "sign", beta: float = 0.5) -> core.Algorithm:
     """murmur with momentum at the server: the same bits a round, fewer rounds. v ← β·v + the mean change, a step of v.
 
     Take it for clients that are alike; where each holds few classes it is less accurate than murmur.
     """
-    return compressed(stepping(murmur(group, forward, "float"), momentum(1.0, beta), 1), down)
+    return core.compressed(stepping(murmur(group, forward, "float"), momentum(1.0, beta), 1), down)

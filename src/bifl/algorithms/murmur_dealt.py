@@ -7,11 +7,12 @@ The scale is `width` times the mean deviation of last round's updates, which upl
 
 from __future__ import annotations
 
+from dataclasses import replace as with_other
 from functools import partial
 
 import numpy as np
 
-from bifl.algorithms.eden import forward_of
+from bifl import core
 from bifl.core import (
     BINARY,
     FLOAT32,
@@ -19,29 +20,18 @@ from bifl.core import (
     UPDATE,
     UPDATE_ALONE,
     Algorithm,
-    Alphabet,
     Client,
     Floats,
     Message,
     Public,
-    Selection,
-    Selections,
     Sent,
     Server,
     Tally,
-    change,
-    compressed,
-    random_levels,
-    register,
-    replace,
-    rotate,
-    rotated_length,
-    unrotate,
-)  # fmt: skip
+)
 from bifl.errors import ConfigError
 
 FIRST = 0.01  # deviation of an update that is expected before anyone has told
-ALPHABETS = {2: BINARY, 3: TERNARY} | {levels: Alphabet(f"{levels} levels", levels) for levels in (5, 9, 17)}
+ALPHABETS = {2: BINARY, 3: TERNARY} | {levels: core.Alphabet(f"{levels} levels", levels) for levels in (5, 9, 17)}
 
 
 def groups(public: Public, together: int) -> int:
@@ -56,12 +46,12 @@ def window(public: Public, sender: int, together: int) -> tuple[int, int]:
     return turn * count // parts, (turn + 1) * count // parts
 
 
-def selects(public: Public, sender: int | None, together: int) -> Selections:
+def selects(public: Public, sender: int | None, together: int) -> core.Selections:
     """Uploads are about a group's coordinates, the broadcast about all weights."""
     if sender is None:
         return UPDATE_ALONE
     begin, end = window(public, sender, together)
-    return {UPDATE: Selection(end - begin, place=begin)}
+    return {UPDATE: core.Selection(end - begin, place=begin)}
 
 
 def scale(public: Public, width: float) -> np.float32:
@@ -71,11 +61,11 @@ def scale(public: Public, width: float) -> np.float32:
 
 def upload(client: Client, public: Public, together: int, levels: int, width: float) -> Message:
     """Levels of the own coordinates, and how far the update's coordinates are from 0 in the root mean square."""
-    rotated = rotate(change(client, public), public.stream(None, "rotation"))
+    rotated = core.rotate(core.change(client, public), public.stream(None, "rotation"))
     begin, end = window(public, client.number, together)
     deviation = np.sqrt(np.square(rotated, dtype=np.float64).mean())
     shares = rotated[begin:end] / max(scale(public, width), np.float32(1e-30))
-    symbols = random_levels(shares, levels, public.stream(client.number, "rounding"))
+    symbols = core.random_levels(shares, levels, public.stream(client.number, "rounding"))
     return Message.of(symbols, ALPHABETS[levels], client.real, np.array([deviation], np.float32))
 
 
@@ -90,31 +80,28 @@ def reads(upload: Message, public: Public, together: int) -> Message:
 def broadcast(tally: Tally, public: Public, server: Server, *, together: int, width: float) -> Message:
     """The public weights and the mean update: one group told of each coordinate, so the mean over all is that much too small."""
     count = public.layout.count
-    rotated = np.zeros(rotated_length(count), np.float32)
+    rotated = np.zeros(core.rotated_length(count), np.float32)
     rotated[:count] = tally.update.mean.astype(np.float32) * (scale(public, width) * np.float32(groups(public, together)))
-    by: Floats = unrotate(rotated, count, public.stream(None, "rotation"))
+    by: Floats = core.unrotate(rotated, count, public.stream(None, "rotation"))
     return Message.of(public.weights + by, FLOAT32, tally.real)
 
 
 def with_deviation(algorithm: Algorithm) -> Algorithm:
     """The algorithm with one more scale in its broadcast, the mean deviation, which is all that stays public of the scales."""
 
-    def say(tally: Tally, public: Public, server: Server) -> Message | Sent:
-        found = algorithm.broadcast(tally, public, server)
-        message = found.message if isinstance(found, Sent) else found
+    def broadcast(tally: Tally, public: Public, server: Server) -> Message | Sent:
+        given = algorithm.broadcast(tally, public, server)
+        message = Sent.of(given).message
         message = message.with_update(scales=np.concatenate([message.update.scales, tally.update.scales]))
-        return found._replace(message=message) if isinstance(found, Sent) else message
+        return given._replace(message=message) if isinstance(given, Sent) else message
 
     def absorb(public: Public, news: Message) -> Public:
         return algorithm.absorb(public, news.with_update(scales=news.update.scales[:-1]))._replace(scales=news.update.scales[-1:])
 
-    return Algorithm(
-        algorithm.upload, say, algorithm.update, absorb, algorithm.reads,
-        selects=algorithm.selects, forward=algorithm.forward, keeps=algorithm.keeps,
-    )  # fmt: skip
+    return with_other(algorithm, broadcast=broadcast, absorb=absorb)
 
 
-@register
+@core.register
 def murmur_dealt(together: int = 10, levels: int = 3, width: float = 2.5, forward: str = "real", down: str = "sign") -> Algorithm:
     """murmur for secure sums: coordinates dealt to groups of clients, one scale and rotation for all.
 
@@ -124,12 +111,11 @@ def murmur_dealt(together: int = 10, levels: int = 3, width: float = 2.5, forwar
         raise ConfigError(f"algorithm.together must be from 2 clients to 1,000,000, not {together}")
     if levels not in ALPHABETS:
         raise ConfigError(f"algorithm.levels must be one of {', '.join(map(str, ALPHABETS))}, not {levels}")
-    if not 0 < width < float("inf"):
-        raise ConfigError(f"algorithm.width must be greater than 0, not {width}")
+    width = core.positive("width", width)
     algorithm = Algorithm(
         partial(upload, together=together, levels=levels, width=width),
-        partial(broadcast, together=together, width=width), replace,
+        partial(broadcast, together=together, width=width), core.replace,
         reads=partial(reads, together=together), selects=partial(selects, together=together),
-        forward=forward_of(forward), keeps=(),
+        forward=core.forward_of(forward), keeps=(),
     )  # fmt: skip
-    return with_deviation(compressed(algorithm, down))
+    return with_deviation(core.compressed(algorithm, down))

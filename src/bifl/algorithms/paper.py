@@ -4,25 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from bifl.core import (
-    VOTES,
-    WEIGHTS,
-    Algorithm,
-    Schedule,
-    blend,
-    blend_signs,
-    floats,
-    likelihood,
-    majority,
-    means,
-    ml_pu,
-    real,
-    register,
-    replace,
-    rounded_votes,
-    signs,
-    votes,
-)
+from bifl.core import VOTES, WEIGHTS, Algorithm, Schedule, likelihood, positive, real, register
+from bifl.core.rules import blend, blend_signs, floats, majority, means, ml_pu, replace, rounded_votes, signs, votes
 from bifl.errors import ConfigError
 
 
@@ -134,9 +117,7 @@ def hybrid(switch: int = 40, alpha: float = 1.25) -> Schedule:
 
 def gain(alpha: float) -> float:
     """α as the config gave it, or an error."""
-    if not 0 < alpha < float("inf"):
-        raise ConfigError(f"algorithm.alpha must be greater than 0, not {alpha} (the paper uses 1.25 to 2)")
-    return alpha
+    return positive("alpha", alpha, " (the paper uses 1.25 to 2)")
 
 
 def share(beta: float) -> float:

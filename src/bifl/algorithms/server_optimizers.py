@@ -10,8 +10,8 @@ from dataclasses import replace as with_other
 
 import numpy as np
 
-from bifl.algorithms.eden import forward_of
-from bifl.core import WEIGHTS, Algorithm, Floats, Public, Sent, Server, Tally, compressed, floats, means, register, replace
+from bifl import core
+from bifl.core import WEIGHTS, Algorithm, Floats, Public, Sent, Server, Tally
 from bifl.errors import ConfigError
 
 Rule = Callable[[Floats, Floats], tuple[Floats, Floats]]  # (rows, mean change) → (new rows, step)
@@ -24,7 +24,7 @@ def stepping(algorithm: Algorithm, rule: Rule, rows: int) -> Algorithm:
         count = public.layout.count
         memory = server.memory if server.memory.size else np.zeros((rows, count), np.float32)
         inner = algorithm.broadcast(tally, public, server._replace(memory=memory[rows:]))
-        wanted, kept = (inner.message, inner.memory) if isinstance(inner, Sent) else (inner, memory[rows:])
+        wanted, kept = Sent.of(inner, memory[rows:])
         moved, step = rule(memory[:rows], wanted.update.values() - public.weights)
         remembered = np.concatenate([moved, kept.reshape(-1, count)]).astype(np.float32)
         return Sent(wanted.with_update(symbols=public.weights + step.astype(np.float32)), remembered)
@@ -39,8 +39,8 @@ def _refuse(positive: dict[str, float], shares: dict[str, float]) -> None:
 
 
 def _made(rule: Rule, rows: int, forward: str, down: str) -> Algorithm:
-    averaging = Algorithm(floats, means, replace, forward=forward_of(forward), keeps=(), uploads=WEIGHTS)
-    return compressed(stepping(averaging, rule, rows), down)
+    averaging = Algorithm(core.floats, core.means, core.replace, forward=core.forward_of(forward), keeps=(), uploads=WEIGHTS)
+    return core.compressed(stepping(averaging, rule, rows), down)
 
 
 def momentum(rate: float, beta: float) -> Rule:
@@ -54,7 +54,7 @@ def momentum(rate: float, beta: float) -> Rule:
     return rule
 
 
-@register
+@core.register
 def fedavgm(rate: float = 1.0, beta: float = 0.9, forward: str = "real", down: str = "float") -> Algorithm:
     """FedAvg with momentum at the server: v ← β·v + Δ, a step of η·v.
 
@@ -63,7 +63,7 @@ def fedavgm(rate: float = 1.0, beta: float = 0.9, forward: str = "real", down: s
     return _made(momentum(rate, beta), 1, forward, down)
 
 
-@register
+@core.register
 def fedadam(rate: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3, down: str = "float") -> Algorithm:
     """FedAvg with Adam at the server: m ← β₁·m + (1−β₁)·Δ, v ← β₂·v + (1−β₂)·Δ², a step of η·m/(√v + τ).
 

@@ -1,11 +1,27 @@
 """What an algorithm is made of: messages, states, random streams, exact sums, the paper's rules.
 
-    from bifl.core import BINARY, Algorithm, Message, register, stream
+    from bifl import core
+    from bifl.core import BINARY, Algorithm, Client, Message, Public
 
 Numpy only: importing it does not wait for PyTorch. docs/adding-an-algorithm.md shows how the parts fit together.
 """
 
-from bifl.core.algorithm import VOTES, WEIGHTS, Algorithm, Schedule, register, take_over
+from bifl.core.algorithm import (
+    VOTES,
+    WEIGHTS,
+    Absorb,
+    Algorithm,
+    Broadcast,
+    Reads,
+    Schedule,
+    Selects,
+    Update,
+    Upload,
+    forward_of,
+    positive,
+    register,
+    take_over,
+)
 from bifl.core.compression import compressed
 from bifl.core.forward import Forward, Latent, Local, binary, real, ternary
 from bifl.core.layout import Layout
@@ -36,7 +52,7 @@ from bifl.core.randomness import (
     stream,
     stream_seed,
 )
-from bifl.core.rotation import rotate, rotated_length, unrotate
+from bifl.core.rotation import MOST_IN_GROUP, groups, loud_alphabet, loudest, rotate, rotated_length, spread, unrotate
 from bifl.core.rules import (
     blend,
     blend_signs,
@@ -57,11 +73,12 @@ from bifl.core.state import Client, Judge, Public, Sent, Server
 from bifl.core.sums import ExactSum, Tally, Total, VectorTally, mean
 
 __all__ = [
-    "BINARY", "FLOAT16", "FLOAT32", "NOTHING", "TERNARY", "UPDATE", "UPDATE_ALONE", "VOTES", "WEIGHTS", "Algorithm", "Alphabet",
-    "Client", "ExactSum", "Floats", "Forward", "Judge", "Latent", "Layout", "Local", "Message", "Public", "Schedule", "Selection",
-    "Selections", "Sent", "Server", "Tally", "Total", "Vector", "VectorTally", "Votes", "binary", "blend", "blend_signs",
-    "change", "changed", "compressed", "dithered_signs", "floats", "halves", "majority", "mean", "means", "ml_pu", "random_levels",
-    "random_positions", "random_signs", "random_words", "real", "register", "replace", "rotate", "rotated_length",
-    "round_at_random", "rounded_votes", "scaled_change", "sign", "signs", "stream", "stream_seed", "take_over", "ternary",
-    "unrotate", "votes",
+    "BINARY", "FLOAT16", "FLOAT32", "MOST_IN_GROUP", "NOTHING", "TERNARY", "UPDATE", "UPDATE_ALONE", "VOTES", "WEIGHTS",
+    "Absorb", "Algorithm", "Alphabet", "Broadcast", "Client", "ExactSum", "Floats", "Forward", "Judge", "Latent", "Layout",
+    "Local", "Message", "Public", "Reads", "Schedule", "Selection", "Selections", "Selects", "Sent", "Server", "Tally", "Total",
+    "Update", "Upload", "Vector", "VectorTally", "Votes", "binary", "blend", "blend_signs", "change", "changed", "compressed",
+    "dithered_signs", "floats", "forward_of", "groups", "halves", "loud_alphabet", "loudest", "majority", "mean", "means",
+    "ml_pu", "positive", "random_levels", "random_positions", "random_signs", "random_words", "real", "register", "replace",
+    "rotate", "rotated_length", "round_at_random", "rounded_votes", "scaled_change", "sign", "signs", "spread", "stream",
+    "stream_seed", "take_over", "ternary", "unrotate", "votes",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ What a client **uploads**, what the server **broadcasts**, what everyone **absor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bifl.core import return_checks
-from bifl.core.forward import Forward, Local, binary
+from bifl.core.forward import FORWARDS, Forward, Local, binary
 from bifl.core.message import UPDATE, UPDATE_ALONE, Floats, Message, Selections
 from bifl.core.state import Client, Public, Sent, Server
 from bifl.core.sums import Tally
@@ -47,6 +48,12 @@ def update_alone(public: Public, sender: int | None) -> Selections:
     return UPDATE_ALONE
 
 
+Upload = Callable[[Client, Public], Message | Sent]
+Broadcast = Callable[[Tally, Public, Server], Message | Sent]
+Update = Callable[[Client, Public, Message], Client]
+Absorb = Callable[[Public, Message], Public]
+Reads = Callable[[Message, Public], Message]
+Selects = Callable[[Public, int | None], Selections]
 _KEPT = ("aux", "start", "scales", "memory")
 
 
@@ -79,13 +86,13 @@ class Algorithm:
         name: what errors call it: the one under which it is registered; filled in.
     """
 
-    upload: Callable[[Client, Public], Message | Sent]
-    broadcast: Callable[[Tally, Public, Server], Message | Sent]
-    update: Callable[[Client, Public, Message], Client]
-    absorb: Callable[[Public, Message], Public] = take_over
-    reads: Callable[[Message, Public], Message] = as_it_is
+    upload: Upload
+    broadcast: Broadcast
+    update: Update
+    absorb: Absorb = take_over
+    reads: Reads = as_it_is
     aggregate: Callable[[Sequence[Message], Public], Tally] | None = None
-    selects: Callable[[Public, int | None], Selections] = update_alone
+    selects: Selects = update_alone
     local: Callable[[Client, Public], Local] | None = None
     forward: Forward = binary
     central: bool = False
@@ -176,6 +183,20 @@ class Schedule:
 
 Algorithms = Algorithm | Schedule
 register: Registry[Algorithms] = Registry("algorithm")
+
+
+def positive(key: str, value: float, hint: str = "") -> float:
+    """A parameter of an algorithm as the config gave it, or an error."""
+    if not 0 < value < math.inf:
+        raise ConfigError(f"algorithm.{key} must be greater than 0, not {value}{hint}")
+    return value
+
+
+def forward_of(name: str) -> Forward:
+    """The forward that `algorithm.forward` names, or an error."""
+    if name not in ("real", "binary"):
+        raise ConfigError(f"algorithm.forward must be real or binary, not '{name}'")
+    return FORWARDS[name]
 
 
 def named(algorithms: Algorithms, name: str) -> Algorithms:

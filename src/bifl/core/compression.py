@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from bifl.core.algorithm import Algorithm
+from bifl.core.algorithm import Absorb, Algorithm, Broadcast, Selects
 from bifl.core.layout import Layout
 from bifl.core.message import (
     BINARY,
@@ -30,7 +30,7 @@ from bifl.core.message import (
     Vector,
     halves,
 )
-from bifl.core.rotation import MOST, groups, loud_alphabet, loudest, spread
+from bifl.core.rotation import MOST_IN_GROUP, groups, loud_alphabet, loudest, spread
 from bifl.core.state import Public, Sent, Server
 from bifl.core.sums import Tally
 from bifl.errors import AlgorithmError, ConfigError
@@ -90,7 +90,7 @@ def said(news: Vector, layout: Layout, group: int) -> Floats:
 def _group(down: str) -> int:
     """G of `1ofG`; 0 for everything else."""
     first, _, group = down.partition("of")
-    return int(group) if first == "1" and group.isdecimal() and 2 <= int(group) <= MOST else 0
+    return int(group) if first == "1" and group.isdecimal() and 2 <= int(group) <= MOST_IN_GROUP else 0
 
 
 def _code(down: str) -> Code:
@@ -126,7 +126,7 @@ def compressed(algorithm: Algorithm, down: str) -> Algorithm:
     )
 
 
-def add_changes(public: Public, news: Message, *, inner: Callable[[Public, Message], Public], group: int) -> Public:
+def add_changes(public: Public, news: Message, *, inner: Absorb, group: int) -> Public:
     """The `absorb` of compressed broadcasts: what the algorithm makes of the vectors that the changes lead to."""
     whole = {
         name: vector._replace(symbols=_public(public, name) + said(vector, public.layout, group), alphabet=FLOAT32, about=None)
@@ -140,7 +140,7 @@ def _public(public: Public, name: str) -> Floats:
     return public.weights if name == UPDATE else public.vectors.get(name, np.zeros(public.layout.count, np.float32))
 
 
-def _selects(public: Public, sender: int | None, *, inner: Callable[[Public, int | None], Selections], group: int) -> Selections:
+def _selects(public: Public, sender: int | None, *, inner: Selects, group: int) -> Selections:
     """Uploads are about what they were about; the vectors of a broadcast about all weights, or groups of them."""
     abouts = inner(public, sender)
     if sender is not None or not group:
@@ -153,16 +153,15 @@ def _broadcast(
     public: Public,
     server: Server,
     *,
-    inner: Callable[[Tally, Public, Server], Message | Sent],
-    selects: Callable[[Public, int | None], Selections],
+    inner: Broadcast,
+    selects: Selects,
     code: Code,
     group: int,
 ) -> Sent:
     """The server's memory: of every vector a row for what was not said yet, then the rows that the inner broadcast keeps."""
     layout, names = public.layout, list(selects(public, None))
     rows = server.memory if server.memory.size else np.zeros((len(names), layout.count), np.float32)
-    found = inner(tally, public, server._replace(memory=rows[len(names) :]))
-    wanted, kept = (found.message, found.memory) if isinstance(found, Sent) else (found, rows[len(names) :])
+    wanted, kept = Sent.of(inner(tally, public, server._replace(memory=rows[len(names) :])), rows[len(names) :])
     if kept.size % layout.count:
         raise AlgorithmError(
             f"with a compressed broadcast the server's memory must be rows of {layout.count} numbers, not {kept.shape}"

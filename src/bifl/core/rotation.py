@@ -96,7 +96,7 @@ def _hadamard(values: Floats, size: int) -> Floats:
 
 # ---- the loudest of every group ---------------------------------------------------------------------------------------------
 
-MOST = 2**15  # numbers in a group: a symbol has 16 bits
+MOST_IN_GROUP = 2**15  # numbers in a group: a symbol has 16 bits
 
 
 def loud_alphabet(group: int) -> Alphabet:

@@ -80,6 +80,11 @@ class Sent(NamedTuple):
     message: Message
     memory: Floats
 
+    @classmethod
+    def of(cls, given: Message | Sent, memory: Floats = NOTHING) -> Sent:
+        """What was returned, with this memory if it says nothing of it."""
+        return given if isinstance(given, Sent) else cls(given, memory)
+
 
 def remembered(client: Client, keeps: tuple[str, ...], names: frozenset[str], fresh: Client) -> Client:
     """The client with everything but what is kept as it was before the first round.

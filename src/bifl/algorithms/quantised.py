@@ -1,0 +1,154 @@
+"""Changes in few bits, as others in the field say them: signs, levels, the largest, 16-bit floats. The yardsticks of `murmur`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from bifl import core
+from bifl.core import Client, Message, Public
+from bifl.errors import ConfigError
+
+
+def average_of(upload: core.Upload, reads: core.Reads, down: str, keeps: tuple[str, ...] = ()) -> core.Algorithm:
+    """FedAvg by changes that are said so."""
+    algorithm = core.Algorithm(upload, core.means, core.replace, reads=reads, forward=core.real, keeps=keeps)
+    return core.compressed(algorithm, down)
+
+
+# ---- right in the mean -------------------------------------------------------------------------------------------------------
+
+
+def dither_upload(client: Client, public: Public, width: float) -> Message:
+    """One bit a weight, and s of every layer."""
+    by = core.change(client, public)
+    scales = np.array([width * np.abs(part).mean() for part in public.layout.layer_parts(by)], np.float32)
+    bits = core.dithered_signs(by, public.layout.per_weight(scales), public.stream(client.number, "dither"))
+    return Message.of(bits, core.BINARY, client.real, scales)
+
+
+@core.register
+def dither(width: float = 2.0, down: str = "float") -> core.Algorithm:
+    """z-SignFedAvg: signs of the update after uniform noise, as wide as `width` times its mean magnitude.
+
+    Take it to compare with: docs/results.md has the methods of the field side by side.
+    """
+    # Tang et al., AAAI 2024: with noise uniform on ±s, s·sign(Δ + noise) is Δ in the mean wherever |Δ| ≤ s
+    return average_of(partial(dither_upload, width=core.positive("width", width)), core.scaled_change, down)
+
+
+def level_upload(client: Client, public: Public, levels: int) -> Message:
+    """Levels between ± the largest change of a layer, up or down at random so that the mean is right."""
+    by = core.change(client, public)
+    scales = np.array([np.abs(part).max() for part in public.layout.layer_parts(by)], np.float32)
+    shares = by / np.maximum(public.layout.per_weight(scales), np.float32(1e-30))
+    symbols = core.random_levels(shares, levels, public.stream(client.number, "rounding"))
+    return Message.of(symbols, core.Alphabet(f"{levels} levels", levels), client.real, scales)
+
+
+@core.register
+def qsgd(levels: int = 5, down: str = "float") -> core.Algorithm:
+    """FedAvg by updates rounded at random to `levels` levels; an odd number has a level for no change.
+
+    Take it to compare with: docs/results.md has the methods of the field side by side.
+    """
+    if not 2 <= levels <= 256:  # Alistarh et al., 2017, with a layer's largest magnitude as its norm
+        raise ConfigError(f"algorithm.levels must be from 2 to 256, not {levels}")
+    return average_of(partial(level_upload, levels=levels), core.scaled_change, down)
+
+
+# ---- with error feedback at the client ---------------------------------------------------------------------------------------
+
+
+def change_and_error(client: Client, public: Public) -> core.Floats:
+    """(count,) the update and what is left of earlier ones."""
+    return core.change(client, public) + (client.memory if client.memory.size else np.float32(0))
+
+
+def sign_upload(client: Client, public: Public) -> core.Sent:
+    """Signs of what is change_and_error, with the mean magnitude of every layer."""
+    change = change_and_error(client, public)
+    scales = np.array([np.abs(part).mean() for part in public.layout.layer_parts(change)], np.float32)
+    message = Message.of((change > 0).astype(np.uint8), core.BINARY, client.real, scales)
+    return core.Sent(message, memory=change - message.update.values() * public.layout.per_weight(scales))
+
+
+@core.register
+def ef_sign(down: str = "float") -> core.Algorithm:
+    """FedAvg by signs of the update, each client remembering what its signs could not say.
+
+    Take it to compare with: docs/results.md has the methods of the field side by side.
+    """
+    return average_of(sign_upload, core.scaled_change, down, keeps=("memory",))  # Karimireddy et al., 2019
+
+
+def largest_upload(client: Client, public: Public, share: float) -> core.Sent:
+    """Which weights, a bit each before coding, and their changes in order, 32 bit each."""
+    change = change_and_error(client, public)
+    most = max(1, round(share * len(change)))
+    chosen = np.zeros(len(change), np.uint8)
+    chosen[np.argpartition(np.abs(change), -most)[-most:]] = 1
+    message = Message.of(chosen, core.BINARY, client.real, change[chosen > 0])
+    return core.Sent(message, memory=np.where(chosen > 0, np.float32(0), change))
+
+
+def place_changes(upload: Message, public: Public) -> Message:
+    """The changes where they belong. A liar's bits may be fewer or more than its numbers: those that have none count as 0."""
+    by = np.zeros(public.layout.count, np.float32)
+    places = np.flatnonzero(upload.update.symbols)[: len(upload.update.scales)]
+    by[places] = upload.update.scales[: len(places)]
+    return core.changed(upload, public, by).with_update(scales=core.NOTHING)
+
+
+@core.register
+def top_k(share: float = 0.01, down: str = "float") -> core.Algorithm:
+    """FedAvg by the largest `share` of the changes, each client remembering the others.
+
+    Take it as the yardstick of sparse updates.
+    """
+    if not 0 < share <= 1:  # Stich et al., 2018
+        raise ConfigError(f"algorithm.share must be greater than 0 and at most 1, not {share}")
+    return average_of(partial(largest_upload, share=share), place_changes, down, keeps=("memory",))
+
+
+# ---- without a scale ---------------------------------------------------------------------------------------------------------
+
+
+def half_upload(client: Client, public: Public) -> Message:
+    """The weights, 16 bit each."""
+    return Message.of(core.halves(client.aux), core.FLOAT16, client.real)
+
+
+def half_mean(tally: core.Tally, public: Public, server: core.Server) -> Message:
+    """Their mean, 16 bit each."""
+    return Message.of(core.halves(tally.update.mean.astype(np.float32)), core.FLOAT16, tally.real)
+
+
+@core.register
+def float16() -> core.Algorithm:
+    """FedAvg with 16-bit floats up and down.
+
+    Take it as a yardstick of half the bits, also under secure_sum=true.
+    """
+    return core.Algorithm(half_upload, half_mean, core.replace, forward=core.real, keeps=())
+
+
+def direction_upload(client: Client, public: Public) -> Message:
+    """Where training moved each weight."""
+    return Message.of((core.change(client, public) > 0).astype(np.uint8), core.BINARY, client.real)
+
+
+def absorb_step(public: Public, news: Message, step: float) -> Public:
+    """A step of fixed length where most clients went."""
+    return core.take_over(public, news)._replace(weights=public.weights + np.float32(step) * news.update.values())
+
+
+@core.register
+def sign_majority(step: float = 0.002) -> core.Algorithm:
+    """signSGD with majority vote: everybody takes a step of fixed length in the direction most clients went.
+
+    Take it to compare with, also under secure_sum=true: docs/results.md has the methods of the field side by side.
+    """
+    absorb = partial(absorb_step, step=core.positive("step", step))  # Bernstein et al., 2018
+    return core.Algorithm(direction_upload, core.majority, core.replace, absorb=absorb, forward=core.real, keeps=())
