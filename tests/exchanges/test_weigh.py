@@ -13,8 +13,8 @@ from bifl.engine.loop import loop
 from bifl.errors import ConfigError, Refused
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build, serve
-from tests.support.circle import Table
 from tests.support.federation import quick
+from tests.support.secure_round import Table
 
 
 @pytest.mark.parametrize("algorithm", ["biml", "fedavg"])
@@ -50,7 +50,7 @@ def test_private_clients_have_no_weight() -> None:
 def test_a_client_hides_among_equals_only() -> None:
     """A card of another weight, signed by its client, is refused before anything is dealt."""
     table = Table([1, 1, 100])
-    _, letters = table.keys(range(3))  # by a server that has all weighed by their images
+    _, private_replies = table.keys(range(3))  # by a server that has all weighed by their images
     with pytest.raises(Refused, match="would count more than once, and all count once here"):
-        table.member(0, table.circle._replace(weighing=Weighing.ONCE)).shares(letters[0])
-    assert table.member(0).shares(letters[0])
+        table.member(0, table.sum_terms._replace(weighing=Weighing.ONCE)).shares(private_replies[0])
+    assert table.member(0).shares(private_replies[0])

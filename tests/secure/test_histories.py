@@ -22,8 +22,8 @@ from bifl.experiment.run import simulated_identity
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.secure.member import Member
-from tests.support.circle import Table
 from tests.support.federation import quick
+from tests.support.secure_round import Table
 
 ALL = range(3)
 
@@ -40,15 +40,17 @@ class Federation:
     def hold(self, there: Collection[int] = ALL, voted: bool = True) -> Public:
         """A round, with those who are there."""
         worker, server = self.worker, ServerSide(Server())
-        letters = dict.fromkeys(there, b"")
+        private_replies = dict.fromkeys(there, b"")
         for exchange in worker.run.exchanges:
             name = exchange.name
-            *_, total = worker.collect(name, [Request(number, voted, True, letter) for number, letter in letters.items()])
+            *_, total = worker.collect(
+                name, [Request(number, voted, True, private_reply) for number, private_reply in private_replies.items()]
+            )
             server, news = exchange.answer(total, worker.public, server)
             if isinstance(news, Message):
                 worker.hear(name, codec.encode(news, exchange.context(worker.public)))
             else:
-                letters = dict(news)
+                private_replies = dict(news)
         return worker.public
 
     def drive(self, numbers: Collection[int]) -> None:
@@ -149,9 +151,9 @@ def test_memory_is_read_with_the_history_that_it_was_kept_with_or_not_at_all(tmp
 
 def test_a_client_keeps_to_the_history_that_it_has_signed() -> None:
     table = Table([1, 1, 1])
-    _, letters = table.keys(ALL)
+    _, private_replies = table.keys(ALL)
     for number in ALL:
-        table.member(number).shares(letters[number])
+        table.member(number).shares(private_replies[number])
     assert table.member(0).alike(bytes(32))
     with pytest.raises(Refused, match="this client remembers something else than when it made its keys"):
         table.member(0).alike(bytes(31) + b"\1")
@@ -162,10 +164,10 @@ def test_one_other_history_is_enough() -> None:
     table = Table([1, 1, 1])
     said = {number: table.member(number).keys(bytes([number == 2]) + bytes(31)) for number in ALL}
     row = {number: (1).to_bytes(4, "little") + data for number, data in said.items()}
-    letter = b"".join(number.to_bytes(4, "little") + data for number, data in row.items())
-    table.member(0).shares(letter)
+    private_reply = b"".join(number.to_bytes(4, "little") + data for number, data in row.items())
+    table.member(0).shares(private_reply)
     assert not table.member(0).alike(bytes(32))
-    place = letter.rindex(b"\1" + bytes(31))
-    forged = letter[:place] + bytes(32) + letter[place + 32 :]
+    place = private_reply.rindex(b"\1" + bytes(31))
+    forged = private_reply[:place] + bytes(32) + private_reply[place + 32 :]
     with pytest.raises(Refused, match="keys of client 2 are not signed"):
         table.member(1).shares(forged)

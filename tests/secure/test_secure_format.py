@@ -28,7 +28,7 @@ from bifl.secure import cards, member, primitives
 from bifl.secure.identities import SimulatedKeys, _simulated_public, verified
 from bifl.secure.integers import Field, Fields
 from bifl.secure.masks import Sum, add_pair
-from tests.support.circle import NEVER, SUM, Table
+from tests.support.secure_round import NEVER, SUM, Table
 
 ALL = range(4)
 
@@ -68,12 +68,12 @@ def test_every_message_of_a_round_is_golden(table: Table) -> None:
     """Client 3 is lost after it has dealt shares."""
     card = table.member(0).keys(NEVER)
     table.notes[0].clear()
-    talk, rosters = table.keys(ALL)
+    sum_state, rosters = table.keys(ALL)
     said = {number: table.member(number).shares(rosters[number]) for number in ALL}
-    talk, dealt = table.shares(talk, rosters, ALL)
+    sum_state, dealt = table.shares(sum_state, rosters, ALL)
     masked = table.masked(0, dealt[0])
-    talk, survivors = table.uploads(talk, dealt, range(3))
-    signatures = table.agree(talk, survivors, range(3))
+    sum_state, survivors = table.uploads(sum_state, dealt, range(3))
+    signatures = table.agree(sum_state, survivors, range(3))
     revealed = table.member(0).reveal(SUM, signatures[0], table.place)
     found = {
         "card": card, "roster": rosters[0], "dealt": said[0], "shares": dealt[0], "masked": masked, "survivors": survivors[0],
@@ -100,7 +100,7 @@ def test_a_card_and_what_is_signed(table: Table) -> None:
     channel, mask_key, commitment, history, signature = data[:32], data[32:64], data[64:96], data[96:128], data[128:]
     assert history == b"h" * 32
     assert len(signature) == 96
-    terms = hashlib.sha256(b"bifl circle 1 " + struct.pack("<III", 4, 3, 2) + b"ballot " + table.circle.agreed).digest()
+    terms = hashlib.sha256(b"bifl circle 1 " + struct.pack("<III", 4, 3, 2) + b"ballot " + table.sum_terms.agreed).digest()
     signed = b"bifl keys 3 " + struct.pack("<III", 1, 2, 300) + terms + channel + mask_key + commitment + history
     assert signature == Fixed().sign(2, signed)
     row = cards.roster([cards.Card(2, 300, data[:128], signature)])
@@ -121,7 +121,7 @@ def test_all_agree_on_settings_and_model() -> None:
     public, data = setup.public, setup.data
 
     def terms(other: Experiment, state: Public = public, data: Dataset = data) -> bytes:
-        return Keys("keys", ("ballot",), 4, 0, agreed(other, data), Weighing.ONCE, 1).circle(state).agreed
+        return Keys("keys", ("ballot",), 4, 0, agreed(other, data), Weighing.ONCE, 1).sum_terms(state).agreed
 
     vectors = [vector.astype("<f4").tobytes() for vector in (public.weights, public.real, public.scales)]
     parts = [agreed(experiment, data).encode(), f"{public.layout.fingerprint} 0 0".encode(), *vectors, b""]

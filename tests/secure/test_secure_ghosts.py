@@ -14,10 +14,10 @@ from bifl.core.sides import Abandoned
 from bifl.errors import Refused
 from bifl.secure import cards, unmasking
 from bifl.secure.identities import SimulatedKeys
-from bifl.secure.unmasking import Said
+from bifl.secure.unmasking import RawUploads
 from tests.secure.test_secure_lies import listed
 from tests.secure.test_secure_sum import plain
-from tests.support.circle import COUNT, SUM, Table, everywhere
+from tests.support.secure_round import COUNT, SUM, Table, everywhere
 
 ALL = range(4)
 
@@ -32,17 +32,17 @@ class Haunted:
 
     def __init__(self, run: str = "one", **told: Any) -> None:
         earlier = self._table("one")
-        talk, letters = earlier.keys(range(6))
-        talk, letters = earlier.shares(talk, letters, range(6))
-        talk, letters = earlier.uploads(talk, letters, (1, 2, 4, 5))
-        letters = earlier.agree(talk, letters, (1, 2, 4, 5))
-        said = {number: earlier.member(number).reveal(SUM, letters[number], self.place) for number in (1, 2, 4, 5)}
-        assert unmasking._seed(talk, said, 3, 0, earlier.circle)  # what takes all masks of client 3 away
+        sum_state, private_replies = earlier.keys(range(6))
+        sum_state, private_replies = earlier.shares(sum_state, private_replies, range(6))
+        sum_state, private_replies = earlier.uploads(sum_state, private_replies, (1, 2, 4, 5))
+        private_replies = earlier.agree(sum_state, private_replies, (1, 2, 4, 5))
+        said = {number: earlier.member(number).reveal(SUM, private_replies[number], self.place) for number in (1, 2, 4, 5)}
+        assert unmasking._seed(sum_state, said, 3, 0, earlier.sum_terms)  # what takes all masks of client 3 away
         self.table = self._table(run)
-        self.table.circle = self.table.circle._replace(**told)
+        self.table.sum_terms = self.table.sum_terms._replace(**told)
         now, _ = self.table.keys(self.LEFT)
-        self.talk = unmasking.Talk(tuple(sorted([*now.roster, talk.cards[3]])))
-        self.letter = cards.roster(self.talk.roster)
+        self.sum_state = unmasking.SumState(tuple(sorted([*now.roster, sum_state.cards[3]])))
+        self.private_reply = cards.roster(self.sum_state.roster)
 
     @staticmethod
     def place(number: int) -> int:
@@ -63,33 +63,33 @@ def test_keys_are_of_no_use_where_something_else_was_told(told: dict[str, Any]) 
     """In another run or round, with another model, or other settings."""
     haunted = Haunted(**told)
     with pytest.raises(Refused, match="keys of client 3 are not signed by that client's node key"):
-        haunted.table.member(0).shares(haunted.letter)
+        haunted.table.member(0).shares(haunted.private_reply)
 
 
 def test_a_ghost_hides_nobody() -> None:
     """Where nothing tells the replayed card from a fresh one: the ghost signs nothing, and nobody reveals a sum of one client."""
     haunted = Haunted()
     table, left = haunted.table, haunted.LEFT
-    dealt = {number: table.member(number).shares(haunted.letter) for number in left} | {3: bytes(5 * table.circle.dealt)}
-    talk, letters = unmasking.passed_on(haunted.talk, dealt, table.circle)
+    dealt = {number: table.member(number).shares(haunted.private_reply) for number in left} | {3: bytes(5 * table.sum_terms.dealt)}
+    sum_state, private_replies = unmasking.passed_on(haunted.sum_state, dealt, table.sum_terms)
     for number in left:
-        table.masked(number, letters[number])
+        table.masked(number, private_replies[number])
     said = {number: table.member(number).agree(SUM, listed(*range(6)), table.place) for number in left}
     for number in left:
         with pytest.raises(Refused, match="of a part of the weights fewer than 2 clients have signed who is left"):
             table.member(number).reveal(SUM, cards.addressed(sorted(said.items())), table.place)
     with pytest.raises(Abandoned, match="1 have signed who is left, and the secure sum needs 2"):
-        unmasking.agreement(replace(talk, survivors=tuple(range(6))), said, table.circle, table.place)
+        unmasking.signatures(replace(sum_state, survivors=tuple(range(6))), said, table.sum_terms, table.place)
 
 
 def test_only_those_who_sign_are_counted() -> None:
     """A client that wants four to hide among wants four signatures: a list of four names is the server's word."""
     table = Table([1] * 4)
     table.identity = SimulatedKeys(7, least=4)
-    talk, letters = table.keys(ALL)
-    talk, letters = table.shares(talk, letters, ALL)
-    talk, letters = table.uploads(talk, letters, ALL)
-    signatures = table.agree(talk, letters, range(3))
+    sum_state, private_replies = table.keys(ALL)
+    sum_state, private_replies = table.shares(sum_state, private_replies, ALL)
+    sum_state, private_replies = table.uploads(sum_state, private_replies, ALL)
+    signatures = table.agree(sum_state, private_replies, range(3))
     with pytest.raises(Refused, match="fewer than 4 clients have signed"):
         table.member(0).reveal(SUM, signatures[0], everywhere)
 
@@ -98,14 +98,14 @@ def test_only_those_who_sign_are_counted() -> None:
 def test_no_masks_cancel_among_those_who_train_different_models(lost: tuple[int, ...]) -> None:
     """Sent after the keys were checked: others could be made to say nothing, and the sum would be what client 0 says."""
     table, there = Table([1] * 4), [number for number in ALL if number not in lost]
-    talk, letters = table.keys(ALL)
-    talk, letters = table.shares(talk, letters, ALL)
-    told, said = table.circle, Said()
+    sum_state, private_replies = table.keys(ALL)
+    sum_state, private_replies = table.shares(sum_state, private_replies, ALL)
+    told, said = table.sum_terms, RawUploads()
     for number in there:
-        table.circle = told._replace(agreed=b"this model" if number else b"another one")
-        said.uploads[number] = table.masked(number, letters[number])
-    table.circle = told._replace(agreed=b"this model")
-    talk, letters = unmasking.survivors(talk, said, table.like, table.circle, everywhere)
+        table.sum_terms = told._replace(agreed=b"this model" if number else b"another one")
+        said.uploads[number] = table.masked(number, private_replies[number])
+    table.sum_terms = told._replace(agreed=b"this model")
+    sum_state, private_replies = unmasking.survivors(sum_state, said, table.like, table.sum_terms, everywhere)
     with contextlib.suppress(Abandoned):  # what is left is noise: most often counts above all votes
-        found = table.reveal(talk, table.agree(talk, letters, there), there).tally()
+        found = table.reveal(sum_state, table.agree(sum_state, private_replies, there), there).tally()
         assert not np.array_equal(found.real, plain(table, there).real)

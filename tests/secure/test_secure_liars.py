@@ -15,7 +15,7 @@ from bifl.errors import Refused
 from bifl.secure import cards, primitives, unmasking
 from bifl.secure import member as members
 from tests.secure.test_secure_sum import plain, same
-from tests.support.circle import COUNT, SUM, Table, everywhere
+from tests.support.secure_round import COUNT, SUM, Table, everywhere
 
 ALL = range(4)
 
@@ -29,17 +29,17 @@ class Revealed:
 
     def __init__(self) -> None:
         self.table = table = Table([1] * 7, colluders=2)
-        talk, letters = table.keys(range(7))
-        talk, letters = table.shares(talk, letters, range(7))
-        self.talk, letters = table.uploads(talk, letters, range(6))
-        letters = table.agree(self.talk, letters, range(6))
-        self.said = {number: table.member(number).reveal(SUM, letters[number], everywhere) for number in range(6)}
+        sum_state, private_replies = table.keys(range(7))
+        sum_state, private_replies = table.shares(sum_state, private_replies, range(7))
+        self.sum_state, private_replies = table.uploads(sum_state, private_replies, range(6))
+        private_replies = table.agree(self.sum_state, private_replies, range(6))
+        self.said = {number: table.member(number).reveal(SUM, private_replies[number], everywhere) for number in range(6)}
 
     def total(self, said: dict[int, bytes]) -> Total:
-        return unmasking.unmasked(self.talk, said, self.table.like, self.table.circle, SUM, everywhere, COUNT)
+        return unmasking.unmasked(self.sum_state, said, self.table.like, self.table.sum_terms, SUM, everywhere, COUNT)
 
     def fault(self, number: int, data: bytes) -> str | None:
-        return unmasking.revealed_fault(self.talk, number, data, self.table.circle, SUM)
+        return unmasking.revealed_fault(self.sum_state, number, data, self.table.sum_terms, SUM)
 
 
 REVEALED = Revealed()
@@ -69,13 +69,13 @@ def test_wrong_shares_are_noticed() -> None:
 
 def test_one_whose_letters_cannot_be_read_is_at_fault_when_it_is_lost() -> None:
     table = Table([1] * 4)
-    talk, letters = table.keys(ALL)
-    said = {number: table.member(number).shares(letters[number]) for number in ALL}
+    sum_state, private_replies = table.keys(ALL)
+    said = {number: table.member(number).shares(private_replies[number]) for number in ALL}
     said[3] = spoiled(said[3], 0)  # what it has dealt client 0
-    talk, letters = unmasking.passed_on(talk, said, table.circle)
-    talk, letters = table.uploads(talk, letters, range(3))
+    sum_state, private_replies = unmasking.passed_on(sum_state, said, table.sum_terms)
+    sum_state, private_replies = table.uploads(sum_state, private_replies, range(3))
     with pytest.raises(Abandoned, match=r"client 3 was lost, .* can be used by 2 clients, and 3 are needed") as found:
-        table.reveal(talk, table.agree(talk, letters, range(3)), range(3))
+        table.reveal(sum_state, table.agree(sum_state, private_replies, range(3)), range(3))
     assert found.value.at_fault == {3}
     same(table.whole(range(3), range(3), range(3), range(3), range(3))[0].tally(), plain(table, [0, 1, 2]))  # again, without it
 
@@ -83,31 +83,31 @@ def test_one_whose_letters_cannot_be_read_is_at_fault_when_it_is_lost() -> None:
 def test_one_that_frames_another_with_wrong_marks_is_not_believed() -> None:
     """Client 3 deals client 0 a share with another mark: client 0 says that it holds none, and nobody takes it for a liar."""
     table = Table([1] * 4)
-    talk, letters = table.keys(ALL)
-    said = {number: table.member(number).shares(letters[number]) for number in ALL}
-    said[3] = spoiled(said[3], table.circle.sealed)
-    talk, letters = unmasking.passed_on(talk, said, table.circle)
-    talk, letters = table.uploads(talk, letters, ALL)
-    signatures = table.agree(talk, letters, ALL)
+    sum_state, private_replies = table.keys(ALL)
+    said = {number: table.member(number).shares(private_replies[number]) for number in ALL}
+    said[3] = spoiled(said[3], table.sum_terms.sealed)
+    sum_state, private_replies = unmasking.passed_on(sum_state, said, table.sum_terms)
+    sum_state, private_replies = table.uploads(sum_state, private_replies, ALL)
+    signatures = table.agree(sum_state, private_replies, ALL)
     shown = table.member(0).reveal(SUM, signatures[0], everywhere)
-    assert unmasking.revealed_fault(talk, 0, shown, table.circle, SUM) is None
+    assert unmasking.revealed_fault(sum_state, 0, shown, table.sum_terms, SUM) is None
     assert shown[-cards.REVEALED :] == bytes(cards.REVEALED)
-    same(table.reveal(talk, signatures, ALL).tally(), plain(table, list(ALL)))
+    same(table.reveal(sum_state, signatures, ALL).tally(), plain(table, list(ALL)))
 
 
 def test_shares_of_another_secret_stop_a_round_and_their_dealer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one client can still do: it is in the sum, and takes its mask with it when the others have revealed theirs."""
     table = Table([1] * 4)
-    talk, letters = table.keys(ALL)
-    said = {number: table.member(number).shares(letters[number]) for number in range(3)}
+    sum_state, private_replies = table.keys(ALL)
+    said = {number: table.member(number).shares(private_replies[number]) for number in range(3)}
     monkeypatch.setattr(members, "split", lambda secret, *sizes: primitives.split([primitives.seed() for _ in secret], *sizes))
-    said[3] = table.member(3).shares(letters[3])
+    said[3] = table.member(3).shares(private_replies[3])
     monkeypatch.undo()
-    talk, letters = unmasking.passed_on(talk, said, table.circle)
-    talk, letters = table.uploads(talk, letters, ALL)
-    letters = table.agree(talk, letters, ALL)
+    sum_state, private_replies = unmasking.passed_on(sum_state, said, table.sum_terms)
+    sum_state, private_replies = table.uploads(sum_state, private_replies, ALL)
+    private_replies = table.agree(sum_state, private_replies, ALL)
     with pytest.raises(Abandoned, match=r"client 3 does not reveal its mask, .* of another secret") as found:
-        table.reveal(talk, letters, range(3))
+        table.reveal(sum_state, private_replies, range(3))
     assert found.value.at_fault == {3}
     with pytest.raises(Refused, match="another list of survivors"):  # or the difference of two sums would tell one ballot
         table.whole(range(3), range(3), range(3), range(3), range(3))
@@ -128,10 +128,10 @@ def test_a_count_beyond_all_votes_is_noticed() -> None:
 
 def test_an_upload_of_another_form_is_left_out() -> None:
     table = Table([1] * 4)
-    talk, letters = table.keys(ALL)
-    talk, letters = table.shares(talk, letters, ALL)
-    said = unmasking.Said()
-    said.uploads = {number: table.masked(number, letters[number]) for number in ALL}
+    sum_state, private_replies = table.keys(ALL)
+    sum_state, private_replies = table.shares(sum_state, private_replies, ALL)
+    said = unmasking.RawUploads()
+    said.uploads = {number: table.masked(number, private_replies[number]) for number in ALL}
     said.uploads[2] += b"\0"
-    talk, _ = unmasking.survivors(talk, said, table.like, table.circle, everywhere)
-    assert talk.survivors == (0, 1, 3)
+    sum_state, _ = unmasking.survivors(sum_state, said, table.like, table.sum_terms, everywhere)
+    assert sum_state.survivors == (0, 1, 3)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from bifl.errors import Refused
 from bifl.secure import cards, primitives, threshold
 from bifl.secure import member as members
-from bifl.secure.circle import Circle
 from bifl.secure.integers import Fields, fields, packed, size, unpacked
 from bifl.secure.masks import Sum, add_own, add_pair
+from bifl.secure.sum_terms import SumTerms
 from tests.secure.test_secure_sum import plain, same
-from tests.support.circle import NEVER, SUM, Table, everywhere
+from tests.support.secure_round import NEVER, SUM, Table, everywhere
 
 ALL = range(4)
 
@@ -28,8 +28,8 @@ class Begun:
 
     def __init__(self) -> None:
         self.table = Table([1] * 4)
-        self.talk, self.roster = self.table.keys(ALL)
-        self.dealt, self.sealed = self.table.shares(self.talk, self.roster, ALL)
+        self.sum_state, self.roster = self.table.keys(ALL)
+        self.dealt, self.sealed = self.table.shares(self.sum_state, self.roster, ALL)
         self.left, self.survivors = self.table.uploads(self.dealt, self.sealed, range(3))
         self.signatures = self.table.agree(self.left, self.survivors, range(3))
 
@@ -51,16 +51,16 @@ def test_never_both_shares_of_one_client() -> None:
 def test_different_survivors_for_different_clients() -> None:
     """The server tells clients 0 and 1 that 3 is lost, and 2 and 3 that it is there: nobody gets enough signatures."""
     table = Table([1] * 4)
-    talk, letters = table.keys(ALL)
-    talk, letters = table.shares(talk, letters, ALL)
+    sum_state, private_replies = table.keys(ALL)
+    sum_state, private_replies = table.shares(sum_state, private_replies, ALL)
     for number in ALL:
-        table.masked(number, letters[number])
+        table.masked(number, private_replies[number])
     said = {number: table.member(number).agree(SUM, listed(0, 1, 2), everywhere) for number in (0, 1)}
     said |= {number: table.member(number).agree(SUM, listed(0, 1, 2, 3), everywhere) for number in (2, 3)}
-    letter = cards.addressed(sorted(said.items()))
+    private_reply = cards.addressed(sorted(said.items()))
     for number in ALL:
         with pytest.raises(Refused, match="clients have signed the list of survivors"):
-            table.member(number).reveal(SUM, letter, everywhere)
+            table.member(number).reveal(SUM, private_reply, everywhere)
 
 
 def test_another_attempt_at_a_round_tells_no_difference() -> None:
@@ -68,74 +68,74 @@ def test_another_attempt_at_a_round_tells_no_difference() -> None:
     table = Table([1] * 4)
     table.whole(ALL, ALL, ALL, ALL, ALL)
     same(table.whole(ALL, ALL, ALL, ALL, ALL)[0].tally(), plain(table, list(ALL)))  # the same sum again tells nothing new
-    talk, letters = table.keys(ALL)
-    talk, letters = table.shares(talk, letters, ALL)
-    talk, letters = table.uploads(talk, letters, range(3))
+    sum_state, private_replies = table.keys(ALL)
+    sum_state, private_replies = table.shares(sum_state, private_replies, ALL)
+    sum_state, private_replies = table.uploads(sum_state, private_replies, range(3))
     with pytest.raises(Refused, match="another list of survivors"):
-        table.agree(talk, letters, range(3))
+        table.agree(sum_state, private_replies, range(3))
 
 
 def test_no_second_upload_under_the_same_masks() -> None:
     """The server sends another model in the same round: what is trained of it would tell a difference."""
     table = Table([1] * 4)
-    talk, letters = table.keys(ALL)
-    _, letters = table.shares(talk, letters, ALL)
-    first = table.masked(0, letters[0])
-    assert table.masked(0, letters[0]) == first
+    sum_state, private_replies = table.keys(ALL)
+    _, private_replies = table.shares(sum_state, private_replies, ALL)
+    first = table.masked(0, private_replies[0])
+    assert table.masked(0, private_replies[0]) == first
     table.said[0] = table.said[0].with_update(symbols=1 - table.said[0].update.symbols)
     with pytest.raises(Refused, match="another upload in the same secure sum"):
-        table.masked(0, letters[0])
+        table.masked(0, private_replies[0])
 
 
 def test_a_key_that_is_none() -> None:
     """A point of small order, signed by its owner, would give masks that everybody knows."""
     table = Table([1] * 4)
-    talk, _ = table.keys(ALL)
-    bad = talk.roster[1]._replace(body=talk.roster[1].body[:32] + bytes(32) + talk.roster[1].body[64:])
-    bad = bad._replace(signature=table.identity.sign(1, bad.text(1, table.circle.terms)))
-    letter = cards.roster([talk.roster[0], bad, *talk.roster[2:]])
-    sealed = {number: table.member(number).shares(letter) for number in (0, 2, 3)}
-    shares = cards.addressed((number, sealed[number][: table.circle.dealt]) for number in (2, 3))
+    sum_state, _ = table.keys(ALL)
+    bad = sum_state.roster[1]._replace(body=sum_state.roster[1].body[:32] + bytes(32) + sum_state.roster[1].body[64:])
+    bad = bad._replace(signature=table.identity.sign(1, bad.text(1, table.sum_terms.digest)))
+    private_reply = cards.roster([sum_state.roster[0], bad, *sum_state.roster[2:]])
+    sealed = {number: table.member(number).shares(private_reply) for number in (0, 2, 3)}
+    shares = cards.addressed((number, sealed[number][: table.sum_terms.dealt]) for number in (2, 3))
     with pytest.raises(Refused, match="a key of client 1 is none"):
-        table.masked(0, cards.addressed([(1, bytes(table.circle.dealt))]) + shares)
+        table.masked(0, cards.addressed([(1, bytes(table.sum_terms.dealt))]) + shares)
 
 
 def test_no_way_back_to_an_earlier_round() -> None:
     table = Table([1] * 4)
-    table.circle = table.circle._replace(round=5)
+    table.sum_terms = table.sum_terms._replace(round=5)
     table.whole(ALL, ALL, ALL, ALL, ALL)
     with pytest.raises(Refused, match="does not go back to 4"):
-        table.member(0, table.circle._replace(round=4)).keys(NEVER)
+        table.member(0, table.sum_terms._replace(round=4)).keys(NEVER)
     for number in ALL:  # keys of a later round forget what was secret, not what was revealed
-        table.member(number, table.circle._replace(round=6)).keys(NEVER)
+        table.member(number, table.sum_terms._replace(round=6)).keys(NEVER)
     with pytest.raises(Refused, match="does not go back to 4"):
-        table.member(0, table.circle._replace(round=4)).keys(NEVER)
+        table.member(0, table.sum_terms._replace(round=4)).keys(NEVER)
     with pytest.raises(Refused, match="another list of survivors"):
         table.whole(*[range(3)] * 5)
     same(table.whole(ALL, ALL, ALL, ALL, ALL)[0].tally(), plain(table, list(ALL)))  # the same sum again tells nothing new
-    table.circle = table.circle._replace(round=6)
+    table.sum_terms = table.sum_terms._replace(round=6)
     same(table.whole(*[range(3)] * 5)[0].tally(), plain(table, [0, 1, 2]))  # and the next round is another one
     with pytest.raises(Refused, match="does not go back to 5"):
-        table.member(0, table.circle._replace(round=5)).keys(NEVER)
+        table.member(0, table.sum_terms._replace(round=5)).keys(NEVER)
 
 
 def test_the_server_cannot_sit_in_the_middle() -> None:
     """Keys of its own in a client's name are not signed by that client; nor is a client's own card replaced."""
     table = Table([1] * 4)
-    talk, letters = table.keys(ALL)
-    forged = talk.roster[1]._replace(body=primitives.public_key(primitives.seed()) + talk.roster[1].body[32:])
-    letter = cards.roster([talk.roster[0], forged, *talk.roster[2:]])
+    sum_state, private_replies = table.keys(ALL)
+    forged = sum_state.roster[1]._replace(body=primitives.public_key(primitives.seed()) + sum_state.roster[1].body[32:])
+    private_reply = cards.roster([sum_state.roster[0], forged, *sum_state.roster[2:]])
     with pytest.raises(Refused, match="keys of client 1 are not signed"):
-        table.member(0).shares(letter)
+        table.member(0).shares(private_reply)
     with pytest.raises(Refused, match="does not hold this client's own"):
-        table.member(1).shares(letter)
-    heavier = cards.roster([talk.roster[0], talk.roster[1]._replace(weight=5), *talk.roster[2:]])
+        table.member(1).shares(private_reply)
+    heavier = cards.roster([sum_state.roster[0], sum_state.roster[1]._replace(weight=5), *sum_state.roster[2:]])
     with pytest.raises(Refused, match="keys of client 1 are not signed"):
         table.member(0).shares(heavier)
-    table.member(0).shares(letters[0])
-    again, other = table.keys([1, 2, 3]) if table.circle.least <= 3 else (talk, letters)
+    table.member(0).shares(private_replies[0])
+    again, other = table.keys([1, 2, 3]) if table.sum_terms.least <= 3 else (sum_state, private_replies)
     with pytest.raises(Refused, match="another list of keys"):
-        table.member(0).shares(cards.roster([talk.roster[0], *again.roster]))
+        table.member(0).shares(cards.roster([sum_state.roster[0], *again.roster]))
     assert other
 
 
@@ -154,21 +154,21 @@ def test_signatures_of_others_on_another_list_do_not_count() -> None:
 )  # fmt: skip
 def test_hostile_lists_of_survivors(survivors: bytes, why: str) -> None:
     table = Table([1] * 4)
-    talk, letters = table.keys(ALL)
-    talk, letters = table.shares(talk, letters, ALL)
-    table.masked(0, letters[0])
+    sum_state, private_replies = table.keys(ALL)
+    sum_state, private_replies = table.shares(sum_state, private_replies, ALL)
+    table.masked(0, private_replies[0])
     with pytest.raises(Refused, match=why):
         table.member(0).agree(SUM, survivors, everywhere)
 
 
 @given(st.binary(max_size=2000), st.sampled_from(["shares", "partners", "agree", "reveal"]))
 @settings(max_examples=60)
-def test_any_letter_is_refused_in_one_sentence(letter: bytes, step: str) -> None:
+def test_any_letter_is_refused_in_one_sentence(private_reply: bytes, step: str) -> None:
     begun = BEGUN
     member = begun.table.member(0)
     with pytest.raises(Refused):
-        member.agree(SUM, letter, everywhere) if step == "agree" else (
-            member.reveal(SUM, letter, everywhere) if step == "reveal" else getattr(member, step)(letter)
+        member.agree(SUM, private_reply, everywhere) if step == "agree" else (
+            member.reveal(SUM, private_reply, everywhere) if step == "reveal" else getattr(member, step)(private_reply)
         )
 
 
@@ -212,12 +212,12 @@ def test_a_masked_upload_looks_like_noise(symbol: int, monkeypatch: pytest.Monke
         table = Table([1] * 4)
         symbols, real = np.full(count, symbol, np.uint8), np.zeros(count // 8, np.float32)
         table.said = {number: said._replace(real=real).with_update(symbols=symbols) for number, said in table.said.items()}
-        talk, letters = table.keys(ALL)
-        _, letters = table.shares(talk, letters, ALL)
-        seen += [table.masked(number, letters[number]) for number in (0, 1)]
+        sum_state, private_replies = table.keys(ALL)
+        _, private_replies = table.shares(sum_state, private_replies, ALL)
+        seen += [table.masked(number, private_replies[number]) for number in (0, 1)]
     form = fields(table.said[1], 4, 4)
     key, own = (bytes.fromhex(secret) for secret in json.loads(table.notes[1][members.NOTE])["seeds"][0])
-    seen += [_less(seen[-1], form, own), _less(seen[-1], form, key, *(talk.cards[other].mask_key(0) for other in (0, 2, 3)))]
+    seen += [_less(seen[-1], form, own), _less(seen[-1], form, key, *(sum_state.cards[other].mask_key(0) for other in (0, 2, 3)))]
     seen += [combined(one, other) for one, other in itertools.combinations(seen[:4], 2)]
     assert len(seen) == 12
     for data in seen:
@@ -236,10 +236,10 @@ def _less(masked: bytes, form: Fields, secret: bytes, *others: bytes) -> bytes:
     return packed(flat, (*form.symbols, *form.numbers))
 
 
-def test_circle_sizes() -> None:
-    circle = Circle(1, ("a", "b"), 4, 3, 2)
-    assert circle.sealed == 4 * primitives.SECRET + primitives.TAG
-    assert circle.dealt == circle.sealed + 4 * cards.MARK
+def test_sizes_of_sums() -> None:
+    sum_terms = SumTerms(1, ("a", "b"), 4, 3, 2)
+    assert sum_terms.sealed == 4 * primitives.SECRET + primitives.TAG
+    assert sum_terms.dealt == sum_terms.sealed + 4 * cards.MARK
 
 
 BEGUN = Begun()

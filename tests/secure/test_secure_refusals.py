@@ -137,7 +137,7 @@ def leaving(node: Node) -> Handler:
 
 
 def vanishing(node: Node) -> Handler:
-    """Deals letters that nobody can open, and is lost before it uploads."""
+    """Deals shares that nobody can open, and is lost before it uploads."""
     deal = spoiled(changed(lambda symbols: symbols ^ 255), "shares")
 
     def answer(message: Message, context: Context) -> Message | None:

@@ -80,7 +80,7 @@ def test_statistics_and_masks_say_nothing_by_themselves(small: Path) -> None:
         statistics = next(exchange for exchange in setup.run.exchanges if exchange.name == "statistics")
 
         class Side:
-            client, letter, notes, identity = None, b"", dict[str, bytes](), None
+            client, private_reply, notes, identity = None, b"", dict[str, bytes](), None
 
             def measure(self) -> np.ndarray[Any, Any]:
                 raise AssertionError("nobody needs it")

@@ -93,7 +93,8 @@ def test_every_byte_is_counted(tmp_path: Path, small: Path) -> None:
     numbers = -(-reals * 28 // 8) - (-reals * 35 // 8)  # ±4·2²⁴ and ±4·2³¹
     expected = [32 + 64 + 32 + 96, shares, -(-3 * symbols // 8) + numbers, 96, revealed]  # ⌈log2 5⌉ bits a weight
     assert sorted(uploads.values()) == sorted(4 * [header + size for size in expected])
-    assert record.down_bytes > 4 * (record.broadcast_bytes + 1) + 4 * 4 * (8 + 32 + 64 + 32 + 96)  # letters: all keys, and more
+    replies = 4 * 4 * (8 + 32 + 64 + 32 + 96)  # all keys, and more
+    assert record.down_bytes > 4 * (record.broadcast_bytes + 1) + replies
 
 
 @pytest.mark.parametrize("algorithm", ["dither", "eden", "ef_sign", "fedbat", "fedmrn", "fttq", "murmur", "qsgd", "top_k", "bnn"])

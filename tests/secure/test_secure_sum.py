@@ -15,7 +15,7 @@ from bifl.secure import cards, primitives
 from bifl.secure.identities import SimulatedKeys
 from bifl.secure.integers import Field, Fields, bits_of, check_packed, fields, packed, size, summands, unpacked
 from bifl.secure.masks import Sum, add_own, add_pair, direction
-from tests.support.circle import COUNT, SUM, Table, ballot
+from tests.support.secure_round import COUNT, SUM, Table, ballot
 
 FORM = Fields((Field(9, 5),), (Field(4, 33), Field(2, 64)))
 ALL = range(4)
@@ -122,9 +122,9 @@ def test_the_sum_is_exact_whoever_is_lost(lost: list[set[int]], weights: list[in
     try:
         total, _ = table.whole(*map(sorted, there))
     except Abandoned:
-        assert len(there[-1]) < table.circle.least
+        assert len(there[-1]) < table.sum_terms.least
         return
-    assert len(there[-1]) >= table.circle.least
+    assert len(there[-1]) >= table.sum_terms.least
     same(total.tally(), plain(table, sorted(there[2])))
 
 
@@ -139,10 +139,10 @@ def test_groups_speak_of_their_own_weights() -> None:
     """Masks of symbols are shared within a group; the other numbers are added up over all."""
     table = Table([2, 4, 6, 8, 2], alphabet=TERNARY, place=lambda number: COUNT * (number % 2))
     there = [0, 1, 2, 3]
-    talk, letters = table.keys(range(5))
-    talk, letters = table.shares(talk, letters, range(5))
-    talk, letters = table.uploads(talk, letters, there)
-    total = table.reveal(talk, table.agree(talk, letters, there), there, 2 * COUNT).tally()
+    sum_state, private_replies = table.keys(range(5))
+    sum_state, private_replies = table.shares(sum_state, private_replies, range(5))
+    sum_state, private_replies = table.uploads(sum_state, private_replies, there)
+    total = table.reveal(sum_state, table.agree(sum_state, private_replies, there), there, 2 * COUNT).tally()
     wide = Total()
     for number in there:
         values = np.zeros(2 * COUNT, np.float32)
@@ -154,10 +154,10 @@ def test_groups_speak_of_their_own_weights() -> None:
 def test_a_group_of_one_is_left_out() -> None:
     """A client that speaks alone of its weights would be read: it does not count."""
     table = Table([1] * 5, alphabet=TERNARY, place=lambda number: COUNT * (number == 4))
-    talk, letters = table.keys(range(5))
-    talk, letters = table.shares(talk, letters, range(5))
-    talk, letters = table.uploads(talk, letters, range(5))
-    assert talk.survivors == (0, 1, 2, 3)
+    sum_state, private_replies = table.keys(range(5))
+    sum_state, private_replies = table.shares(sum_state, private_replies, range(5))
+    sum_state, private_replies = table.uploads(sum_state, private_replies, range(5))
+    assert sum_state.survivors == (0, 1, 2, 3)
     everyone = cards.addressed((number, b"") for number in range(5))
     with pytest.raises(Refused, match="fewer than 2 clients are left to speak"):
         table.member(0).agree(SUM, everyone, table.place)
@@ -166,14 +166,14 @@ def test_a_group_of_one_is_left_out() -> None:
 def test_a_client_signs_no_sum_of_fewer_than_it_wants() -> None:
     """The experiment may deal the weights to small groups: a client's own wish counts in each."""
     table = Table([1] * 6, alphabet=TERNARY, place=lambda number: COUNT * (number % 2))
-    talk, letters = table.keys(range(6))
-    talk, letters = table.shares(talk, letters, range(6))
-    talk, letters = table.uploads(talk, letters, range(6))
+    sum_state, private_replies = table.keys(range(6))
+    sum_state, private_replies = table.shares(sum_state, private_replies, range(6))
+    sum_state, private_replies = table.uploads(sum_state, private_replies, range(6))
     table.identity = SimulatedKeys(7, least=4)
     with pytest.raises(Refused, match="fewer than 4 clients are left to speak"):
-        table.member(0).agree(SUM, letters[0], table.place)
+        table.member(0).agree(SUM, private_replies[0], table.place)
     table.identity = SimulatedKeys(7, least=3)
-    assert table.member(0).agree(SUM, letters[0], table.place)
+    assert table.member(0).agree(SUM, private_replies[0], table.place)
 
 
 @pytest.mark.parametrize(("value", "counts"), [(2.0**6, 64.0), (-(2.0**7), -64.0), (np.nan, 0.0), (np.inf, 64.0), (63.5, 63.5)])

@@ -12,7 +12,7 @@ from bifl.core.message import Floats, Message
 from bifl.core.state import Client, Server
 from bifl.errors import RunError
 
-Letters = Mapping[int, bytes]  # an answer for each client, by number
+PrivateReplies = Mapping[int, bytes]  # an answer for each client, by number
 Signed = Callable[[int, bytes, bytes], bool]  # (client, data, signature) → whether that client has signed the data
 NO_NOTES: Mapping[str, Any] = {}
 NO_ROWS: Mapping[int, Mapping[str, Any]] = {}
@@ -39,7 +39,7 @@ class Request(NamedTuple):
     number: int  # of the client
     voted: bool  # its last ballot is in the news
     uploads: bool  # what it says will be counted
-    letter: bytes = b""  # what the last exchange answered this client alone
+    private_reply: bytes = b""  # what the last exchange answered this client alone
 
 
 class Reply(NamedTuple):
@@ -69,7 +69,7 @@ class ClientSide(Protocol):
     """A client at work, as an exchange sees it: what it remembers, and what it can do with its own data."""
 
     client: Client  # private state, as far as it is remembered
-    letter: bytes  # what the server answered this client alone in the last exchange; may be anything
+    private_reply: bytes  # what the server answered this client alone in the last exchange; may be anything
     notes: MutableMapping[str, bytes]  # what the client keeps for the next exchanges, durable before its answer leaves
     identity: Identity | None  # None where there are no keys
 

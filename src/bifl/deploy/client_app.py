@@ -102,7 +102,7 @@ def _reply(worker: Worker, home: Home, request: Envelope, told: Path | None) -> 
     if request.exchange not in worker.exchanges:
         raise Refusal(f"the server asks for the exchange '{request.exchange}', which this run does not have")
     exchange = worker.exchanges[request.exchange]
-    reply = worker.reply(exchange.name, Request(home.number, request.voted, request.uploads, request.letter))
+    reply = worker.reply(exchange.name, Request(home.number, request.voted, request.uploads, request.private_reply))
     if not exchange.trains:
         return {} if reply.upload is None else {"upload": reply.upload}
     round = request.round + exchange.ahead

@@ -105,7 +105,7 @@ class Nodes(Clients):
         """Ask clients and add up what they say, each as soon as it is there; what cannot be counted is refused."""
         # a round needs enough ballots; what follows goes on with those who are there, unless the exchange needs more
         wanted = min(self._rules.least, sum(request.uploads for request in requests)) if exchange.main else 0
-        begun = any(request.letter for request in requests)  # a round that was begun together nobody can join, so nobody is awaited
+        begun = any(request.private_reply for request in requests)  # nobody can join such a round, so nobody is awaited
         least = 0 if begun else max(wanted, exchange.quorum)
         public, asked = self._journal.public, {request.number: request for request in requests}
         context = exchange.context(public)

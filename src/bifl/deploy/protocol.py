@@ -32,7 +32,7 @@ MOST_PIXELS = 2**24  # of one image, all channels
 _LONGEST_SIDE = 2**14
 _LONGEST_EXPERIMENT = 10_000  # characters; all settings spelled out take less than a thousand, paths apart
 _LONGEST_NOTICE = 1000
-_LONGEST_LETTER = 2**26  # bytes; what an exchange can need it checks itself
+_LONGEST_PRIVATE_REPLY = 2**26  # bytes; what an exchange can need it checks itself
 _MOST_BYTES = 2**30  # of one message; what a model can need is checked when the model is known
 _NAME = re.compile(r"[0-9a-f]{16}")  # of a run, and of a public state
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,39}")  # of an exchange
@@ -72,7 +72,7 @@ class Envelope(NamedTuple):
     exchange: str = ""  # which one the client takes part in
     voted: bool = False
     uploads: bool = False
-    letter: bytes = b""  # what the last exchange answered this client alone
+    private_reply: bytes = b""  # what the last exchange answered this client alone
     finished: bool = False
     notice: str = ""  # for the client's operator
 
@@ -111,7 +111,7 @@ def update_fields(update: Update) -> dict[str, Any]:
 def request_fields(request: Request) -> dict[str, Any]:
     """What a client is asked, as fields; its number it knows."""
     fields: dict[str, Any] = {"voted": request.voted, "uploads": request.uploads}
-    return fields | {"letter": request.letter} if request.letter else fields
+    return fields | {"letter": request.private_reply} if request.private_reply else fields
 
 
 def terms_fields(terms: Terms) -> dict[str, Any]:
@@ -142,10 +142,10 @@ def read_request(message: Message) -> Envelope:
     request = Envelope(kind, run, round, update=_read_update(fields, round))
     if kind == EXCHANGE:
         voted, uploads = _yes_or_no(fields, "voted"), _yes_or_no(fields, "uploads")
-        letter = fields.get("letter", b"")
-        if type(letter) is not bytes or len(letter) > _LONGEST_LETTER:
-            raise _malformed("letter", f"at most {_LONGEST_LETTER} bytes")
-        return request._replace(exchange=_word(fields, "exchange"), voted=voted, uploads=uploads, letter=letter)
+        private_reply = fields.get("letter", b"")
+        if type(private_reply) is not bytes or len(private_reply) > _LONGEST_PRIVATE_REPLY:
+            raise _malformed("letter", f"at most {_LONGEST_PRIVATE_REPLY} bytes")
+        return request._replace(exchange=_word(fields, "exchange"), voted=voted, uploads=uploads, private_reply=private_reply)
     if kind == HEAR:
         notice = _text(fields, "notice", _LONGEST_NOTICE, "")
         return request._replace(finished=_yes_or_no(fields, "finished", False), notice=notice)

@@ -41,7 +41,7 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
         counted, voters = voters, sampled(experiment, len(clients), round)
         side = ServerSide(server._replace(judge=judge(setup, round)), present=run.clients)
         heard: list[Message] = []
-        uploading, letters = voters, dict[int, bytes]()
+        uploading, private_replies = voters, dict[int, bytes]()
         for exchange in run.exchanges:
             context = exchange.context(public)
             intake, spelled = Intake(exchange, public, context, side), exchange.uploads_in(context)
@@ -49,7 +49,7 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
             for number in sorted({*uploaders, *exchange.listeners(uploading, range(len(clients)))}):
                 local = tools.side(
                     clients[number], setup.public.weights, public,
-                    voted=number in counted, letter=letters.get(number, b""), notes=notes[number], identity=identity,
+                    voted=number in counted, private_reply=private_replies.get(number, b""), notes=notes[number], identity=identity,
                 )  # fmt: skip
                 reply = take_part(exchange, local, public, uploads=number in uploaders, tells_loss=run.tells_results)
                 if reply.client is not local.client:  # it has trained
@@ -65,10 +65,10 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
                     raise
                 break  # the round is complete: what was public must do
             if not isinstance(news, Message):
-                letters = dict(news)
-                uploading = [number for number in uploading if number in letters]
+                private_replies = dict(news)
+                uploading = [number for number in uploading if number in private_replies]
                 continue
             heard.append(codec.decode(codec.encode(news, context), context))
-            public, letters = exchange.advance(public, heard[-1]), {}  # a letter answers one exchange
+            public, private_replies = exchange.advance(public, heard[-1]), {}  # one exchange is answered by them
         server = side.server
         yield heard[0], public

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from bifl import codec
 from bifl.core.message import NOTHING, Floats, Message
 from bifl.core.randomness import stream
-from bifl.core.sides import Abandoned, Accumulator, Letters, Reply, Request, ServerSide, Signed
+from bifl.core.sides import Abandoned, Accumulator, PrivateReplies, Reply, Request, ServerSide, Signed
 from bifl.core.state import Judge, Public, Server
 from bifl.core.sums import ExactSum, UploadList
 from bifl.data.inputs import rows
@@ -222,7 +222,7 @@ class Outcome(NamedTuple):
     data: bytes = b""  # the same as bytes
     ideal: float | None = None  # their number, if the coder were ideal
     receivers: Collection[int] = ()  # who hears it
-    letters: Letters | None = None  # what each is told instead
+    private_replies: PrivateReplies | None = None  # what each is told instead
 
 
 class Rounds:
@@ -320,11 +320,11 @@ class Rounds:
         taking_part: Collection[int] = sampled(self.experiment, self.run.clients, round, barred, self.setup.draw)
         hearers = self._hearers(round + 1, barred)  # the others are told when they wake up
         outcomes = []
-        public, letters = before, None
+        public, private_replies = before, None
         for exchange in self.run.exchanges:
-            requests = self._requests(exchange, taking_part, barred, letters)
+            requests = self._requests(exchange, taking_part, barred, private_replies)
             outcome = self._hold(exchange, clients, requests, public, server, hearers)
-            public, server, letters = outcome.public, outcome.server, outcome.letters
+            public, server, private_replies = outcome.public, outcome.server, outcome.private_replies
             taking_part = outcome.replies.counted if exchange.uploads else taking_part
             outcomes.append(outcome)
         main = next(outcome for outcome in outcomes if outcome.exchange is self._main)
@@ -367,15 +367,19 @@ class Rounds:
         return [request.number for request in self._requests(self._main, voters, barred)]
 
     def _requests(
-        self, exchange: Exchange, taking_part: Collection[int], barred: Collection[int], letters: Letters | None = None
+        self,
+        exchange: Exchange,
+        taking_part: Collection[int],
+        barred: Collection[int],
+        private_replies: PrivateReplies | None = None,
     ) -> list[Request]:
-        """What an exchange asks of whom: of those who upload, if there were letters those who got one, and of those who listen."""
+        """What an exchange asks of whom: of those who upload, or got a private reply if there were any, and of those who listen."""
         everyone = range(self.run.clients)
         present: Collection[int] = set(everyone).difference(barred) if barred else everyone
-        there = set(taking_part) if letters is None else set(taking_part).intersection(letters)
+        there = set(taking_part) if private_replies is None else set(taking_part).intersection(private_replies)
         uploaders: Collection[int] = there if exchange.uploads else ()
         asked = sorted({*uploaders, *exchange.listeners(there, present)})
-        told = letters or {}
+        told = private_replies or {}
         return [Request(number, number in self.state.counted, number in uploaders, told.get(number, b"")) for number in asked]
 
     def _hold(
@@ -394,7 +398,8 @@ class Rounds:
         """
         context, told = exchange.context(public), public.round > self.public.round
         replies = Replies(lambda sender, data: self._keep(exchange.name, sender, data))
-        nothing = Outcome(exchange, public, server, replies, letters={})  # what was public must do; nobody is asked what follows
+        # what was public must do; nobody is asked what follows
+        nothing = Outcome(exchange, public, server, replies, private_replies={})
         try:
             total = clients.collect(exchange, requests, replies.note, server)
             if not exchange.uploads:
@@ -411,7 +416,7 @@ class Rounds:
             clients.leave_out(error, round, f"round {round} ends without this exchange")
             return nothing
         if not isinstance(news, Message):
-            return Outcome(exchange, public, server, replies, letters=news)
+            return Outcome(exchange, public, server, replies, private_replies=news)
         refuse_to_overspend(self.run, self.public, server.server)
         data = codec.encode(news, context)
         self._keep(exchange.name, None, data)
@@ -431,8 +436,8 @@ class Rounds:
         for other in outcomes:
             up, down = 0 if other is main else other.replies.bytes, 0 if other is told else len(other.data)
             traffic = traffic.plus(up, down)
-        letters = sum(len(letter) for outcome in outcomes for letter in (outcome.letters or {}).values())
-        traffic = traffic._replace(catch_up=upkeep.catch_up_bytes, letters=letters)
+        private_replies = sum(len(data) for outcome in outcomes for data in (outcome.private_replies or {}).values())
+        traffic = traffic._replace(catch_up=upkeep.catch_up_bytes, private_replies=private_replies)
         if self.run.algorithm.central:  # nothing leaves the one machine
             traffic = Traffic(uploads, 0, receivers, 0)
         return Record(

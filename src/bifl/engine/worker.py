@@ -61,12 +61,12 @@ class ClientTools(NamedTuple):
         return self.wrong.get(number, self.samples)
 
     def side(
-        self, client: Client, fresh: Floats, public: Public, *, voted: bool, letter: bytes = b"",
+        self, client: Client, fresh: Floats, public: Public, *, voted: bool, private_reply: bytes = b"",
         notes: MutableMapping[str, bytes] | None = None, identity: Identity | None = None,
     ) -> LocalSide:  # fmt: skip
         """A client as it is remembered, at work in the round under way; for `fresh` see `arrived`."""
         there = arrived(self.run, client, fresh, public)._replace(voted=voted)
-        return LocalSide(self, public, there, letter, {} if notes is None else notes, identity)
+        return LocalSide(self, public, there, private_reply, {} if notes is None else notes, identity)
 
     def said_of(self, moments: Floats, public: Public, number: int) -> Floats:
         """What a client says of the statistics that it measured."""
@@ -112,10 +112,10 @@ class LocalSide:
 
     def __init__(
         self, tools: ClientTools, public: Public, client: Client,
-        letter: bytes, notes: MutableMapping[str, bytes], identity: Identity | None,
+        private_reply: bytes, notes: MutableMapping[str, bytes], identity: Identity | None,
     ) -> None:  # fmt: skip
         self._tools, self._public, self.client = tools, public, client
-        self.letter, self.notes, self.identity = letter, notes, identity
+        self.private_reply, self.notes, self.identity = private_reply, notes, identity
 
     @property
     def _part(self) -> Tensor:
@@ -252,7 +252,7 @@ class Worker:
         exchange, number = self.exchanges[name], request.number
         side = self._tools.side(
             self._client(number), self.fresh, self.public,
-            voted=request.voted, letter=request.letter, notes=self.notes[number], identity=self.identity,
+            voted=request.voted, private_reply=request.private_reply, notes=self.notes[number], identity=self.identity,
         )  # fmt: skip
         reply = take_part(exchange, side, self.public, uploads=request.uploads, tells_loss=self.run.tells_results)
         context, loss = self._context(name), reply.loss

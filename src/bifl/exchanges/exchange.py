@@ -4,8 +4,9 @@ The ballot is one exchange (`ballot`), batch-norm's statistics are another (`bat
 between a client and the server in another way. Who carries a round out knows no exchange by name: it asks clients to `say`
 something, adds up what the uploads are read as (`open`), sends the `answer` to all, and all move on by `advance`. One exchange is
 what the round is held for (`main`): most often the ballot. Others may come before it, among those who were drawn to upload, or
-after it, among those whose uploads were counted. An answer is one message for all, or a letter for each (`Letters`): letters change
-nothing public, and those who get one take part in the next exchange. The broadcast of the main exchange completes the round.
+after it, among those whose uploads were counted. An answer is one message for all, or a private reply to each (`PrivateReplies`):
+it changes nothing public, and those who get one take part in the next exchange. The broadcast of the main exchange completes the
+round.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from bifl.codec import Context, Precision
 from bifl.core.layout import Layout
 from bifl.core.message import NOTHING, Alphabet, Floats, Message, Selection, reals_only
-from bifl.core.sides import Accumulator, ClientReply, ClientSide, Letters, ServerSide
+from bifl.core.sides import Accumulator, ClientReply, ClientSide, PrivateReplies, ServerSide
 from bifl.core.state import Client, Public
 from bifl.core.sums import Tally, Total, Weighing
 from bifl.errors import Refused, RunError
@@ -65,7 +66,7 @@ class Exchange(ABC):
         trains: whether clients train in it: they tell their loss, and those who upload nothing may take part as well.
         computes: whether networks compute with clients' inputs in it, none of which may be missing then.
         uploads: whether clients upload anything in it; otherwise there is no answer either.
-        tells: whether its answer is a broadcast; otherwise it is letters, or there is none.
+        tells: whether its answer is a broadcast; otherwise it is private replies, or there is none.
         remembers: whether clients keep something for its next round, in `Client.states` under its name.
         quorum: how many must answer, whatever the rules of a deployment say.
         ahead: 1 if its messages are of the round after the last complete one, 0 if they are of that.
@@ -141,8 +142,8 @@ class Exchange(ABC):
         """A sum of no uploads yet."""
         return Total()
 
-    def answer(self, total: Any, public: Public, server: ServerSide) -> tuple[ServerSide, Message | Letters]:
-        """The server's part: what it is like afterwards, and its broadcast or letters; by default letters to nobody.
+    def answer(self, total: Any, public: Public, server: ServerSide) -> tuple[ServerSide, Message | PrivateReplies]:
+        """The server's part: what it is like afterwards, and its broadcast or private replies; by default none.
 
         Raises:
             Abandoned: too few have answered.
@@ -225,8 +226,8 @@ def from_client(message: Message, which: Exchange, client: Client, public: Publi
     return message._replace(round=public.round + which.ahead, sender=client.number, weight=client.weight)
 
 
-def answered(which: Exchange, total: Any, public: Public, server: ServerSide) -> tuple[ServerSide, Message | Letters]:
-    """The server's part: what it is like afterwards, and its broadcast, with round and sender filled in, or letters.
+def answered(which: Exchange, total: Any, public: Public, server: ServerSide) -> tuple[ServerSide, Message | PrivateReplies]:
+    """The server's part: what it is like afterwards, and its broadcast, with round and sender filled in, or private replies.
 
     Raises:
         Abandoned: too few have answered.

@@ -21,16 +21,16 @@ from bifl.core.sums import Weighing
 from bifl.errors import Refused
 from bifl.exchanges.exchange import BYTES, Exchange, message_of
 from bifl.secure import cards, threshold
-from bifl.secure.circle import Circle
 from bifl.secure.member import Member
-from bifl.secure.unmasking import Said, Talk
+from bifl.secure.sum_terms import SumTerms
+from bifl.secure.unmasking import RawUploads, SumState
 
-TALK = "talk"  # under which the server notes what it knows of the round so far
+SUM_STATE = "sum_state"  # under which the server notes what it knows of the round so far
 
 
-def talk_of(server: ServerSide | None) -> Talk | None:
+def sum_state_of(server: ServerSide | None) -> SumState | None:
     """What the server knows of the round so far; None where nothing is known."""
-    return None if server is None else server.notes.get(TALK)
+    return None if server is None else server.notes.get(SUM_STATE)
 
 
 _hashed: list[tuple[str, Public, bytes]] = []  # the last common ground: clients of a simulation, and steps, have the same
@@ -71,13 +71,13 @@ class Step(Exchange):
     tells: bool = False
     quorum: int = 0  # nobody can join a round under way, so that waiting longer than the deadline is of no use
 
-    def circle(self, public: Public) -> Circle:
+    def sum_terms(self, public: Public) -> SumTerms:
         """Who may sum what, bound to the settings and the model.
 
         If others trained another model, or otherwise, they could be made to say nothing, and the sum would be what one says.
         """
         least, common = threshold(self.voters, self.colluders), _common_ground(self.settings, public)
-        return Circle(public.round + self.ahead, self.sums, self.voters, least, 2 + self.colluders, common, self.weighing)
+        return SumTerms(public.round + self.ahead, self.sums, self.voters, least, 2 + self.colluders, common, self.weighing)
 
     def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
         """Why an upload is not believed, by what is known of the round so far; None where nothing is found."""
@@ -87,8 +87,8 @@ class Step(Exchange):
         """A client's part."""
         if side.identity is None:
             raise Refused("a secure sum needs keys to sign with, and this client has none: start it with --key and --peers")
-        circle = self.circle(public)
-        return Member(side.notes, side.identity, side.client.number, circle.weighing.counts(side.client.weight), circle)
+        sum_terms = self.sum_terms(public)
+        return Member(side.notes, side.identity, side.client.number, sum_terms.weighing.counts(side.client.weight), sum_terms)
 
     def uploads_in(self, context: Context) -> Context | None:
         """Bytes for any reader."""
@@ -118,9 +118,9 @@ class Step(Exchange):
             raise Refused(problem)
         return upload
 
-    def total(self, public: Public) -> Said:
+    def total(self, public: Public) -> RawUploads:
         """What clients say."""
-        return Said()
+        return RawUploads()
 
 
 # ---- histories ------------------------------------------------------------------------------------------------------------

@@ -14,17 +14,17 @@ from bifl import codec
 from bifl.codec import Context
 from bifl.codec.state_digest import digest_of
 from bifl.core.message import Message
-from bifl.core.sides import Abandoned, ClientReply, ClientSide, Letters, ServerSide
+from bifl.core.sides import Abandoned, ClientReply, ClientSide, PrivateReplies, ServerSide
 from bifl.core.state import Client, Public
 from bifl.core.sums import Weighing
 from bifl.errors import Refused
 from bifl.exchanges.exchange import Exchange, Summable, bytes_in, from_client
-from bifl.exchanges.secure_step import TALK, Step, continued, shown, talk_of
+from bifl.exchanges.secure_step import SUM_STATE, Step, continued, shown, sum_state_of
 from bifl.exchanges.summable import summand
 from bifl.secure import cards, threshold, unmasking
 from bifl.secure.integers import WIDEST, fields, packed, summands
 from bifl.secure.masks import Sum
-from bifl.secure.unmasking import Said
+from bifl.secure.unmasking import RawUploads
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,19 @@ class Keys(Step):
     def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
         """A card must be signed by its client, and its keys must be some."""
         return unmasking.card_fault(
-            number, upload.weight, bytes_in(upload), self.circle(public), None if server is None else server.signed
+            number, upload.weight, bytes_in(upload), self.sum_terms(public), None if server is None else server.signed
         )
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Make keys."""
         return self.reply(self.member(side, public).keys(shown(side.client)), side)
 
-    def answer(self, total: Said, public: Public, server: ServerSide) -> tuple[ServerSide, Letters]:
+    def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
         """All keys to all."""
         size = cards.said_size(len(self.sums))
         total.uploads = {number: data for number, data in total.uploads.items() if len(data) == size}
-        talk, letters = unmasking.roster(total, self.circle(public))
-        return server.noting(TALK, talk), letters
+        sum_state, private_replies = unmasking.roster(total, self.sum_terms(public))
+        return server.noting(SUM_STATE, sum_state), private_replies
 
 
 @dataclass(frozen=True)
@@ -55,21 +55,21 @@ class Deal(Step):
 
     def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
         """What is sealed cannot be checked; there must be as much of it as there are clients."""
-        talk = talk_of(server)
-        if talk is None:
+        sum_state = sum_state_of(server)
+        if sum_state is None:
             return None
-        wanted = cards.dealt_size(len(self.sums)) * (len(talk.roster) - 1)
+        wanted = cards.dealt_size(len(self.sums)) * (len(sum_state.roster) - 1)
         dealt = len(upload.update.symbols)
         return None if dealt == wanted else f"what it has dealt is {dealt} bytes long, not {wanted}"
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Check everyone's keys, and deal shares."""
-        return self.reply(self.member(side, public).shares(side.letter), side)
+        return self.reply(self.member(side, public).shares(side.private_reply), side)
 
-    def answer(self, total: Said, public: Public, server: ServerSide) -> tuple[ServerSide, Letters]:
+    def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
         """To each what is sealed for it."""
-        talk, letters = unmasking.passed_on(server.notes[TALK], total.uploads, self.circle(public))
-        return server.noting(TALK, talk), letters
+        sum_state, private_replies = unmasking.passed_on(server.notes[SUM_STATE], total.uploads, self.sum_terms(public))
+        return server.noting(SUM_STATE, sum_state), private_replies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +80,11 @@ class Masked(Step):
 
     def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
         """A masked upload tells nothing but its form."""
-        talk = talk_of(server)
-        if talk is None:
+        sum_state = sum_state_of(server)
+        if sum_state is None:
             return None
         like, place = self.inner.like(public), self.inner.place(public)
-        return unmasking.masked_fault(talk, number, bytes_in(upload), like, place)
+        return unmasking.masked_fault(sum_state, number, bytes_in(upload), like, place)
 
     def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
         """As without masks."""
@@ -94,12 +94,12 @@ class Masked(Step):
         """Say what would be said without masks, as the server would read it, and mask it. Nothing else leaves the client."""
         if self.main and not self.trains and public.round:  # a client's numbers stay as they are: two sums could be subtracted
             raise Refused(f"the server asks for a second sum in the exchange '{self.name}', which must be of one round")
-        inner, agreed = self.inner, self.circle(public).agreed
+        inner, agreed = self.inner, self.sum_terms(public).agreed
         if not uploads:
             return ClientReply(None, self._told(side.client, inner.say(side, public, uploads=False).client, agreed, uploads=False))
         member = self.member(side, public)
-        if side.letter:
-            member.partners(side.letter)  # refused, if at all, before it trains
+        if side.private_reply:
+            member.partners(side.private_reply)  # refused, if at all, before it trains
         if self.trains and not member.alike(shown(side.client)):
             side.begin_afresh()
         place, name = self.inner.place(public), self.name
@@ -128,11 +128,11 @@ class Masked(Step):
         vectors = sum(len(vector.symbols) + len(vector.scales) for vector in form.vectors.values())
         return 64 + 2 * WIDEST // 8 * (vectors + len(form.real) + public.layout.count)
 
-    def answer(self, total: Said, public: Public, server: ServerSide) -> tuple[ServerSide, Letters]:
+    def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
         """Who is in the sum, to those who are."""
         like, place = self.inner.like(public), self.inner.place(public)
-        talk, letters = unmasking.survivors(server.notes[TALK], total, like, self.circle(public), place)
-        return server.noting(TALK, talk), letters
+        sum_state, private_replies = unmasking.survivors(server.notes[SUM_STATE], total, like, self.sum_terms(public), place)
+        return server.noting(SUM_STATE, sum_state), private_replies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,19 +144,21 @@ class Agree(Step):
 
     def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
         """The list must be signed by its client."""
-        talk = talk_of(server)
-        if server is None or talk is None or server.signed is None:
+        sum_state = sum_state_of(server)
+        if server is None or sum_state is None or server.signed is None:
             return None
-        signed = server.signed(number, unmasking.to_sign(talk, self.sum), bytes_in(upload))
+        signed = server.signed(number, unmasking.to_sign(sum_state, self.sum), bytes_in(upload))
         return None if signed else "it has not signed the list of those who are left"
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Sign."""
-        return self.reply(self.member(side, public).agree(self.sum, side.letter, self.inner.place(public)), side)
+        return self.reply(self.member(side, public).agree(self.sum, side.private_reply, self.inner.place(public)), side)
 
-    def answer(self, total: Said, public: Public, server: ServerSide) -> tuple[ServerSide, Letters]:
+    def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
         """All signatures to all."""
-        return server, unmasking.agreement(server.notes[TALK], total.uploads, self.circle(public), self.inner.place(public))
+        return server, unmasking.signatures(
+            server.notes[SUM_STATE], total.uploads, self.sum_terms(public), self.inner.place(public)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,10 +172,10 @@ class Reveal(Step):
 
     def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
         """What is revealed must be what was committed to and dealt."""
-        talk = talk_of(server)
-        if talk is None:
+        sum_state = sum_state_of(server)
+        if sum_state is None:
             return None
-        return unmasking.revealed_fault(talk, number, bytes_in(upload), self.circle(public), self.sum)
+        return unmasking.revealed_fault(sum_state, number, bytes_in(upload), self.sum_terms(public), self.sum)
 
     def context(self, public: Public) -> Context:
         """As without masks."""
@@ -185,15 +187,15 @@ class Reveal(Step):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Reveal."""
-        return self.reply(self.member(side, public).reveal(self.sum, side.letter, self.inner.place(public)), side)
+        return self.reply(self.member(side, public).reveal(self.sum, side.private_reply, self.inner.place(public)), side)
 
-    def answer(self, total: Said, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
+    def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
         """The sum without masks, and what the server makes of it."""
-        circle, inner, talk = self.circle(public), self.inner, server.notes[TALK]
+        sum_terms, inner, sum_state = self.sum_terms(public), self.inner, server.notes[SUM_STATE]
         like, place = inner.like(public), inner.place(public)
-        found = unmasking.unmasked(talk, total.uploads, like, circle, self.sum, place, public.layout.count)
-        if not inner.plausible(found.tally(), public, max(talk.masked.weights.values())):
-            raise Abandoned(f"round {circle.round}: a secure sum holds numbers that no honest clients send: nothing was counted")
+        found = unmasking.unmasked(sum_state, total.uploads, like, sum_terms, self.sum, place, public.layout.count)
+        if not inner.plausible(found.tally(), public, max(sum_state.masked.weights.values())):
+            raise Abandoned(f"round {sum_terms.round}: a secure sum holds numbers that no honest clients send: nothing was counted")
         return inner.answer_sum(found, public, server)
 
     def advance(self, public: Public, news: Message) -> Public:

@@ -27,7 +27,7 @@ class Record(NamedTuple):
     train_loss: float  # mean over the clients' own training, weighted by their images; NaN where `privacy=` has none told
     clients: int  # how many uploaded
     up_bytes: int  # sum over the uploading clients
-    down_bytes: int  # sum over the receiving clients: the broadcast, one byte "your ballot was counted", letters to single ones
+    down_bytes: int  # sum over the receiving clients: the broadcast, one byte "your ballot was counted", private replies
     broadcast_bytes: int  # one copy
     up_bpp: float  # bits per parameter and uploading client
     down_bpp: float  # bits per parameter and receiving client
@@ -122,7 +122,7 @@ class Traffic(NamedTuple):
     up_ideal: float | None = None  # bytes, if the coder were ideal
     broadcast_ideal: float | None = None
     catch_up: int = 0  # to those who had missed broadcasts
-    letters: int = 0  # to single clients
+    private_replies: int = 0  # to single clients
 
     def plus(self, up_bytes: int, broadcast_bytes: int) -> Traffic:
         """With an exchange of real numbers on top."""
@@ -134,7 +134,7 @@ class Traffic(NamedTuple):
     def fields(self, parameters: int) -> dict[str, Any]:
         """The record's fields about bytes. `parameters` is what "bits per parameter" divides by."""
         receivers = max(self.receivers, 1)  # in a deployment all may have gone by now
-        told = self.catch_up + self.letters
+        told = self.catch_up + self.private_replies
         down_bytes = receivers * (self.broadcast_bytes + 1) + told if self.broadcast_bytes else 0
         return {
             "clients": self.uploads,

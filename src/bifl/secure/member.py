@@ -21,10 +21,10 @@ from bifl.core.sums import LARGEST_WEIGHT
 from bifl.errors import Refused
 from bifl.secure import cards
 from bifl.secure.cards import Card
-from bifl.secure.circle import Circle
 from bifl.secure.integers import Parts
 from bifl.secure.masks import Sum, add_own, add_pair, direction
 from bifl.secure.primitives import SECRET, agreed, commitment, public_key, seal, seed, split, unseal
+from bifl.secure.sum_terms import SumTerms
 
 NOTE = "secure_sum"
 PAST = "past"  # what outlasts an attempt: the last round in which a client has revealed anything, and for which survivors
@@ -39,11 +39,13 @@ class Member:
         identity: its keys, and those of the others.
         number: of the client.
         weight: of its summands.
-        circle: who may sum what.
+        sum_terms: who may sum what.
     """
 
-    def __init__(self, notes: MutableMapping[str, bytes], identity: Identity, number: int, weight: int, circle: Circle) -> None:
-        self._notes, self._identity, self._number, self._weight, self._circle = notes, identity, number, weight, circle
+    def __init__(
+        self, notes: MutableMapping[str, bytes], identity: Identity, number: int, weight: int, sum_terms: SumTerms
+    ) -> None:
+        self._notes, self._identity, self._number, self._weight, self._sum_terms = notes, identity, number, weight, sum_terms
 
     # ---- step by step ------------------------------------------------------------------------------------------------
 
@@ -53,46 +55,46 @@ class Member:
         Args:
             history: a digest of all that this client's memory was made of but its own data.
         """
-        past, round = self._read().get(PAST, NEVER), self._circle.round
+        past, round = self._read().get(PAST, NEVER), self._sum_terms.round
         if past["round"] > round:
             raise Refused(f"this client has taken part in a secure sum of round {past['round']}: it does not go back to {round}")
-        secrets = [[seed().hex(), seed().hex()] for _ in self._circle.sums]  # of the masks' key, and of the own mask
+        secrets = [[seed().hex(), seed().hex()] for _ in self._sum_terms.sums]  # of the masks' key, and of the own mask
         state = {"round": round, "channel": seed().hex(), "seeds": secrets, "history": history.hex()}
         self._write(state | {PAST: past})
         card = Card(self._number, self._weight, self._body(state), b"")
-        return card.body + self._identity.sign(self._number, card.text(round, self._circle.terms))
+        return card.body + self._identity.sign(self._number, card.text(round, self._sum_terms.digest))
 
-    def shares(self, letter: bytes) -> bytes:
+    def shares(self, private_reply: bytes) -> bytes:
         """Given all cards: shares of this client's secrets, sealed for every other client in order, and their marks."""
         state = self._state()
         if "roster" in state:
-            self._same(state["roster"], letter, "keys")
+            self._same(state["roster"], private_reply, "keys")
             return bytes.fromhex(state["dealt"])
-        roster = self._checked_roster(letter, state)
+        roster = self._checked_roster(private_reply, state)
         place = {card.number: index for index, card in enumerate(roster)}
         secrets = [bytes.fromhex(secret) for pair in state["seeds"] for secret in pair]
-        split_up = split(secrets, self._circle.least, len(roster))
+        split_up = split(secrets, self._sum_terms.least, len(roster))
         dealt = b""
         for card in roster:
             if card.number != self._number:
                 shares = [parts[place[card.number]] for parts in split_up]
-                known = zip(self._circle.shares(self._number, card.number), shares, strict=True)
+                known = zip(self._sum_terms.shares(self._number, card.number), shares, strict=True)
                 dealt += seal(self._channel(state, card, self._number, card.number), b"".join(shares), b"")
                 dealt += b"".join(which.mark(share) for which, share in known)
-        self._write(state | {"roster": letter.hex(), "dealt": dealt.hex()})
+        self._write(state | {"roster": private_reply.hex(), "dealt": dealt.hex()})
         return dealt
 
-    def partners(self, letter: bytes) -> None:
+    def partners(self, private_reply: bytes) -> None:
         """Given what others have sealed for this client: those who have are the partners of the round's sums."""
         state = self._state("roster")
         if "partners" in state:
-            self._same(state["partners"], letter, "shares")
+            self._same(state["partners"], private_reply, "shares")
             return
-        found = self._letters(letter)
+        found = self._sealed_shares(private_reply)
         if self._number in found or not found.keys() <= {card.number for card in self._roster(state)}:
             raise Refused("the server passes shares on from clients that are not on its list of keys")
         self._enough([self._number, *found], "have dealt shares")
-        self._write(state | {"partners": letter.hex()})
+        self._write(state | {"partners": private_reply.hex()})
 
     def alike(self, history: bytes) -> bool:
         """Whether all on the list of keys have this history: the same to all who sign who is left, as they sign that list too.
@@ -114,8 +116,8 @@ class Member:
 
     def mask(self, parts: tuple[Parts, Parts], sum: Sum, place: Callable[[int], Hashable]) -> None:
         """Hide a summand, in place; masks cancel among those who speak of the same model."""
-        sum = sum._replace(agreed=self._circle.agreed)
-        state, index = self._state("partners"), self._circle.sums.index(sum.name)
+        sum = sum._replace(agreed=self._sum_terms.agreed)
+        state, index = self._state("partners"), self._sum_terms.sums.index(sum.name)
         own, secret = (bytes.fromhex(part) for part in state["seeds"][index])
         others = set(self._partners(state)) - {self._number}
         add_own(parts, secret, sum, 1)
@@ -135,42 +137,42 @@ class Member:
             raise Refused("the server asks for another upload in the same secure sum: it has sent this client another model")
         self._write(state | {"sent": sent | {sum: digest}})
 
-    def agree(self, sum: str, letter: bytes, place: Callable[[int], Hashable]) -> bytes:
+    def agree(self, sum: str, private_reply: bytes, place: Callable[[int], Hashable]) -> bytes:
         """Given whose summands the server has: this client's signature that it was told so."""
         state = self._state("partners")
         told = state.get("survivors", {})
         for known in (told, self._revealed(state)):
             if sum in known:
-                self._same(known[sum], letter, "survivors")
-        survivors = list(cards.read_addressed(letter, 0, self._circle.most, "survivors"))
+                self._same(known[sum], private_reply, "survivors")
+        survivors = list(cards.read_addressed(private_reply, 0, self._sum_terms.most, "survivors"))
         if self._number not in survivors or not set(survivors) <= set(self._partners(state)):
             raise Refused("the server's list of survivors lacks this client, or names one that has dealt no shares")
         self._enough(survivors, "are left")
         self._hidden(survivors, survivors, place, "are left to speak")
-        self._write(state | {"survivors": told | {sum: letter.hex()}})
+        self._write(state | {"survivors": told | {sum: private_reply.hex()}})
         return self._identity.sign(self._number, self._survivors_text(state, sum, survivors))
 
-    def reveal(self, sum: str, letter: bytes, place: Callable[[int], Hashable]) -> bytes:
+    def reveal(self, sum: str, private_reply: bytes, place: Callable[[int], Hashable]) -> bytes:
         """Given the others' signatures: what the server needs to take the masks away.
 
         Who has signed was there in this attempt and was told the same list: only those can be hidden among. One that is merely on
         the list may be the server's own invention, or a client whose secrets it knows.
         """
-        state, index = self._state("partners"), self._circle.sums.index(sum)
+        state, index = self._state("partners"), self._sum_terms.sums.index(sum)
         if sum not in state.get("survivors", {}):
             raise Refused("the server asks for shares before it has told who is left")
-        survivors = list(cards.read_addressed(bytes.fromhex(state["survivors"][sum]), 0, self._circle.most, "survivors"))
+        survivors = list(cards.read_addressed(bytes.fromhex(state["survivors"][sum]), 0, self._sum_terms.most, "survivors"))
         text = self._survivors_text(state, sum, survivors)
-        signatures = cards.read_addressed(letter, cards.SIGNATURE, self._circle.most, "signatures")
+        signatures = cards.read_addressed(private_reply, cards.SIGNATURE, self._sum_terms.most, "signatures")
         signers = [one for one, signature in signatures.items() if one in survivors and self._identity.signed(one, text, signature)]
-        if len({self._number, *signers}) < self._circle.least:
+        if len({self._number, *signers}) < self._sum_terms.least:
             raise Refused(
                 f"only {len(signers)} clients have signed the list of survivors that this client was told, "
-                f"and {self._circle.least} must: the server has told others another one, or lost them"
+                f"and {self._sum_terms.least} must: the server has told others another one, or lost them"
             )
         lists = self._revealed(state) | {sum: state["survivors"][sum]}
         self._hidden([self._number, *signers], survivors, place, "have signed who is left")
-        self._write(state | {PAST: {"round": self._circle.round, "lists": lists}})
+        self._write(state | {PAST: {"round": self._sum_terms.round, "lists": lists}})
         held = self._held(state)
         told = bytes.fromhex(state["seeds"][index][1])
         for number in self._partners(state):
@@ -183,7 +185,7 @@ class Member:
 
     def _revealed(self, state: dict[str, Any]) -> dict[str, str]:
         """The survivors for whom this client has revealed shares in this round, in whatever attempt, by sum."""
-        return dict(state[PAST]["lists"]) if state[PAST]["round"] == self._circle.round else {}
+        return dict(state[PAST]["lists"]) if state[PAST]["round"] == self._sum_terms.round else {}
 
     def _body(self, state: dict[str, Any]) -> bytes:
         """This client's public keys and commitments, and the history of what it remembers."""
@@ -192,21 +194,21 @@ class Member:
             body += public_key(bytes.fromhex(own)) + commitment(bytes.fromhex(secret))
         return body + bytes.fromhex(state["history"])
 
-    def _checked_roster(self, letter: bytes, state: dict[str, Any]) -> list[Card]:
+    def _checked_roster(self, private_reply: bytes, state: dict[str, Any]) -> list[Card]:
         """The cards, if each is signed by its client, and this client's own is among them as it was sent."""
-        roster = cards.read_roster(letter, len(self._circle.sums), self._circle.most)
+        roster = cards.read_roster(private_reply, len(self._sum_terms.sums), self._sum_terms.most)
         self._enough([card.number for card in roster], "have sent keys")
         own = (self._number, self._weight, self._body(state))
         if not any((card.number, card.weight, card.body) == own for card in roster):
             raise Refused("the server's list of keys does not hold this client's own")
-        terms = self._circle.terms
+        terms = self._sum_terms.digest
         for card in roster:
-            if not self._identity.signed(card.number, card.text(self._circle.round, terms), card.signature):
+            if not self._identity.signed(card.number, card.text(self._sum_terms.round, terms), card.signature):
                 raise Refused(
                     f"the keys of client {card.number} are not signed by that client's node key, as its peers know it, or for "
                     "another run, round, model or other settings"
                 )
-        if any(card.weight != self._circle.weighing.counts(card.weight) for card in roster):
+        if any(card.weight != self._sum_terms.weighing.counts(card.weight) for card in roster):
             raise Refused("a client on the server's list would count more than once, and all count once here")
         if sum(card.weight for card in roster) > LARGEST_WEIGHT or min(card.weight for card in roster) < 1:
             raise Refused(f"the clients weigh more than {LARGEST_WEIGHT} together, or one weighs nothing")
@@ -223,46 +225,46 @@ class Member:
         """The shares that others have dealt this client. A letter that cannot be opened, or has other marks, is as good as none."""
         known = {card.number: card for card in self._roster(state)}
         found = {}
-        for number, row in self._letters(bytes.fromhex(state["partners"])).items():
+        for number, row in self._sealed_shares(bytes.fromhex(state["partners"])).items():
             key = self._channel(state, known[number], number, self._number)
-            inside = unseal(key, row[: self._circle.sealed], b"") or b""
+            inside = unseal(key, row[: self._sum_terms.sealed], b"") or b""
             shares = [inside[start : start + SECRET] for start in range(0, len(inside), SECRET)]
-            marks = zip(self._circle.shares(number, self._number), shares, strict=False)
-            if b"".join(which.mark(share) for which, share in marks) == row[self._circle.sealed :]:
+            marks = zip(self._sum_terms.shares(number, self._number), shares, strict=False)
+            if b"".join(which.mark(share) for which, share in marks) == row[self._sum_terms.sealed :]:
                 found[number] = shares
         return found
 
-    def _letters(self, letter: bytes) -> dict[int, bytes]:
+    def _sealed_shares(self, private_reply: bytes) -> dict[int, bytes]:
         """What others have dealt this client, by dealer."""
-        return cards.read_addressed(letter, self._circle.dealt, self._circle.most, "shares")
+        return cards.read_addressed(private_reply, self._sum_terms.dealt, self._sum_terms.most, "shares")
 
     def _survivors_text(self, state: dict[str, Any], sum: str, survivors: Sequence[int]) -> bytes:
         digest = cards.transcript(bytes.fromhex(state["roster"]), self._partners(state))
         return cards.survivors_text(digest, sum, survivors)
 
     def _roster(self, state: dict[str, Any]) -> list[Card]:
-        return cards.read_roster(bytes.fromhex(state["roster"]), len(self._circle.sums), self._circle.most)
+        return cards.read_roster(bytes.fromhex(state["roster"]), len(self._sum_terms.sums), self._sum_terms.most)
 
     def _partners(self, state: dict[str, Any]) -> list[int]:
-        return sorted([self._number, *self._letters(bytes.fromhex(state["partners"]))])
+        return sorted([self._number, *self._sealed_shares(bytes.fromhex(state["partners"]))])
 
     def _enough(self, numbers: Sequence[int], what: str) -> None:
-        if len(numbers) < self._circle.least:
-            raise Refused(f"only {len(numbers)} clients {what}, and a secure sum needs {self._circle.least}")
+        if len(numbers) < self._sum_terms.least:
+            raise Refused(f"only {len(numbers)} clients {what}, and a secure sum needs {self._sum_terms.least}")
 
     def _hidden(self, there: Sequence[int], survivors: Sequence[int], place: Callable[[int], Hashable], what: str) -> None:
         """Refuse a sum in which a part of the weights is of too few of those who are there."""
-        together, speaking = max(self._circle.together, self._identity.least), Counter(map(place, {*there}))
+        together, speaking = max(self._sum_terms.together, self._identity.least), Counter(map(place, {*there}))
         if min(speaking[place(one)] for one in survivors) < together:
             raise Refused(f"of a part of the weights fewer than {together} clients {what}")
 
-    def _same(self, known: str, letter: bytes, what: str) -> None:
-        if bytes.fromhex(known) != letter:
+    def _same(self, known: str, private_reply: bytes, what: str) -> None:
+        if bytes.fromhex(known) != private_reply:
             raise Refused(f"the server tells another list of {what} than before in the same round")
 
     def _state(self, needs: str = "seeds") -> dict[str, Any]:
         state = self._read()
-        if state.get("round") != self._circle.round or needs not in state:
+        if state.get("round") != self._sum_terms.round or needs not in state:
             raise Refused("the server asks for a step of a secure sum whose steps before it this client has not taken")
         return state
 

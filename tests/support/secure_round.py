@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection, Hashable
 import numpy as np
 
 from bifl.core.message import BINARY, Alphabet, Floats, Message
-from bifl.core.sides import Letters
+from bifl.core.sides import PrivateReplies
 from bifl.core.sums import Total
 from bifl.secure import threshold, unmasking
-from bifl.secure.circle import Circle
 from bifl.secure.identities import SimulatedKeys
 from bifl.secure.integers import fields, packed, summands
 from bifl.secure.masks import Sum
 from bifl.secure.member import Member
-from bifl.secure.unmasking import Said, Talk
+from bifl.secure.sum_terms import SumTerms
+from bifl.secure.unmasking import RawUploads, SumState
 
 SUM = "ballot"
 COUNT = 24
@@ -50,31 +50,33 @@ class Table:
         self, weights: list[int], colluders: int = 0, alphabet: Alphabet = BINARY, place: Callable[[int], Hashable] = everywhere
     ) -> None:
         count = len(weights)
-        self.circle = Circle(1, (SUM,), count, threshold(count, colluders), 2 + colluders)
+        self.sum_terms = SumTerms(1, (SUM,), count, threshold(count, colluders), 2 + colluders)
         self.identity, self.place, self.alphabet = SimulatedKeys(7), place, alphabet
         self.weights = dict(enumerate(weights))
         self.notes: dict[int, dict[str, bytes]] = {number: {} for number in self.weights}
         self.said = {number: ballot(number, weight, alphabet) for number, weight in self.weights.items()}
 
-    def member(self, number: int, circle: Circle | None = None) -> Member:
-        return Member(self.notes[number], self.identity, number, self.weights[number], circle or self.circle)
+    def member(self, number: int, sum_terms: SumTerms | None = None) -> Member:
+        return Member(self.notes[number], self.identity, number, self.weights[number], sum_terms or self.sum_terms)
 
     def like(self, number: int) -> Message:
         return ballot(number, 1, self.alphabet)
 
-    def keys(self, there: Collection[int]) -> tuple[Talk, Letters]:
-        said = Said()
+    def keys(self, there: Collection[int]) -> tuple[SumState, PrivateReplies]:
+        said = RawUploads()
         for number in there:
             said.uploads[number], said.weights[number] = self.member(number).keys(NEVER), self.weights[number]
-        return unmasking.roster(said, self.circle)
+        return unmasking.roster(said, self.sum_terms)
 
-    def shares(self, talk: Talk, letters: Letters, there: Collection[int]) -> tuple[Talk, Letters]:
-        said = {number: self.member(number).shares(letters[number]) for number in there}
-        return unmasking.passed_on(talk, said, self.circle)
+    def shares(
+        self, sum_state: SumState, private_replies: PrivateReplies, there: Collection[int]
+    ) -> tuple[SumState, PrivateReplies]:
+        said = {number: self.member(number).shares(private_replies[number]) for number in there}
+        return unmasking.passed_on(sum_state, said, self.sum_terms)
 
-    def masked(self, number: int, letter: bytes) -> bytes:
+    def masked(self, number: int, private_reply: bytes) -> bytes:
         member = self.member(number)
-        member.partners(letter)
+        member.partners(private_reply)
         times, own, total = member.units(self.place)
         form = fields(self.said[number], own, total)
         parts = summands(self.said[number], times, form)
@@ -83,24 +85,26 @@ class Table:
         member.once(SUM, data)
         return data
 
-    def uploads(self, talk: Talk, letters: Letters, there: Collection[int]) -> tuple[Talk, Letters]:
-        said = Said()
+    def uploads(
+        self, sum_state: SumState, private_replies: PrivateReplies, there: Collection[int]
+    ) -> tuple[SumState, PrivateReplies]:
+        said = RawUploads()
         for number in there:
-            said.uploads[number] = self.masked(number, letters[number])
-        return unmasking.survivors(talk, said, self.like, self.circle, self.place)
+            said.uploads[number] = self.masked(number, private_replies[number])
+        return unmasking.survivors(sum_state, said, self.like, self.sum_terms, self.place)
 
-    def agree(self, talk: Talk, letters: Letters, there: Collection[int]) -> Letters:
-        said = {number: self.member(number).agree(SUM, letters[number], self.place) for number in there}
-        return unmasking.agreement(talk, said, self.circle, self.place)
+    def agree(self, sum_state: SumState, private_replies: PrivateReplies, there: Collection[int]) -> PrivateReplies:
+        said = {number: self.member(number).agree(SUM, private_replies[number], self.place) for number in there}
+        return unmasking.signatures(sum_state, said, self.sum_terms, self.place)
 
-    def reveal(self, talk: Talk, letters: Letters, there: Collection[int], count: int = COUNT) -> Total:
-        said = {number: self.member(number).reveal(SUM, letters[number], self.place) for number in there}
-        return unmasking.unmasked(talk, said, self.like, self.circle, SUM, self.place, count)
+    def reveal(self, sum_state: SumState, private_replies: PrivateReplies, there: Collection[int], count: int = COUNT) -> Total:
+        said = {number: self.member(number).reveal(SUM, private_replies[number], self.place) for number in there}
+        return unmasking.unmasked(sum_state, said, self.like, self.sum_terms, SUM, self.place, count)
 
-    def whole(self, *there: Collection[int]) -> tuple[Total, Talk]:
+    def whole(self, *there: Collection[int]) -> tuple[Total, SumState]:
         """A round, given who is there in each of its five steps."""
-        talk, letters = self.keys(there[0])
-        talk, letters = self.shares(talk, letters, there[1])
-        talk, letters = self.uploads(talk, letters, there[2])
-        letters = self.agree(talk, letters, there[3])
-        return self.reveal(talk, letters, there[4]), talk
+        sum_state, private_replies = self.keys(there[0])
+        sum_state, private_replies = self.shares(sum_state, private_replies, there[1])
+        sum_state, private_replies = self.uploads(sum_state, private_replies, there[2])
+        private_replies = self.agree(sum_state, private_replies, there[3])
+        return self.reveal(sum_state, private_replies, there[4]), sum_state

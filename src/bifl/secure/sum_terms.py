@@ -11,7 +11,7 @@ from bifl.secure import cards
 from bifl.secure.cards import ShareOf
 
 
-class Circle(NamedTuple):
+class SumTerms(NamedTuple):
     """Who may sum what."""
 
     round: int
@@ -23,7 +23,7 @@ class Circle(NamedTuple):
     weighing: Weighing = Weighing.SAMPLES  # what a client counts for in the sums
 
     @property
-    def terms(self) -> bytes:
+    def digest(self) -> bytes:
         """A digest of what all must agree on: a client's keys are of use to nobody who was told something else."""
         numbers = struct.pack("<III", self.most, self.least, self.together)
         return hashlib.sha256(b"bifl circle 1 " + numbers + " ".join(self.sums).encode() + b" " + self.agreed).digest()
