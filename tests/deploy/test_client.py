@@ -201,7 +201,7 @@ def test_two_versions_meet(tmp_path: Path, small: Path, monkeypatch: pytest.Monk
 
     def newer(message: Message, context: Context) -> Message:
         with monkeypatch.context() as patch:
-            for module in ("protocol", "client_app"):
+            for module in ("protocol", "client"):
                 patch.setattr(f"bifl.deploy.{module}.__version__", "9.9")
             return app(message, context)
 

@@ -13,7 +13,7 @@ from bifl.core.layout import Layout
 from bifl.core.message import NOTHING
 from bifl.core.state import Public
 from bifl.deploy import protocol
-from bifl.deploy.client_app import operator_of
+from bifl.deploy.client import operator_of
 from bifl.deploy.client_state import FileNotes, alone
 from bifl.deploy.operator_choices import words_for_clients
 from bifl.deploy.protocol import Refusal
@@ -122,7 +122,7 @@ def test_two_messages_are_answered_one_after_the_other(liar: Liar) -> None:
 def test_a_client_insists_on_colluders(tmp_path: Path, keys: Path) -> None:
     context = nodes(tmp_path, keys).nodes[100].context
     context.node_config["colluders"] = 1
-    operator = operator_of(context, None)
+    operator = operator_of(context.node_config)
     assert (
         operator.experiment(words_for_clients(Experiment(algorithm="biml", clients=5, secure_sum=True, colluders=1))).colluders == 1
     )
@@ -134,4 +134,4 @@ def test_a_client_with_peers_needs_a_folder(tmp_path: Path, keys: Path) -> None:
     grid = nodes(tmp_path, keys)
     del grid.nodes[100].context.node_config["state-dir"]
     with pytest.raises(Refusal, match="needs a state-dir="):
-        operator_of(grid.nodes[100].context, None)
+        operator_of(grid.nodes[100].context.node_config)

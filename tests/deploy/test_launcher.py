@@ -6,30 +6,20 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.cli.build import build_fab_from_disk
-from flwr.common.constant import ErrorCode
-from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, TaskType
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.config_loader import get_federation_manager, get_objectstore_linkstate_factories
-from flwr.supernode import start_client_internal
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
-from flwr.supernode.nodestate import NodeStateFactory
 
 from bifl.deploy import gate, launcher
 from bifl.deploy.bundle import APP, Bundle, ForeignBundleError, content, named, own, refuse_foreign
-from bifl.deploy.pinned import pull_own_only, refuse_foreign_run
 from bifl.errors import RunError
 
 
@@ -70,63 +60,6 @@ def test_a_strangers_name_does_not_reach_the_terminal_as_it_is() -> None:
     assert str(refused.value).isascii()
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 1000
-
-
-def a_run(**fields: Any) -> Run:
-    ours = {"fab_id": own().app, "fab_version": own().version, "fab_hash": own().digest, "primary_task_type": TaskType.SERVER_APP}
-    return replace(Run.create_empty(1), **ours | fields)
-
-
-@pytest.mark.parametrize(
-    "field", [{"fab_id": "bifl/evil"}, {"fab_version": "9"}, {"fab_hash": "0" * 64}, {"primary_task_type": TaskType.AGENT_APP}]
-)
-def test_a_run_of_anything_else_is_refused(field: dict[str, str]) -> None:
-    refuse_foreign_run(a_run())
-    with pytest.raises(ForeignBundleError):
-        refuse_foreign_run(a_run(**field))
-
-
-class Node:
-    """A SuperNode's own state and code, and a server that sends it a message of a run."""
-
-    def __init__(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("task_id", "run_id", "node_id"):
-            monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
-        objects = ObjectStoreFactory()
-        self.state, self.store = NodeStateFactory(objectstore_factory=objects).state(), objects.store()
-        self.state.set_node_id(7)
-        message = Message(RecordDict({"x": ConfigRecord({"y": 1})}), dst_node_id=7, message_type="train")
-        message.metadata.__dict__["_message_id"] = message.object_id
-        contents = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
-        pull = pull_own_only(start_client_internal, start_client_internal._pull_and_store_message)
-        self.result = pull(
-            state=self.state, object_store=self.store, node_config={}, receive=lambda: (message, get_object_tree(message)),
-            get_run=lambda run_id: run, get_fab=fetched, pull_object=lambda run_id, name: contents[name],
-            confirm_message_received=lambda run_id, name: None, trusted_entities=None,
-        )  # fmt: skip
-
-
-def fetched(fab_hash: str, run_id: int) -> None:
-    raise AssertionError("a bundle was fetched from the server")
-
-
-def test_a_supernode_answers_a_foreign_run_with_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = Node(a_run(fab_id="mallory/evil", fab_hash="0" * 64), monkeypatch)
-    assert node.result == 1
-    (reply,) = node.state.get_messages_legacy(is_reply=True)
-    assert reply.error.code == ErrorCode.INVALID_FAB
-    assert "refused to run the app bundle 'mallory/evil'" in str(reply.error.reason)
-    assert node.state.get_run(1) is None
-    assert node.state.get_messages_legacy(is_reply=False) == []
-
-
-def test_a_supernode_hands_a_message_of_ours_to_the_installed_app(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = Node(a_run(), monkeypatch)
-    assert node.state.get_messages_legacy(is_reply=True) == []
-    assert len(node.state.get_messages_legacy(is_reply=False)) == 1
-    fab = node.state.get_fab(own().digest)
-    assert fab is not None
-    assert fab.content == content()
 
 
 def test_an_apps_process_installs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,6 +129,6 @@ def test_another_flower_no_token_or_another_program_is_one_sentence(tmp_path: Pa
     (tmp_path / "flwr").mkdir()
     (tmp_path / "flwr/__init__.py").write_text('__version__ = "1.42.0"')
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    assert "this is Flower 1.42.0" in launch("flower-supernode", PYTHONPATH=path)
+    assert "this is Flower 1.42.0" in launch("node", PYTHONPATH=path)
     assert "BIFL_TOKEN is not set" in launch("flower-superlink")
     assert "'flwr-agentapp' is none of" in launch("flwr-agentapp")

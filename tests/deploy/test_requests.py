@@ -210,7 +210,8 @@ def test_no_request_reaches_beyond_the_state_directory(
 @given(st.sampled_from(KINDS), st.dictionaries(st.one_of(st.sampled_from(NAMES), st.text(max_size=12)), VALUES, max_size=20))
 def test_a_request_is_read_or_refused(kind: str, fields: dict[str, Any]) -> None:
     try:
-        request = protocol.read_request(asked(kind, fields))
+        message = asked(kind, fields)
+        request = protocol.read_request(message.metadata.message_type, protocol.fields_of(message))
     except BiflError:
         return
     assert len(request.run) == 16

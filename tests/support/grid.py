@@ -15,7 +15,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from bifl.deploy import protocol
-from bifl.deploy.client_app import app
+from bifl.deploy.client_app import client_app
 
 BALLOT, STATISTICS, EVALUATION = "ballot", "statistics", "evaluation"
 Handler = Callable[[Message, Context], Message | None]  # None: no answer ever comes
@@ -46,7 +46,7 @@ class Node:
     def __init__(self, number: int, state: Path | None = None, **config: Any) -> None:
         directory = {} if state is None else {"state-dir": str(state)}
         self.context = Context(1, 1, {"partition-id": number, **directory, **config}, RecordDict(), {})
-        self.app: ClientApp | Handler = app
+        self.app: ClientApp | Handler = client_app()  # its process: what it holds in memory is this client's
         self.kinds: list[str] = []  # of the messages it got
         self.online = True
 

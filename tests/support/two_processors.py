@@ -26,7 +26,8 @@ from flwr.clientapp import ClientApp
 
 from bifl import codec
 from bifl.deploy import protocol, requests, transport
-from bifl.deploy.client_app import client_app, operator_of
+from bifl.deploy.client import operator_of
+from bifl.deploy.client_app import client_app
 from bifl.deploy.client_state import Home
 from bifl.deploy.operator_choices import named_files
 from bifl.deploy.server_app import DEADLINE, federate
@@ -139,7 +140,7 @@ def _answer(app: ClientApp, config: dict[str, Any], kind: str, fields: dict[str,
     context.node_config.update(config)
     said = protocol.fields_of(app(message, context))
     assert protocol.FAILED not in said, said
-    home = Home(Path(config["state-dir"]), fields["run"], operator_of(context, None), lambda text: None)
+    home = Home(Path(config["state-dir"]), fields["run"], operator_of(context.node_config), lambda text: None)
     opened = home.open(fields["round"])
     assert opened is not None
     worker = opened[0]

@@ -1,4 +1,4 @@
-"""The ClientApp: a client's part in every exchange as answers to the server's messages.
+"""The ClientApp: a client's answers, for nodes of plain Flower and for apps of your own. (`bifl client` needs none: `supernode`.)
 
 from bifl.deploy.client_app import client_app
 app = client_app(my_images)  # an app of your own: my_images(terms, experiment, number) → Images
@@ -6,146 +6,43 @@ app = client_app(my_images)  # an app of your own: my_images(terms, experiment, 
 
 from __future__ import annotations
 
-import itertools
-import tempfile
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from bifl import __version__
-from bifl.core.sides import Request
-from bifl.deploy import progress, protocol
-from bifl.deploy.client_state import FILES, Home, alone
-from bifl.deploy.operator_choices import Operator, Source
-from bifl.deploy.protocol import Envelope, Refusal
-from bifl.engine.catch_up import digest
-from bifl.engine.worker import Worker
-from bifl.errors import BiflError, quoted
+from bifl.deploy import protocol
+from bifl.deploy.client import LivingClient, temporary
+from bifl.deploy.client_state import FILES
+from bifl.deploy.operator_choices import Source
 
 _STATE = "bifl-state"
-_PARTITION = "partition-id"  # Flower's own word; in its simulation every node has one
-Fields = dict[str, Any]
 
 
 def client_app(source: Source | None = None) -> ClientApp:
-    """A ClientApp that runs any algorithm.
+    """A ClientApp that runs any algorithm. Where Flower keeps its process, it keeps the run of the last message in memory.
 
     Args:
         source: where the client's images come from; none means what the node's `data` names, or the experiment's own dataset.
     """
-    app = ClientApp()
+    app, client = ClientApp(), LivingClient()
 
     def answer(message: Message, context: Context) -> Message:
-        return _answer(message, context, source)
+        kind, fields, state = message.metadata.message_type, protocol.fields_of(message), partial(_remembered, context)
+        return Message(protocol.content(client.answer(kind, fields, context.node_config, source, state)), reply_to=message)
 
     for register in (app.query("hello"), app.train(), app.query("hear")):
         register(answer)
     return app
 
 
-def _answer(message: Message, context: Context, source: Source | None) -> Message:
-    """Do what is asked, or say why not: the whole reason to the operator, a short one to the server. Nothing is raised."""
-    state = str(context.node_config.get("state-dir", ""))
-    told = Path(state) if state else None
-    said: Fields = {protocol.VERSION: __version__}
-    try:
-        operator = operator_of(context, source)
-        said |= {"number": operator.number}
-        request = protocol.read_request(message)
-        with _state(context, request.run) as folder, alone(folder):
-            home = Home(folder, request.run, operator, lambda text: progress.tell(told, "notice", text=text))
-            said |= _done(request, home, told)
-    except Exception as error:
-        said |= {protocol.FAILED: quoted(protocol.public_reason(error), protocol.LONGEST_REASON)}
-        if not isinstance(error, BiflError):  # a mistake in an algorithm, most likely: the log says where
-            traceback.print_exc()
-        text = str(error) if isinstance(error, BiflError) else f"{type(error).__name__}: {error}"
-        progress.tell(told, progress.PROBLEM, text=text)
-    return Message(protocol.content(said), reply_to=message)
-
-
-def _done(request: Envelope, home: Home, told: Path | None) -> Fields:
-    """What comes of a request, after bringing the public state up to date."""
-    if request.terms is not None:
-        worker, _ = home.greet(request.terms)
-        return _introduced(worker, home, told)
-    if request.notice:
-        progress.tell(told, "notice", text=f"the server says: {request.notice}")
-    opened = home.open(request.round)
-    if opened is None or request.update is None or not home.bring_up(*opened, request.update):
-        return {"lost": True}
-    worker, _ = opened
-    if request.kind == protocol.EXCHANGE:
-        return _reply(worker, home, request, told)
-    if request.finished:
-        progress.tell(told, "finished", rounds=worker.public.round)
-    return {}
-
-
-def _introduced(worker: Worker, home: Home, told: Path | None) -> Fields:
-    images, held = len(worker.parts[home.number]), len(worker.shards[home.number])
-    progress.tell(told, "joined", number=home.number, images=images, held=held, rounds=worker.run.experiment.rounds)
-    return {
-        "images": worker.weight(home.number),
-        "model": worker.run.network.layout.fingerprint,
-        "digest": digest(worker.public, worker.run.in_context),
-    }
-
-
-def _reply(worker: Worker, home: Home, request: Envelope, told: Path | None) -> Fields:
-    """The client's part in an exchange; its operator hears of training, not of what follows it."""
-    if request.exchange not in worker.exchanges:
-        raise Refusal(f"the server asks for the exchange '{request.exchange}', which this run does not have")
-    exchange = worker.exchanges[request.exchange]
-    reply = worker.reply(exchange.name, Request(home.number, request.voted, request.uploads, request.private_reply))
-    if not exchange.trains:
-        return {} if reply.upload is None else {"upload": reply.upload}
-    round = request.round + exchange.ahead
-    home.tidy(round)
-    size = len(reply.upload or b"")
-    images = len(worker.parts[home.number])
-    loss = {} if reply.loss is None else {"loss": reply.loss}  # not told where results of one client are not to be known
-    progress.tell(told, "trained", round=round, images=images, bytes=size, **loss)
-    return loss | ({} if reply.upload is None else {"upload": reply.upload})
-
-
-def operator_of(context: Context, source: Source | None) -> Operator:
-    """What the node was started with."""
-    config = context.node_config
-    if type(config.get(_PARTITION)) is not int:
-        text = f"the node has no {_PARTITION}: give --node-config '{_PARTITION}=0', or use bifl client"
-        raise Refusal(text, "it was started without a client's number")
-    if config.get("peers") and not config.get("state-dir"):
-        text = "a node with peers= needs a state-dir= that lasts, as what it has said in secure sums is kept there: use bifl client"
-        raise Refusal(text, "it was started without a folder for what it must remember of secure sums")
-    names = itertools.takewhile(lambda name: name in config, (f"allow-{number}" for number in itertools.count()))
-    allowed = tuple(Path(str(config[name])) for name in names)
-    least, colluders = config.get("least", 0), config.get("colluders", 0)
-    return Operator(
-        number=int(config[_PARTITION]),
-        data=str(config.get("data", "")),
-        allowed=allowed,
-        source=source,
-        key=str(config.get("key", "")),
-        peers=str(config.get("peers", "")),
-        least=least if isinstance(least, int) else 0,
-        colluders=colluders if isinstance(colluders, int) else 0,
-    )
-
-
 @contextmanager
-def _state(context: Context, run: str) -> Iterator[Path]:
-    """The state directory; without one, a temporary one with what Flower keeps of a run for as long as the node lives."""
-    if directory := str(context.node_config.get("state-dir", "")):
-        yield Path(directory)
-        return
-    with tempfile.TemporaryDirectory(prefix="bifl-") as name:
-        folder = Path(name)
+def _remembered(context: Context, run: str) -> Iterator[Path]:
+    """A temporary state directory, with what Flower keeps of a run for as long as the node lives."""
+    with temporary(run) as folder:
         kept = context.state.get(_STATE)
         for path, data in kept.items() if isinstance(kept, ConfigRecord) else ():
             if path.startswith(f"{run}/") and FILES.fullmatch(path.removeprefix(f"{run}/")) and isinstance(data, bytes):

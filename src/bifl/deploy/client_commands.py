@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from bifl.deploy import certificates
 from bifl.deploy.data_check import check_data
-from bifl.deploy.flower_programs import ended_by_signals, last_words, stop, supernode
+from bifl.deploy.flower_programs import ADMITTED, ended_by_signals, last_words, stop, supernode
 from bifl.deploy.progress import LONGEST, Listener
 from bifl.errors import ConfigError, RunError, quoted
 from bifl.files import writing
@@ -54,8 +54,6 @@ def client(options: argparse.Namespace) -> int:
         state.mkdir(parents=True, exist_ok=True)
     config: dict[str, str | int] = {"partition-id": number, "state-dir": str(state), "data": data, **insists}
     config |= {f"allow-{place}": str(path) for place, path in enumerate(files)}
-    if any('"' in str(value) for value in config.values()):
-        raise ConfigError("Flower takes no paths with quotation marks: choose another --state, --data, --key, --peers or --allow")
     with ended_by_signals():
         try:
             SuperNode(options.server, options.ca.resolve(), options.key.resolve(), config, state).stay(options.patience)
@@ -162,7 +160,7 @@ def _wait_for_admission(process: subprocess.Popen[bytes], log: Path, begin: int)
         ended = process.poll() is not None
         with log.open("rb") as file:
             file.seek(begin)
-            if b"SuperNode ID:" in file.read():
+            if ADMITTED.encode() in file.read():
                 return True
         if ended:
             return False

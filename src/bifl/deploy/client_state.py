@@ -1,9 +1,11 @@
-"""A client's state directory: what stays between two messages, each of which Flower gives a process of its own.
+"""A client's state directory: what stays when its process ends, at whatever moment.
 
 It holds, per run, the terms, the client's own images as arrays, the public state as last heard (public.npz) and what the client
 remembers of the last two rounds it trained in. Every file is replaced atomically, so that a kill at any moment leaves the state
 before or after a message, and the same request again gives the same answer. Damaged files are moved aside and treated like lost
 ones.
+
+A client's process holds the run that it takes part in (`Kept`) for as long as the files are those that it wrote or read.
 
 Notes tell what the client has said in secure sums and what private noise it has drawn: with them it says nothing twice and
 otherwise. So they outlast everything else in a run's folder and are read and written by one process at a time; where one is damaged
@@ -18,10 +20,10 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,7 +43,7 @@ from bifl.experiment.run import make_run
 from bifl.experiment.setup import fitting_network
 from bifl.files import write_atomic, write_secret, writing
 
-__all__ = ["Damaged", "Home", "Images"]
+__all__ = ["Damaged", "Home", "Images", "Kept"]
 
 TERMS, PUBLIC, TRAIN, HELD = "terms.json", "public.npz", "train", "held"
 NOTE = "note-"
@@ -114,6 +116,27 @@ class Damaged(RunError):
     """Files in a client's state directory that cannot be read."""
 
 
+class Kept(NamedTuple):
+    """A client that is ready to work, and the files that say the same."""
+
+    folder: Path
+    operator: Operator
+    worker: Worker
+    fresh: Public  # the public state before the first round, as computed here
+    files: Mapping[str, tuple[int, ...]]  # as `_stamps` tells them
+
+    def stands(self, folder: Path, operator: Operator) -> bool:
+        """Whether this is what a folder's files say to a client of this operator."""
+        return (self.folder, self.operator) == (folder, operator) and self.files == _stamps(folder, operator)
+
+
+def _stamps(folder: Path, operator: Operator) -> dict[str, tuple[int, ...]]:
+    """What tells that a file of a run's folder, or one that the client knows its peers by, was changed or removed."""
+    files = [*folder.rglob("*"), *(Path(name) for name in (operator.key, operator.peers) if name)]
+    stats = {str(path): path.lstat() for path in files if os.path.lexists(path)}
+    return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
 class Home:
     """One client's folder for one run.
 
@@ -122,11 +145,14 @@ class Home:
         run: the run's name, as `protocol.read_request` checked it.
         operator: what the client's operator has decided.
         tell: takes a sentence for the operator.
+        kept: the client as the last request left it, if it is still in memory.
     """
 
-    def __init__(self, state: Path, run: str, operator: Operator, tell: Callable[[str], None]) -> None:
+    def __init__(self, state: Path, run: str, operator: Operator, tell: Callable[[str], None], kept: Kept | None = None) -> None:
         self.folder, self.operator, self._tell = _folder(state, run), operator, tell
         self.number = operator.number
+        stands = kept is not None and kept.stands(self.folder, operator)
+        self._ready = (kept.worker, kept.fresh) if kept is not None and stands else None
         if operator.peers:
             self._refuse_second_run()
 
@@ -142,19 +168,21 @@ class Home:
 
     def greet(self, terms: Terms) -> tuple[Worker, Public]:
         """Agree to the terms; the client ready to work, and the public state before the first round."""
+        self._ready = None
         try:
             self._settle_in(terms)
-            ready = self._open(0)
+            ready = self._open()
         except Damaged as error:
             self._move_aside(error)
             self._settle_in(terms)
-            ready = self._open(0)
+            ready = self._open()
         worker, _ = ready
         if worker.run.computes:
             try:
                 refuse_missing(worker.samples.inputs.numpy(), "inputs")
             except DataError as error:
                 raise Refusal(f"this client's {error}", "values of its inputs are missing") from error
+        self._ready = ready
         return ready
 
     def open(self, round: int) -> tuple[Worker, Public] | None:
@@ -163,13 +191,29 @@ class Home:
         None where there is nothing of this run, or no longer.
         """
         try:
-            known = self._terms()
-            if known is None or (known["number"], known["data"]) != (self.number, self.operator.data):
-                return None  # never greeted, or restarted as somebody else
-            return self._open(round)
+            if self._ready is None:
+                known = self._terms()
+                if known is None or (known["number"], known["data"]) != (self.number, self.operator.data):
+                    return None  # never greeted, or restarted as somebody else
+                self._ready = self._open()
+            self._recall(self._ready[0], round)
         except Damaged as error:
+            self._ready = None
             self._move_aside(error)
-            return None
+        return self._ready
+
+    def keep(self) -> Kept | None:
+        """The client as it stands, for the next request; None if there is none. To be called when its files are written."""
+        return None if self._ready is None else Kept(self.folder, self.operator, *self._ready, _stamps(self.folder, self.operator))
+
+    def _recall(self, worker: Worker, round: int) -> None:
+        """Let the client be what it was after a round: a request that comes again is answered as before."""
+        past = [known for known in checkpoint.rounds_of(self.folder, self.number) if known <= round]
+        if not past:
+            worker.forget(self.number)
+        elif worker.kept.get(self.number) != past[-1]:
+            with _reading(self.folder):
+                worker.restore(self.number, past[-1])
 
     def _settle_in(self, terms: Terms) -> None:
         """Save the client's images for the next processes. Nothing is written before all is checked."""
@@ -218,7 +262,8 @@ class Home:
                 raise ValueError(f"{TERMS} lacks something")
             return dict(known)
 
-    def _open(self, round: int) -> tuple[Worker, Public]:
+    def _open(self) -> tuple[Worker, Public]:
+        """The client and its public state as the files say, but for what it remembers of rounds."""
         known = self._terms()
         if known is None:
             raise Damaged(f"there is no {TERMS}")
@@ -236,10 +281,8 @@ class Home:
         run = make_run(experiment, network, data)
         fresh = run.fresh
         with _reading(self.folder):
-            past = [known for known in checkpoint.rounds_of(self.folder, self.number) if known <= round]
-            trained = {self.number: past[-1]} if past else {}
             identity = self.operator.identity(self.folder.name) if experiment.secure_sum else None
-            job = Job(run, parts, shards, [], fresh, self.folder, trained, False, identity)
+            job = Job(run, parts, shards, [], fresh, self.folder, {}, False, identity)
             worker = Worker(job, data)
             worker.notes = {self.number: FileNotes(self.folder)}
             if (self.folder / PUBLIC).is_file():
@@ -262,7 +305,7 @@ class Home:
 
     def bring_up(self, worker: Worker, fresh: Public, update: Update) -> bool:
         """Bring the public state up to date and write it down; False if the update does not fit what is known here."""
-        in_context = worker.run.in_context
+        in_context, before = worker.run.in_context, worker.public
         if digest(worker.public, in_context) != update.target:
             _bounded(update, fresh)
             said = {step.exchange for step in update.steps}.union(update.whole or {})
@@ -274,9 +317,11 @@ class Home:
                 if digest(worker.public, in_context) == step.start:
                     worker.hear(step.exchange, step.data)
         if digest(worker.public, in_context) != update.target:
+            self._ready = None  # it may have taken up some of it
             return False
-        _sensible(worker.public)
-        checkpoint.save_public(self.folder / PUBLIC, worker.public, worker.completing, {}, {})
+        if worker.public is not before or not (self.folder / PUBLIC).is_file():
+            _sensible(worker.public)
+            checkpoint.save_public(self.folder / PUBLIC, worker.public, worker.completing, {}, {})
         return True
 
     def tidy(self, round: int) -> None:

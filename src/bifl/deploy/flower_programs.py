@@ -25,13 +25,14 @@ from bifl.errors import RunError
 from bifl.files import writing
 from bifl.processes import tied
 
+ADMITTED = "SuperNode ID:"  # in the log of a node that the server has let in
 NODES = "nodes.json"  # which node is which client, in Flower's part of the run's folder
 LINK = "bifl"  # what Flower's configuration calls our server
 READY = 180.0  # seconds that one of Flower's programs may take to start, on a busy machine
 
 
 def new_token() -> str:
-    """A secret by which the processes of one server, or of one client, recognise each other."""
+    """A secret by which the processes of one server recognise each other."""
     return secrets.token_hex(32)
 
 
@@ -62,12 +63,12 @@ def free_port() -> int:
         return port
 
 
-def start(command: list[str | Path], home: Path, token: str, log: Path, **settings: str) -> subprocess.Popen[bytes]:
-    """Start one of Flower's programs; its output goes to `log`, and `settings` to its environment."""
+def start(command: list[str | Path], home: Path, token: str, log: Path) -> subprocess.Popen[bytes]:
+    """Start one of Flower's programs; its output goes to `log`."""
     with writing(log), log.open("ab") as output:
         return subprocess.Popen(
             tied(launched(command)), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            env=environment(home, token) | settings, start_new_session=True,  # Ctrl-C is for us
+            env=environment(home, token), start_new_session=True,  # Ctrl-C is for us
         )  # fmt: skip
 
 
@@ -220,13 +221,8 @@ def _json(text: str) -> Any:
 def supernode(
     server: str, authority: Path, key: Path, config: Mapping[str, str | int], home: Path, log: Path
 ) -> subprocess.Popen[bytes]:
-    """Start a SuperNode."""
-    words = " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in config.items())
-    return start(
-        ["flower-supernode", "--superlink", server, "--root-certificates", authority, "--auth-supernode-private-key", key,
-         "--host", "127.0.0.1", "--port", str(free_port()), "--node-config", words],
-        home, new_token(), log, FLWR_SUPEREXEC_TASK_POLL_INTERVAL="0.2",  # seconds, from one process of this client to another
-    )  # fmt: skip
+    """Start a client's node."""
+    return start(["node", server, authority, key, json.dumps(config)], home, "", log)
 
 
 def last_words(log: Path) -> str:

@@ -1,17 +1,16 @@
 """Start one of Flower's programs so that it runs the installed bifl and nothing else, and asks for a token on its port.
 
-    python -P -m bifl.deploy.launcher flower-supernode --superlink …
+    python -P -m bifl.deploy.launcher flower-superlink --port …
 
 Flower 1.41 has no setting for either: its processes install and import whatever bundle of code a run comes with, and start each
-other by name. So each of them is started here, with the functions replaced that fetch, install and load code, that serve the port
-and that start other programs. A program that is not in `PROGRAMS` is not started at all.
+other by name. So each of them is started here, with the functions replaced that install and load code, that serve the port and that
+start other programs. A program that is not in `PROGRAMS` is not started at all. Clients run none of them, see `supernode`.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-import socket
 import sys
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bifl.deploy import bundle, gate, warm
+from bifl.deploy import bundle, gate
 from bifl.errors import BiflError, RunError
 
 VERSION = "1.41.0"  # of Flower: the functions below are those of no other
-ENVIRONMENT = "BIFL_TOKEN"  # where the processes of one server, or of one client, find the token
+ENVIRONMENT = "BIFL_TOKEN"  # where the processes of one server find the token
 _CALLS = "flwr.supercore.protobuf.client"
-_APP, _WARM = "flwr-clientapp", "warm-clientapp"
 
 
 def launched(command: Sequence[str | Path]) -> list[str]:
@@ -74,29 +72,15 @@ class _Children:
         return self._real.Popen(launched(command), **options)
 
 
-class _Forks(_Children):
-    """The same, but that a client's apps are forks of a process that has imported everything."""
-
-    def __init__(self, real: Any) -> None:
-        super().__init__(real)
-        self._warm = warm.WarmProcess(launched([_WARM]), real.Popen)
-
-    def Popen(self, command: Sequence[str], **options: Any) -> Any:
-        """Start a program; Flower makes no use of what is returned."""
-        if command[0] == _APP and warm.SUPPORTED and self._warm.start(command):
-            return None
-        return super().Popen(command, **options)
-
-
 def _token() -> str:
     token = os.environ.get(ENVIRONMENT, "")
     if not token:
-        raise RunError(f"{ENVIRONMENT} is not set: bifl server and bifl client start Flower's programs with it")
+        raise RunError(f"{ENVIRONMENT} is not set: bifl server starts Flower's programs with it")
     return token
 
 
 def _show_token() -> None:
-    """Let every call of this process carry the token. Not for a SuperNode, which calls a server that must not learn it."""
+    """Let every call of this process carry the token."""
     token = _token()
 
     class Shown:
@@ -164,29 +148,18 @@ class _Bounded:
         self._real.run(**options | {"http": BoundedConnection, "ws": "none"})
 
 
-def _supernode() -> None:
-    from bifl.deploy.pinned import pull_eagerly, pull_own_only
-
-    program = "flwr.supernode.start_client_internal"
-    _guard("flwr.supernode.main", {})
-    _replace(program, "subprocess", _Children)
-    _replace(program, "_pull_and_store_message", partial(pull_own_only, _module(program)))
-    _replace(program, "_pull_and_store_message", pull_eagerly)
-    _call("flwr.supernode.cli.flower_supernode", "flower_supernode")
-
-
 def _superexec() -> None:
     from flwr.supercore.constant import TaskType
 
     _show_token()
-    tasks = frozenset({TaskType.SERVER_APP, TaskType.CLIENT_APP})
+    tasks = frozenset({TaskType.SERVER_APP})
     _replace("flwr.supercore.superexec.plugin.base_exec_plugin:AutoExecPlugin", "supported_task_types", lambda _: tasks)
-    _replace("flwr.supercore.superexec.executor.subprocess_executor", "subprocess", _Forks)
+    _replace("flwr.supercore.superexec.executor.subprocess_executor", "subprocess", _Children)
     _call("flwr.supercore.cli.flower_superexec", "flower_superexec")
 
 
 def _install_nothing(module: str) -> None:
-    """Check the bundle that a process was handed, and take the installed app instead of unpacking it."""
+    """Let a process check the bundle that it was handed, and take the installed app instead of unpacking it."""
 
     def install(fab: bytes, *_: Any, **__: Any) -> Path:
         bundle.refuse_foreign(bundle.named(fab))
@@ -206,39 +179,6 @@ def _serverapp() -> None:
     _call("flwr.superlink.cli.flwr_serverapp", "flwr_serverapp")
 
 
-def _ready_client() -> None:
-    """Let this process be a client's app when Flower's program is called."""
-
-    def installed(*_: Any, **__: Any) -> Callable[..., Any]:
-        def load(*names: str) -> Any:
-            from bifl.deploy.client_app import app
-
-            return app
-
-        return load
-
-    _show_token()
-    _install_nothing("flwr.supernode.runtime.run_clientapp")
-    _replace("flwr.supernode.runtime.run_clientapp", "get_load_client_app_fn", lambda _: installed)
-
-
-def _clientapp() -> None:
-    _ready_client()
-    _call("flwr.supernode.cli.flwr_clientapp", "flwr_clientapp")
-
-
-def _warm_clientapp() -> None:
-    def be_app(words: list[str]) -> None:
-        sys.argv = words
-        _call("flwr.supernode.cli.flwr_clientapp", "flwr_clientapp")
-
-    _ready_client()
-    for name in ("flwr.supernode.cli.flwr_clientapp", "bifl.deploy.client_app"):
-        _module(name)
-    with socket.socket(fileno=sys.stdin.fileno()) as asked:
-        warm.serve(be_app, asked)
-
-
 def _flwr() -> None:
     _show_token()
     _call("flwr.cli.app", "app")
@@ -249,15 +189,17 @@ def _register() -> None:
     _call("bifl.deploy.register_keys", "main")
 
 
+def _node() -> None:
+    _call("bifl.deploy.supernode", "main")
+
+
 PROGRAMS: Mapping[str, Callable[[], None]] = {
     "flower-superlink": _superlink,
-    "flower-supernode": _supernode,
     "flower-superexec": _superexec,
     "flwr-serverapp": _serverapp,
-    _APP: _clientapp,
-    _WARM: _warm_clientapp,
     "flwr": _flwr,
     "register": _register,
+    "node": _node,
 }
 
 

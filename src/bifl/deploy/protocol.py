@@ -83,15 +83,9 @@ def content(fields: Mapping[str, Any]) -> RecordDict:
 
 
 def fields_of(message: Message) -> dict[str, Any]:
-    """What such a message says.
-
-    Raises:
-        RunError: it is another app's.
-    """
-    record = message.content.get(RECORD)
-    if not isinstance(record, ConfigRecord):
-        raise RunError(f"a message without the record '{RECORD}': server and clients must run the same app")
-    return dict(record)
+    """What such a message says; nothing if it is another app's."""
+    record = message.content.get(RECORD) if message.has_content() else None
+    return dict(record) if isinstance(record, ConfigRecord) else {}
 
 
 def update_fields(update: Update) -> dict[str, Any]:
@@ -127,13 +121,17 @@ def terms_fields(terms: Terms) -> dict[str, Any]:
 # ---- a client reads a request ----------------------------------------------------------------------------------------
 
 
-def read_request(message: Message) -> Envelope:
+def read_request(kind: str, fields: Mapping[str, Any]) -> Envelope:
     """What the server asks. Fields that are not known are passed over.
 
     Raises:
-        BiflError: it speaks for another version of bifl, or a field is missing, of another type or beyond its bounds.
+        BiflError: it is another app's, speaks for another version of bifl, or a field is missing, of another type or beyond its
+            bounds.
     """
-    fields, kind = fields_of(message), message.metadata.message_type
+    if not fields:
+        raise RunError(f"a message without the record '{RECORD}': server and clients must run the same app")
+    if kind not in (HELLO, EXCHANGE, HEAR):
+        raise Refusal("the server asks for something that this client does not do")
     if problem := other_version(fields.get(VERSION), "the server", "this client"):
         raise Refusal(problem)
     run, round = _name(fields, "run"), _whole_number(fields, "round", 0, MOST_ROUNDS)
@@ -146,10 +144,8 @@ def read_request(message: Message) -> Envelope:
         if type(private_reply) is not bytes or len(private_reply) > _LONGEST_PRIVATE_REPLY:
             raise _malformed("letter", f"at most {_LONGEST_PRIVATE_REPLY} bytes")
         return request._replace(exchange=_word(fields, "exchange"), voted=voted, uploads=uploads, private_reply=private_reply)
-    if kind == HEAR:
-        notice = _text(fields, "notice", _LONGEST_NOTICE, "")
-        return request._replace(finished=_yes_or_no(fields, "finished", False), notice=notice)
-    return request
+    notice = _text(fields, "notice", _LONGEST_NOTICE, "")
+    return request._replace(finished=_yes_or_no(fields, "finished", False), notice=notice)
 
 
 def other_version(theirs: object, they: str, we: str) -> str | None:

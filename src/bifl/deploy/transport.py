@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import httpx
-from flwr.app import ConfigRecord
 from flwr.app import Message as Letter
 from flwr.serverapp import Grid
 
@@ -90,7 +89,7 @@ class Post:
         for name, letter in self._pulled():
             asked = self.asked.pop(name, None)
             if asked is not None:
-                said = _said(letter)
+                said = {} if letter is None else protocol.fields_of(letter)
                 yield Reply(asked, said, _failure(letter) or _own_failure(said))
 
     def _pulled(self) -> Iterable[tuple[str, Letter | None]]:
@@ -140,11 +139,3 @@ def _failure(letter: Letter | None) -> Failure | None:
 def _own_failure(said: Fields) -> Failure | None:
     """What a client says of its own failure, if it does."""
     return Failure(RAISED[-1], quoted(said[protocol.FAILED])) if protocol.FAILED in said else None
-
-
-def _said(letter: Letter | None) -> Fields:
-    """The fields of a reply; none if it has no record of ours, or one of another kind."""
-    if letter is None or letter.has_error() or not letter.has_content():
-        return {}
-    record = letter.content.get(protocol.RECORD)
-    return dict(record) if isinstance(record, ConfigRecord) else {}

@@ -214,11 +214,21 @@ class Worker:
         self.identity = job.identity
         self.notes: MutableMapping[int, MutableMapping[str, bytes]] = defaultdict(dict)  # clients' own, for the round under way
         self.clients = self._room()  # those that have something to remember
+        self.kept: dict[int, int] = {}  # client → the round of which it remembers something
         for number, round in job.trained.items():
-            if job.checkpoint is not None:
-                keeps = job.run.algorithm.at(round).keeps
-                fresh = self._fresh_client(number)
-                self.clients[number] = checkpoint.load_client(job.checkpoint, number, round, fresh, keeps, job.run.remembering)
+            self.restore(number, round)
+
+    def restore(self, number: int, round: int) -> None:
+        """Let a client remember what its file tells of a round, if clients have files."""
+        if self.checkpoint is not None:
+            keeps, fresh = self.run.algorithm.at(round).keeps, self._fresh_client(number)
+            self.clients[number] = checkpoint.load_client(self.checkpoint, number, round, fresh, keeps, self.run.remembering)
+            self.kept[number] = round
+
+    def forget(self, number: int) -> None:
+        """Let a client be as it was before its first round. What another algorithm of a schedule has written down stays."""
+        self.clients.pop(number, None)
+        self.kept.pop(number, None)
 
     def ask(self, calls: Mapping[int, Call]) -> Iterator[Any]:
         """What comes of calls to this one."""
@@ -273,9 +283,9 @@ class Worker:
         fresh = self._fresh_client(client.number)
         kept = self.run.remembered(client, round, fresh)
         if kept is fresh:
-            self.clients.pop(client.number, None)  # what another algorithm of a schedule kept
+            self.forget(client.number)  # what another algorithm of a schedule kept
             return
-        self.clients[client.number] = kept
+        self.clients[client.number], self.kept[client.number] = kept, round
         if self.checkpoint is not None:
             checkpoint.save_client(self.checkpoint, client.number, round, kept, self.run.algorithm.at(round).keeps)
 

@@ -1,0 +1,144 @@
+"""A client's answers to the server's requests, and the run that it holds in memory from one request to the next."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from bifl import __version__
+from bifl.core.sides import Request
+from bifl.deploy import progress, protocol
+from bifl.deploy.client_state import Home, Kept, alone
+from bifl.deploy.operator_choices import Operator, Source
+from bifl.deploy.protocol import Envelope, Refusal
+from bifl.engine.catch_up import digest
+from bifl.engine.worker import Worker
+from bifl.errors import BiflError, quoted
+
+NUMBER = "partition-id"  # Flower's own word; in its simulation every node has one
+Config = Mapping[str, Any]
+Fields = dict[str, Any]
+
+
+@contextmanager
+def temporary(run: str) -> Iterator[Path]:
+    """A state directory that lasts for one request."""
+    with tempfile.TemporaryDirectory(prefix="bifl-") as name:
+        yield Path(name)
+
+
+class LivingClient:
+    """Answers requests, one at a time. The run of the last one stays in memory, as its files say: data, network and state."""
+
+    def __init__(self) -> None:
+        self.kept: Kept | None = None  # the run of the last request
+
+    def answer(
+        self, kind: str, fields: Mapping[str, Any], config: Config, source: Source | None = None,
+        state: Callable[[str], AbstractContextManager[Path]] = temporary,
+    ) -> Fields:  # fmt: skip
+        """Do what is asked, or say why not: the whole reason to the operator, a short one to the server. Nothing is raised.
+
+        Args:
+            kind: of the request.
+            fields: what it says.
+            config: what the node was started with.
+            source: where the client's images come from, in an app of one's own.
+            state: makes a state directory for a run, where the node was started without one.
+        """
+        told = Path(str(config["state-dir"])) if config.get("state-dir") else None
+        said: Fields = {protocol.VERSION: __version__}
+        try:
+            operator = operator_of(config, source)
+            said |= {"number": operator.number}
+            request = protocol.read_request(kind, fields)
+            with nullcontext(told) if told is not None else state(request.run) as folder, alone(folder):
+                said |= self._done(request, operator, folder, told)
+        except Exception as error:
+            said |= {protocol.FAILED: quoted(protocol.public_reason(error), protocol.LONGEST_REASON)}
+            if not isinstance(error, BiflError):  # a mistake in an algorithm, most likely: the log says where
+                traceback.print_exc()
+            text = str(error) if isinstance(error, BiflError) else f"{type(error).__name__}: {error}"
+            progress.tell(told, progress.PROBLEM, text=text)
+        return said
+
+    def _done(self, request: Envelope, operator: Operator, folder: Path, told: Path | None) -> Fields:
+        """What comes of a request. If it fails, nothing stays in memory: the next one begins with what the disk holds."""
+        kept, self.kept = self.kept, None
+        home = Home(folder, request.run, operator, lambda text: progress.tell(told, "notice", text=text), kept)
+        said = _carry_out(request, home, told)
+        self.kept = None if request.finished else home.keep()
+        return said
+
+
+def _carry_out(request: Envelope, home: Home, told: Path | None) -> Fields:
+    """What comes of a request, after bringing the public state up to date."""
+    if request.terms is not None:
+        worker, _ = home.greet(request.terms)
+        return _introduced(worker, home, told)
+    if request.notice:
+        progress.tell(told, "notice", text=f"the server says: {request.notice}")
+    opened = home.open(request.round)
+    if opened is None or request.update is None or not home.bring_up(*opened, request.update):
+        return {"lost": True}
+    worker, _ = opened
+    if request.kind == protocol.EXCHANGE:
+        return _reply(worker, home, request, told)
+    if request.finished:
+        progress.tell(told, "finished", rounds=worker.public.round)
+    return {}
+
+
+def _introduced(worker: Worker, home: Home, told: Path | None) -> Fields:
+    images, held = len(worker.parts[home.number]), len(worker.shards[home.number])
+    progress.tell(told, "joined", number=home.number, images=images, held=held, rounds=worker.run.experiment.rounds)
+    return {
+        "images": worker.weight(home.number),
+        "model": worker.run.network.layout.fingerprint,
+        "digest": digest(worker.public, worker.run.in_context),
+    }
+
+
+def _reply(worker: Worker, home: Home, request: Envelope, told: Path | None) -> Fields:
+    """The client's part in an exchange; its operator hears of training, not of what follows it."""
+    if request.exchange not in worker.exchanges:
+        raise Refusal(f"the server asks for the exchange '{request.exchange}', which this run does not have")
+    exchange = worker.exchanges[request.exchange]
+    reply = worker.reply(exchange.name, Request(home.number, request.voted, request.uploads, request.private_reply))
+    if not exchange.trains:
+        return {} if reply.upload is None else {"upload": reply.upload}
+    round = request.round + exchange.ahead
+    home.tidy(round)
+    size = len(reply.upload or b"")
+    images = len(worker.parts[home.number])
+    loss = {} if reply.loss is None else {"loss": reply.loss}  # not told where results of one client are not to be known
+    progress.tell(told, "trained", round=round, images=images, bytes=size, **loss)
+    return loss | ({} if reply.upload is None else {"upload": reply.upload})
+
+
+def operator_of(config: Config, source: Source | None = None) -> Operator:
+    """What the node was started with."""
+    if type(config.get(NUMBER)) is not int:
+        text = f"the node has no {NUMBER}: give --node-config '{NUMBER}=0', or use bifl client"
+        raise Refusal(text, "it was started without a client's number")
+    if config.get("peers") and not config.get("state-dir"):
+        text = "a node with peers= needs a state-dir= that lasts, as what it has said in secure sums is kept there: use bifl client"
+        raise Refusal(text, "it was started without a folder for what it must remember of secure sums")
+    names = itertools.takewhile(lambda name: name in config, (f"allow-{number}" for number in itertools.count()))
+    allowed = tuple(Path(str(config[name])) for name in names)
+    least, colluders = config.get("least", 0), config.get("colluders", 0)
+    return Operator(
+        number=int(config[NUMBER]),
+        data=str(config.get("data", "")),
+        allowed=allowed,
+        source=source,
+        key=str(config.get("key", "")),
+        peers=str(config.get("peers", "")),
+        least=least if isinstance(least, int) else 0,
+        colluders=colluders if isinstance(colluders, int) else 0,
+    )
