@@ -137,7 +137,7 @@ def test_the_server_s_notice_is_shown_in_one_line(victim: Victim) -> None:
     digest = victim.ask(protocol.HELLO, **TERMS | COMMON)["digest"]
     with Listener(victim.state) as listener:
         victim.ask(protocol.HEAR, **COMMON | {"digest": digest, "notice": "too many images\x1b[2J\nbifl: all is well"})
-        assert [text for text, _ in listener.heard()] == ["the server says: too many images?[2J?bifl: all is well"]
+        assert [text for text, _ in listener.heard()] == [r"the server says: too many images\x1b[2J\nbifl: all is well"]
         assert "its 'notice' must be" in victim.ask(protocol.HEAR, **COMMON | {"digest": digest, "notice": "x" * 1001})["failed"]
 
 
