@@ -20,8 +20,8 @@ from bifl.experiment.settings import Experiment
 from bifl.nn.models import model
 from bifl.privacy import Crowd
 from bifl.privacy.accounting import epsilon, gaussian_divergences
+from bifl.privacy.mechanism import numbers
 from bifl.privacy.poisson_binomial import RandomBits
-from bifl.privacy.whole_update import numbers
 
 ROUNDS, DELTA, REACH, LAST = 10, 1e-5, 4.0, 3
 THETA = {100: 0.2, 1000: 0.1, 10_000: 0.05}  # by the number of clients

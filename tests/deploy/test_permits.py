@@ -75,7 +75,7 @@ def test_settings_have_bounds(change: dict[str, str]) -> None:
 
 RULE = """
 from bifl.robust.rule import robust
-from bifl.robust.by_coordinate import median
+from bifl.robust.averages import median
 
 @robust
 def only_servers_rule():

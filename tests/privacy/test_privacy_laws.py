@@ -18,11 +18,10 @@ from bifl.core.state import Client, Public
 from bifl.errors import ConfigError, Refused
 from bifl.experiment.composition import compose
 from bifl.experiment.settings import Experiment
-from bifl.privacy import Crowd, dice, divergence, privacy, refuse_unprivate, secret_dice
+from bifl.privacy import Crowd, dice, poisson_binomial, privacy, refuse_unprivate, secret_dice
 from bifl.privacy.accounting import ORDERS, Numbers, epsilon, gaussian_divergences, once_more
-from bifl.privacy.divergence import coarse, slopes, splits
-from bifl.privacy.poisson_binomial import RandomBits, bits
-from bifl.privacy.whole_update import applied, vector
+from bifl.privacy.mechanism import applied, vector
+from bifl.privacy.poisson_binomial import RandomBits, bits, coarse, slopes, splits
 
 LAYOUT = Layout(("linear",), (Tensor("linear.weight", (6, 5), 0),), (Tensor("norm.weight", (5,)),), (Tensor("norm", (5,)),))
 FEW = (1.05, 1.5, 2.0, 3.0, 8.0, 32.0)
@@ -156,18 +155,18 @@ def test_blocks_of_cases_are_above_all_cases(monkeypatch: pytest.MonkeyPatch) ->
     clients, theta = 601, 0.2
     blocks = slopes(clients, theta, FEW[:4])
     assert len(splits(coarse(clients) - 1)) < 200
-    monkeypatch.setattr(divergence, "BLOCKS", clients)
-    divergence._slopes.cache_clear()
+    monkeypatch.setattr(poisson_binomial, "BLOCKS", clients)
+    poisson_binomial._slopes.cache_clear()
     assert len(splits(coarse(clients) - 1)) == coarse(clients)
     one_by_one = slopes(clients, theta, FEW[:4])
-    divergence._slopes.cache_clear()
+    poisson_binomial._slopes.cache_clear()
     assert (blocks >= one_by_one).all()
     assert (blocks < 1.02 * one_by_one).all()
 
 
 @given(st.integers(1, 10**7))
 def test_more_clients_are_rounded_down(clients: int) -> None:
-    assert min(clients, divergence.MANY) * (1 - 1 / 256) <= coarse(clients) <= clients
+    assert min(clients, poisson_binomial.MANY) * (1 - 1 / 256) <= coarse(clients) <= clients
 
 
 @given(st.sampled_from([0.02, 0.1, 0.3]), st.integers(2, 40), st.integers(1, 50))

@@ -19,7 +19,7 @@ from bifl.engine.simulator import simulate
 from bifl.errors import ConfigError, RunError
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from bifl.privacy.whole_update import numbers
+from bifl.privacy.mechanism import numbers
 from bifl.report.collect import read
 from bifl.report.remarks import remarks
 from bifl.report.summary import settings as grouped

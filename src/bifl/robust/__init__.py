@@ -2,13 +2,13 @@
 
 >>> from bifl.robust import robust
 >>> robust.names()
-['none', 'median', 'trimmed_mean', 'bounded_step', 'credibility', 'krum', 'norm_clip']
+['none', 'median', 'trimmed_mean', 'bounded_step', 'krum', 'norm_clip', 'credibility']
 """
 
-from bifl.robust import by_coordinate, credibility, whole_uploads
+from bifl.robust import averages, credibility
 from bifl.robust.rule import BALLOTS, LEVELS, UPDATES, RobustSum, Rule, kind_of, refuse_misfits, refuse_sum, robust, trust_of
 
 __all__ = [
-    "BALLOTS", "LEVELS", "UPDATES", "RobustSum", "Rule", "by_coordinate", "credibility", "kind_of", "refuse_misfits", "refuse_sum",
-    "robust", "trust_of", "whole_uploads",
+    "BALLOTS", "LEVELS", "UPDATES", "RobustSum", "Rule", "averages", "credibility", "kind_of", "refuse_misfits", "refuse_sum",
+    "robust", "trust_of",
 ]  # fmt: skip
