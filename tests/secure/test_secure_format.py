@@ -26,8 +26,7 @@ from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.secure import cards, member, primitives
 from bifl.secure.identities import SimulatedKeys, _simulated_public, verified
-from bifl.secure.integers import Field, Fields
-from bifl.secure.masks import Sum, add_pair
+from bifl.secure.integers import Field, Fields, Sum, add_pair
 from tests.support.secure_round import NEVER, SUM, Table
 
 ALL = range(4)

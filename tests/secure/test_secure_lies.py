@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from bifl.errors import Refused
 from bifl.secure import cards, primitives, threshold
 from bifl.secure import member as members
-from bifl.secure.integers import Fields, fields, packed, size, unpacked
-from bifl.secure.masks import Sum, add_own, add_pair
-from bifl.secure.sum_terms import SumTerms
+from bifl.secure.cards import SumTerms
+from bifl.secure.integers import Fields, Sum, add_own, add_pair, fields, packed, size, unpacked
 from tests.secure.test_secure_sum import plain, same
 from tests.support.secure_round import NEVER, SUM, Table, everywhere
 

@@ -13,8 +13,21 @@ from bifl.core.sums import Tally, Total
 from bifl.errors import Refused
 from bifl.secure import cards, primitives
 from bifl.secure.identities import SimulatedKeys
-from bifl.secure.integers import Field, Fields, bits_of, check_packed, fields, packed, size, summands, unpacked
-from bifl.secure.masks import Sum, add_own, add_pair, direction
+from bifl.secure.integers import (
+    Field,
+    Fields,
+    Sum,
+    add_own,
+    add_pair,
+    bits_of,
+    check_packed,
+    direction,
+    fields,
+    packed,
+    size,
+    summands,
+    unpacked,
+)
 from tests.support.secure_round import COUNT, SUM, Table, ballot
 
 FORM = Fields((Field(9, 5),), (Field(4, 33), Field(2, 64)))

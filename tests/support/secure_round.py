@@ -10,11 +10,10 @@ from bifl.core.message import BINARY, Alphabet, Floats, Message
 from bifl.core.sides import PrivateReplies
 from bifl.core.sums import Total
 from bifl.secure import threshold, unmasking
+from bifl.secure.cards import SumTerms
 from bifl.secure.identities import SimulatedKeys
-from bifl.secure.integers import fields, packed, summands
-from bifl.secure.masks import Sum
+from bifl.secure.integers import Sum, fields, packed, summands
 from bifl.secure.member import Member
-from bifl.secure.sum_terms import SumTerms
 from bifl.secure.unmasking import RawUploads, SumState
 
 SUM = "ballot"

@@ -21,8 +21,8 @@ from bifl.core.sums import Weighing
 from bifl.errors import Refused
 from bifl.exchanges.exchange import BYTES, Exchange, message_of
 from bifl.secure import cards, threshold
+from bifl.secure.cards import SumTerms
 from bifl.secure.member import Member
-from bifl.secure.sum_terms import SumTerms
 from bifl.secure.unmasking import RawUploads, SumState
 
 SUM_STATE = "sum_state"  # under which the server notes what it knows of the round so far

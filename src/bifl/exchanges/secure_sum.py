@@ -22,8 +22,7 @@ from bifl.exchanges.exchange import Exchange, Summable, bytes_in, from_client
 from bifl.exchanges.secure_step import SUM_STATE, Step, continued, shown, sum_state_of
 from bifl.exchanges.summable import summand
 from bifl.secure import cards, threshold, unmasking
-from bifl.secure.integers import WIDEST, fields, packed, summands
-from bifl.secure.masks import Sum
+from bifl.secure.integers import WIDEST, Sum, fields, packed, summands
 from bifl.secure.unmasking import RawUploads
 
 

@@ -1,9 +1,8 @@
 """The secure sum: what a server learns is a sum of integers, not one client's summand (Bonawitz et al., CCS 2017).
 
 primitives  what cryptography and pycryptodome give: key agreement, key streams, sealed letters, shares of a secret
-integers    messages as integers of fixed width, and sums of them as totals
-masks       the masks that clients add, and what is left of them in a sum
-cards       keys that clients sign, and the letters that the server passes on
+integers    messages as integers of fixed width, the masks that clients add, and sums as totals
+cards       what all agree on, keys that clients sign, and the letters that the server passes on
 member      a client's part, step by step
 unmasking   the server's part
 identities  what clients sign with

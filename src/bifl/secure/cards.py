@@ -1,4 +1,6 @@
-"""What clients of a secure sum and its server write to each other, byte by byte. Whatever is read here may come from anybody.
+"""What clients of a secure sum and its server agree on, and write to each other, byte by byte.
+
+Whatever is read here may come from anybody.
 
 A card is a client's public keys of one round and the history of what it remembers, signed. Lists of clients are in rising order of
 their numbers.
@@ -11,6 +13,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from bifl.core.sums import Weighing
 from bifl.errors import Refused
 from bifl.secure.primitives import DIGEST, PUBLIC, SECRET, TAG
 
@@ -99,6 +102,38 @@ class ShareOf(NamedTuple):
     def place(self) -> int:
         """Where its mark is among those of one dealer for one holder."""
         return MARK * (2 * self.sum + self.own_mask)
+
+
+class SumTerms(NamedTuple):
+    """Who may sum what."""
+
+    round: int
+    sums: tuple[str, ...]  # names
+    most: int  # clients that take part in a round: n
+    least: int  # that must be left: k, with 2k > n + colluders
+    together: int  # survivors that must speak of the same weights, so that each has somebody to hide among
+    agreed: bytes = b""  # a digest of whatever else all must agree on: settings, and the model that they speak of
+    weighing: Weighing = Weighing.SAMPLES  # what a client counts for in the sums
+
+    @property
+    def digest(self) -> bytes:
+        """A digest of what all must agree on: a client's keys are of use to nobody who was told something else."""
+        numbers = struct.pack("<III", self.most, self.least, self.together)
+        return hashlib.sha256(b"bifl circle 1 " + numbers + " ".join(self.sums).encode() + b" " + self.agreed).digest()
+
+    @property
+    def sealed(self) -> int:
+        """Bytes of a sealed letter with shares."""
+        return sealed_size(len(self.sums))
+
+    @property
+    def dealt(self) -> int:
+        """Bytes that a client deals another: the letter, and marks of the shares."""
+        return dealt_size(len(self.sums))
+
+    def shares(self, dealer: int, holder: int) -> list[ShareOf]:
+        """Those that one client deals another, in order."""
+        return [ShareOf(self.round, dealer, holder, sum, own) for sum in range(len(self.sums)) for own in (False, True)]
 
 
 def roster(cards: Sequence[Card]) -> bytes:

@@ -1,9 +1,14 @@
-"""Messages as integers of fixed width, so that they can be added up under masks; and such sums as the totals that servers count.
+"""Messages as integers of fixed width, the masks that hide them in a sum, and such sums as the totals that servers count.
 
 Ballots and levels are added as they are, times the sender's weight in units: ⌈log2((size − 1)·total/unit + 1)⌉ bits a symbol, which
 is ⌈log2(total/unit + 1)⌉ for ballots. Floats are added as `bifl.core.sums` adds them, in integers and multiples of 2⁻³²: so
 the sum of all is bit for bit the one that a server makes that sees every upload. A number beyond the range counts as the range's
 end, and one that is none as 0: if its owner refused to send it, that would tell something of its data.
+
+There is a mask for every pair of clients, which cancels in the sum, and one of the client's own. A pair's mask is added by the one
+with the smaller number and subtracted by the other. When a client is lost after others have added their masks with it, the server
+is given the seed of its key, and takes those masks away. The own mask keeps a summand hidden that came late, after its sender was
+declared lost: its seed and the key's are never both revealed.
 
 >>> bits_of(10), bits_of(100)
 (4, 7)
@@ -19,6 +24,7 @@ import numpy.typing as npt
 
 from bifl.core.message import BINARY, UPDATE, Alphabet, Floats, Message, Vector
 from bifl.core.sums import ExactSum, Total, VectorSum, fixed_point, vote_sum
+from bifl.secure.primitives import agreed, derived, keystream
 
 WEIGHTS = 2**6  # |uploaded weights| are below this
 REALS = 2**24  # |real parameters|, statistics and scales| are below this
@@ -177,6 +183,63 @@ def _unpack(data: bytes, count: int, field: Field) -> Residues:
     bits = np.zeros((count, 8 * field.kind.itemsize), np.uint8)
     bits[:, -field.bits :] = raw[: count * field.bits].reshape(count, field.bits)
     return np.packbits(bits, axis=1).view(field.kind.newbyteorder(">"))[:, 0].astype(field.kind)
+
+
+# ---- masks -----------------------------------------------------------------------------------------------------------------
+
+
+class Sum(NamedTuple):
+    """One of a round's sums, as one upload takes part in it."""
+
+    name: str
+    form: Fields
+    agreed: bytes = b""  # a digest of what all must agree on: with others no masks cancel
+
+    def key(self, what: str) -> bytes:
+        """What keys are derived for."""
+        return f"{self.name} {what}".encode()
+
+
+def add_own(parts: tuple[Parts, Parts], seed: bytes, sum: Sum, sign: int) -> None:
+    """Add a client's own mask, or subtract it."""
+    for part, form, what in zip(parts, sum.form, ("symbols", "numbers"), strict=True):
+        _add(part, form, derived(seed, sum.key(f"own {what}")), sign)
+
+
+def add_pair(parts: tuple[Parts, Parts], seed: bytes, other: bytes, sum: Sum, sign: int, *, peers: bool) -> None:
+    """Add a pair's mask, or subtract it.
+
+    Args:
+        parts: symbols and numbers.
+        seed: of one's key.
+        other: the other's public key.
+        sum: which one.
+        sign: 1 or −1.
+        peers: whether both speak of the same weights; only then do their symbols share a mask.
+    """
+    shared = agreed(seed, other, sum.key("pair") + sum.agreed)
+    for part, form, what in list(zip(parts, sum.form, ("symbols", "numbers"), strict=True))[0 if peers else 1 :]:
+        _add(part, form, derived(shared, what.encode()), sign)
+
+
+def direction(own: int, other: int) -> int:
+    """Whether a client adds the mask of a pair or subtracts it."""
+    return 1 if own < other else -1
+
+
+def _add(parts: Parts, form: Sequence[Field], key: bytes, sign: int) -> None:
+    """Add a key stream modulo each field's 2^bits, in place."""
+    sizes = [field.length * field.kind.itemsize for field in form]
+    stream, start = memoryview(keystream(key, sum(sizes))), 0
+    for part, field, size in zip(parts, form, sizes, strict=True):
+        if size:
+            mask = np.frombuffer(stream[start : start + size], field.kind)
+            np.add(part, mask, out=part) if sign > 0 else np.subtract(part, mask, out=part)
+            np.bitwise_and(part, field.kind.type((1 << field.bits) - 1), out=part)
+        start += size
+
+
+# ---- sums ------------------------------------------------------------------------------------------------------------------
 
 
 class Group(NamedTuple):

@@ -20,11 +20,9 @@ from bifl.core.sides import Identity
 from bifl.core.sums import LARGEST_WEIGHT
 from bifl.errors import Refused
 from bifl.secure import cards
-from bifl.secure.cards import Card
-from bifl.secure.integers import Parts
-from bifl.secure.masks import Sum, add_own, add_pair, direction
+from bifl.secure.cards import Card, SumTerms
+from bifl.secure.integers import Parts, Sum, add_own, add_pair, direction
 from bifl.secure.primitives import SECRET, agreed, commitment, public_key, seal, seed, split, unseal
-from bifl.secure.sum_terms import SumTerms
 
 NOTE = "secure_sum"
 PAST = "past"  # what outlasts an attempt: the last round in which a client has revealed anything, and for which survivors

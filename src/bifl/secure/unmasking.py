@@ -15,10 +15,8 @@ from bifl.core.message import Message
 from bifl.core.sides import Abandoned, PrivateReplies, Signed
 from bifl.core.sums import Total
 from bifl.secure import cards, primitives
-from bifl.secure.cards import Card, ShareOf
-from bifl.secure.integers import Fields, Group, Parts, check_packed, fields, total_of, unpacked
-from bifl.secure.masks import Sum, add_own, add_pair, direction
-from bifl.secure.sum_terms import SumTerms
+from bifl.secure.cards import Card, ShareOf, SumTerms
+from bifl.secure.integers import Fields, Group, Parts, Sum, add_own, add_pair, check_packed, direction, fields, total_of, unpacked
 
 Place = Callable[[int], Hashable]  # client → which weights it speaks of
 Like = Callable[[int], Message]  # client → an upload of the same form
