@@ -20,7 +20,7 @@ from bifl.core.sides import Accumulator, Reply, Request, ServerSide
 from bifl.core.state import Client, Public
 from bifl.data.own_data import checked
 from bifl.data.shared import Drawn
-from bifl.engine.backends.processes import processes
+from bifl.engine.backends.worker_processes import processes
 from bifl.engine.catch_up import Journal, Step
 from bifl.engine.checkpoint import State
 from bifl.engine.own_model import from_checkpoint, own_model

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bifl.engine.backends import processes as channel
+from bifl.engine.backends import worker_processes as channel
 
 
 def crossed(*things: Any) -> list[Any]:
