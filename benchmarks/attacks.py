@@ -97,7 +97,7 @@ def everything() -> dict[Case, dict[int, float]]:
     """Accuracies of all kept runs, by case and seed."""
     found: dict[Case, dict[int, float]] = {}
     for file in sorted([*FOLDER.glob("*.jsonl.gz"), *FLOWER_FOLDER.glob("*.jsonl.gz")]):
-        experiment, records, *_ = kept.read(file)
+        _, experiment, records, *_ = kept.read(file)
         attack, rule = experiment.attack, experiment.robust.name
         case = Case(experiment.algorithm.name, experiment.clients, attack.name, attack.parameters.get("share", 0.0), rule)
         found.setdefault(case, {})[experiment.seed] = 100 * mean(record.accuracy for record in records[-LAST:])

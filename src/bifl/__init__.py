@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from bifl.experiment.settings import Choice, Experiment
     from bifl.nn.binarize import binarize
     from bifl.runs.record import Record
+    from bifl.runs.results import read_runs
 
 __version__ = "0.2.0"  # pyproject.toml reads it from here; another version's unfinished runs are not continued
-__all__ = ["BiflError", "Choice", "Experiment", "Model", "Record", "Simulation", "binarize", "load", "simulate"]
+__all__ = ["BiflError", "Choice", "Experiment", "Model", "Record", "Simulation", "binarize", "load", "read_runs", "simulate"]
 
 _HOMES = {  # imported on first use: `import bifl` alone must not wait for torch
     "BiflError": "bifl.errors",
@@ -31,6 +32,7 @@ _HOMES = {  # imported on first use: `import bifl` alone must not wait for torch
     "Simulation": "bifl.engine.simulator",
     "binarize": "bifl.nn.binarize",
     "load": "bifl.experiment.model",
+    "read_runs": "bifl.runs.results",
     "simulate": "bifl.engine.simulator",
 }
 

@@ -16,13 +16,13 @@ from bifl.data.fingerprint import Loaded, from_json, loaded, sentence, to_json
 from bifl.errors import RunError
 from bifl.experiment.settings import Experiment
 from bifl.paper.runner import Store
-from bifl.report.collect import Result
-from bifl.report.collect import read as read_results
 from bifl.report.remarks import remarks
-from bifl.report.summary import Series, settings
+from bifl.report.summary import settings
 from bifl.runs import kept
-from bifl.runs.folder import DATA, RunFolder, read_data
+from bifl.runs.folder import DATA, Result, RunFolder, read_data
 from bifl.runs.record import Record
+from bifl.runs.results import Series
+from bifl.runs.results import read as read_results
 from tests.support.commands import Run, refused
 from tests.support.federation import deploy, neighbours, quick
 
@@ -163,7 +163,7 @@ def test_a_kept_run_says_what_it_was_on(tmp_path: Path) -> None:
     experiment = Experiment()
     file = kept.save(tmp_path, experiment, [RECORD], ONE)
     assert kept.read(file).data == ONE
-    assert Store(tmp_path, tmp_path).origin(experiment)[1] == ONE
+    assert Store(tmp_path, tmp_path).result(experiment).data == ONE
     assert read_results([tmp_path]).results[0].data == ONE
     longer = [RECORD, RECORD._replace(round=2)]
     with pytest.raises(RunError, match=r"was run on other data .* which is not kept"):

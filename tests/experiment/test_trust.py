@@ -19,11 +19,11 @@ from bifl.experiment import config_file
 from bifl.experiment.model import MAGIC, Model
 from bifl.experiment.settings import Experiment
 from bifl.nn.models import model
-from bifl.report.collect import read
 from bifl.report.page import render
 from bifl.report.summary import settings
 from bifl.runs import kept
 from bifl.runs.folder import RunFolder
+from bifl.runs.results import read
 from tests.support.commands import SMALL, Run, refused, rounds, start, wait_for_round
 from tests.support.commands import bifl as process
 

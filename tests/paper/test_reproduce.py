@@ -21,11 +21,11 @@ from bifl.paper.studies import PLACES, STUDIES
 from bifl.paper.studies import cells as cells_of
 from bifl.paper.study_tables import Shown
 from bifl.report import paper_values
-from bifl.report.collect import read as read_results
 from bifl.report.page import render
 from bifl.runs import kept
 from bifl.runs.folder import RunFolder
 from bifl.runs.record import Record
+from bifl.runs.results import read as read_results
 from tests.support.commands import BIFL, Run, refused, wait_for_round
 
 RECORD = Record(1, 0.5, 1.0, 1.0, 10, 100, 200, 20, 0.5, 1.5, 0.1, 1.0)

@@ -13,7 +13,7 @@ from bifl.paper.runner import Store
 from bifl.paper.studies import STUDIES
 from bifl.paper.study_tables import Shown
 from bifl.paper.theory.pages import PAGE
-from bifl.runs.comparison import price
+from bifl.report.summary import printed
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -99,13 +99,12 @@ def test_every_method_of_the_field_has_its_own_numbers() -> None:
         assert told == [*(text for row in texts for text in row[3:5]), *bits], name
     for name, *told in prices:
         for split, percent, up, both in zip(splits, (85, 80, 75), told[::2], told[1::2], strict=True):
-            found = price(lines[name, split].series.runs, percent)
-            if found is None:
+            sent = lines[name, split].series.until(percent)
+            if sent is None:
                 assert (up, both) == ("–", "–"), name
             else:
-                assert [float(bits.replace(",", "")) for bits in (up, both)] == pytest.approx([found.up, found.both], rel=0.01), (
-                    name
-                )
+                paid = [float(bits.replace(",", "")) for bits in (up, both)]
+                assert paid == pytest.approx([sent.up_bpp, sent.up_bpp + sent.down_bpp], rel=0.01), name
 
 
 def test_the_readme_tells_what_was_measured() -> None:
@@ -120,11 +119,11 @@ def test_murmur_is_as_good_as_fedavg_at_a_tenth_of_a_bit() -> None:
     assert murmur.final().mean >= fedavg.final().mean - 0.1
     assert murmur.average("up_bpp") <= 0.15
     assert murmur.average("down_bpp") <= 1.1
-    prices = [price(series.runs, 97) for series in (murmur, fedavg)]
+    prices = [series.until(97) for series in (murmur, fedavg)]
     assert prices[0] is not None
     assert prices[1] is not None
-    assert prices[1].up / prices[0].up >= 150
-    assert prices[1].both / prices[0].both >= 35
+    assert prices[1].up_bpp / prices[0].up_bpp >= 150
+    assert (prices[1].up_bpp + prices[1].down_bpp) / (prices[0].up_bpp + prices[0].down_bpp) >= 35
     binary = rows["murmur, binary", "IID, binary"]
     assert binary.final().mean >= 98.3
     assert binary.average("up_bpp") <= 0.2
@@ -158,7 +157,7 @@ def test_the_papers_order_holds() -> None:
 def test_biml_is_at_or_above_the_paper_but_for_what_is_explained(study: str) -> None:
     for line in shown(study).lines:
         if line.cell.row == "BiFL-BiML":
-            printed = line.series.printed
-            assert printed
-            assert line.series.final().mean >= printed.mean or line.cell.column in EXPLAINED, line.cell.column
-            assert line.series.best().mean >= printed.mean, line.cell.column
+            of_paper = printed(line.series)
+            assert of_paper
+            assert line.series.final().mean >= of_paper.mean or line.cell.column in EXPLAINED, line.cell.column
+            assert line.series.best().mean >= of_paper.mean, line.cell.column

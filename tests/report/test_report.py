@@ -15,12 +15,13 @@ import pytest
 from bifl.core.forward import binary
 from bifl.experiment.settings import Experiment, pairs
 from bifl.report import charts, paper_values
-from bifl.report.collect import Result, read
 from bifl.report.page import render
 from bifl.report.remarks import ordering
-from bifl.report.summary import settings
+from bifl.report.summary import printed, settings
+from bifl.runs.folder import Result
 from bifl.runs.record import Record
-from bifl.show.colours import PALETTE
+from bifl.runs.results import read
+from bifl.show.plot import PALETTE
 from tests.support.commands import Run, refused
 from tests.support.exports import saved
 
@@ -49,13 +50,13 @@ def test_seeds_are_averaged_and_stand_beside_the_paper() -> None:
     assert len(row.runs) == 2  # one more is still under way, and one was given twice
     assert row.final().mean == pytest.approx(97.0, abs=0.01)
     assert row.final().std == pytest.approx(1.414, abs=0.01)
-    assert row.printed == paper_values.Value(97.17, 0.21)
+    assert printed(row) == paper_values.Value(97.17, 0.21)
     assert row.average("up_bpp") == 0.5
     assert row.up_per_client() == 100_000
-    assert row.reach(97) is None  # one seed does not
-    reach = row.reach(90)
+    assert row.until(97) is None  # one seed does not
+    reach = row.until(90)
     assert reach
-    assert (reach.up, reach.down) == (4.5, 9.0)  # round 5 and round 4: both 0.9/0.96 and 0.9/0.98 of the way
+    assert (reach.up_bytes, reach.down_bytes) == (4.5e6, 9.0e6)  # round 5 and round 4: both 0.9/0.96 and 0.9/0.98 of the way
     page = render([setting])
     for text in ("97.17", "± 0.21", "−0.17", "± 1.41"):
         assert text in page
@@ -135,7 +136,6 @@ def test_the_order_is_one_of_algorithms_that_differ_in_nothing_else() -> None:
 def test_colours_are_the_pictures_and_stay_with_a_label() -> None:
     style = (files("bifl.report") / "style.css").read_text()
     assert [colour.upper() for colour in re.findall(r"--series-\d: (#\w+);", style)[: len(PALETTE)]] == list(PALETTE)
-    assert len(PALETTE) == charts.COLOURS
     names = ["fedavg", "full", "biml", "up_only", "fttq", "up_down", "baseline", "bnn"]
     many = [result(f"algorithm={name}") for name in names]
     few = [result("partition=by_class", f"algorithm={name}") for name in ("hybrid", "up_down", "biml")]

@@ -21,13 +21,11 @@ from bifl.paper.runner import Store
 from bifl.paper.studies import cells as cells_of
 from bifl.paper.study_tables import Shown
 from bifl.report import charts, paper_values
-from bifl.report.collect import Result
 from bifl.report.page import render
 from bifl.report.remarks import ordering, remarks, seldom
 from bifl.report.summary import settings
 from bifl.runs import kept
-from bifl.runs.comparison import price, summarise
-from bifl.runs.folder import RunFolder
+from bifl.runs.folder import Result, RunFolder
 from bifl.runs.record import Record
 from bifl.runs.trackers import numbers
 from bifl.show import plot
@@ -35,6 +33,7 @@ from bifl.show.terminal import Meter, price_table, run_table
 from tests.support.commands import Run
 from tests.support.federation import deploy, neighbours, quick, same, simulated
 from tests.support.grid import Clock
+from tests.support.series import series
 
 OF_EVALUATION = ("accuracy", "loss", "metrics", "clients_mean", "clients_p10", "clients_worst")
 
@@ -125,13 +124,13 @@ def test_trackers_log_nothing_of_an_evaluation_that_there_was_not() -> None:
 
 def test_tables_take_the_evaluated_rounds() -> None:
     runs = [records(None, 0.96, None, 0.94, None), records(None, 0.9, None, 0.98, None)]
-    row = summarise("biml", runs)
-    assert (row.accuracy, row.best) == pytest.approx((0.96, 0.97))
-    found = price(runs, 95)
-    assert found is not None
-    assert (found.rounds, found.up) == pytest.approx((3, 1.5))
+    row = series("biml", *runs)
+    assert (row.last().mean, row.best().mean) == pytest.approx((96, 97))
+    sent = row.until(95)
+    assert sent is not None
+    assert (sent.rounds, sent.up_bpp) == pytest.approx((3, 1.5))
     screen = Console(width=100, file=StringIO())
-    screen.print(price_table({"biml": runs}))
+    screen.print(price_table([row]))
     screen.print(run_table(runs[0], Path(__file__)))
     assert isinstance(screen.file, StringIO)
     assert "reach an accuracy in a round that was evaluated" in screen.file.getvalue()
@@ -163,9 +162,9 @@ def test_a_report_says_what_its_means_are_of() -> None:
     (setting,) = settings(every)
     biml = next(one for one in setting.series if one.label.startswith("biml"))
     assert (biml.final().mean, biml.best().mean, biml.averaged) == pytest.approx((80, 80, 3))
-    reach = biml.reach(80)
+    reach = biml.until(80)
     assert reach is not None
-    assert reach.up == pytest.approx(4e-4)
+    assert reach.up_bytes == pytest.approx(400)
     (said,) = [text for text in remarks(setting.series) if "evaluated every 4 rounds" in text]
     assert said.startswith("biml evaluate_every=4, up_down evaluate_every=4: evaluated every 4 rounds: 3 of the last 10")
     (all_of_them,) = seldom([one for one in setting.series if one.averaged is not None])
@@ -191,18 +190,11 @@ def test_what_was_not_evaluated_among_the_last_rounds_is_a_dash(tmp_path: Path) 
     assert "–" in render(shown.settings())
 
 
-def test_points_of_pictures_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[tuple[list[float], list[float]]] = []
-    curve = plot._curve
-
-    def noted(axes: Any, x: Any, accuracy: Any, look: Any) -> None:
-        drawn.append((np.round(x, 6).tolist(), accuracy.mean(0).tolist()))
-        curve(axes, x, accuracy, look)
-
-    monkeypatch.setattr(plot, "_curve", noted)
-    runs = {"": {"biml": [records(None, 0.5, None, 0.6, 0.7), records(None, 0.5, None, 0.6, None)]}}
-    plot.draw(runs, tmp_path / "a.png", "title")
-    plot.draw_bits(runs, tmp_path / "b.png", "title")
+def test_points_of_pictures_are_joined() -> None:
+    runs = {"": [series("biml", records(None, 0.5, None, 0.6, 0.7), records(None, 0.5, None, 0.6, None))]}
+    figures = plot.figure_of_rounds(runs), plot.figure_of_bits(runs)
+    lines = [line for figure in figures for axes in figure.axes for line in axes.lines]
+    drawn = [(np.round(np.asarray(line.get_xdata()), 6).tolist(), np.asarray(line.get_ydata()).tolist()) for line in lines]
     assert [x for x, _ in drawn] == [[2, 4], [0.0002, 0.0004], [0.0004, 0.0008], [1, 2], [4, 8]]
     assert all(scores == [50, 60] for _, scores in drawn)
 

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from bifl.experiment.settings import Experiment
 from bifl.runs import kept
-from bifl.runs.comparison import price
 from bifl.runs.record import Record
 from bifl.show.plot import draw_bits
 from bifl.show.terminal import price_table
+from tests.support.series import series
 
 
 def records(*accuracies: float, up: float = 0.1, down: float = 1.0) -> list[Record]:
@@ -21,18 +21,19 @@ def records(*accuracies: float, up: float = 0.1, down: float = 1.0) -> list[Reco
 
 
 def test_a_price_is_what_was_sent_until_the_accuracy_was_first_reached() -> None:
-    found = price([records(0.9, 0.96, 0.94, 0.97), records(0.95, 0.9)], 95)
-    assert found is not None
-    assert (found.rounds, found.up, found.both) == pytest.approx((1.5, 0.15, 1.65))
+    sent = series("biml", records(0.9, 0.96, 0.94, 0.97), records(0.95, 0.9, 0.9, 0.9)).until(95)
+    assert sent is not None
+    assert (sent.rounds, sent.up_bpp, sent.up_bpp + sent.down_bpp) == pytest.approx((1.5, 0.15, 1.65))
+    assert (sent.up_bytes, sent.down_bytes) == (15, 30)
 
 
 def test_an_accuracy_that_a_seed_did_not_reach_has_no_price() -> None:
-    assert price([records(0.99), records(0.9, 0.94)], 95) is None
+    assert series("biml", records(0.99, 0.99), records(0.9, 0.94)).until(95) is None
 
 
 def test_the_table_fits_60_columns_and_leaves_out_what_nobody_reached() -> None:
     screen = Console(width=64, file=StringIO())
-    table = price_table({"fedavg": [records(0.96, 0.975, up=32, down=32)], "murmur": [records(0.9, 0.96)]})
+    table = price_table([series("fedavg", records(0.96, 0.975, up=32, down=32)), series("murmur", records(0.9, 0.96))])
     assert table is not None
     screen.print(table)
     assert isinstance(screen.file, StringIO)
@@ -47,12 +48,12 @@ def test_the_table_fits_60_columns_and_leaves_out_what_nobody_reached() -> None:
 
 
 def test_nothing_is_shown_where_nobody_reached_anything() -> None:
-    assert price_table({"up_down": [records(0.5)]}) is None
+    assert price_table([series("up_down", records(0.5))]) is None
 
 
 def test_the_picture_is_drawn_also_of_one_round_and_of_training_that_sends_nothing(tmp_path: Path) -> None:
-    curves = {"murmur": [records(0.9)], "baseline": [records(0.9, 0.95, up=0, down=0)], "biml": [records(0.9), records(0.8)]}
-    draw_bits({"": curves}, tmp_path / "bits.png", "title")
+    curves = [series("murmur", records(0.9)), series("baseline", records(0.9, 0.95, up=0, down=0))]
+    draw_bits({"": [*curves, series("biml", records(0.9), records(0.8))]}, tmp_path / "bits.png", "title")
     assert (tmp_path / "bits.png").read_bytes().startswith(b"\x89PNG")
 
 

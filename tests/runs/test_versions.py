@@ -19,12 +19,12 @@ from bifl.experiment.settings import Experiment
 from bifl.paper.runner import Store, _start
 from bifl.paper.studies import cells as cells_of
 from bifl.paper.study_tables import Shown
-from bifl.report.collect import read as read_results
 from bifl.report.remarks import remarks
-from bifl.report.summary import Series
 from bifl.runs import kept
 from bifl.runs.folder import CONFIG, ROUNDS, RunFolder
 from bifl.runs.record import Record
+from bifl.runs.results import Series
+from bifl.runs.results import read as read_results
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,5 +106,5 @@ def test_finished_kept_runs_of_another_version_stay_and_unfinished_ones_start_an
     aside = tmp_path / "work" / f"{folder.name}.bifl-0.1.0"
     assert (aside / ROUNDS).read_text() == records(1)[0].to_json() + "\n"
     kept.save(store.kept, part, store.done(part))
-    assert store.origin(part)[0] == __version__
-    assert store.origin(whole)[0] == "0.1"
+    assert store.result(part).version == __version__
+    assert store.result(whole).version == "0.1"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,16 +19,16 @@ from bifl.experiment.setup import load
 from bifl.paper.reproduce import _refuse_nothing_kept
 from bifl.report import page
 from bifl.report.charts import _labels
-from bifl.report.collect import Result
 from bifl.report.summary import settings
-from bifl.runs.comparison import Summary
+from bifl.runs.folder import Result
 from bifl.runs.record import Record
 from bifl.show import split_stats
 from bifl.show.output import console, say
-from bifl.show.plot import draw, draw_bits
+from bifl.show.plot import figure_of_bits, figure_of_rounds, save
 from bifl.show.terminal import Meter, comparison_table, run_table
 from bifl.show.wrapped_table import NAME, SPREAD, Column, WrappedTable
 from tests.support.commands import Run, refused
+from tests.support.series import series
 
 WIDTHS = (40, 60, 80, 100)
 
@@ -64,10 +63,12 @@ def test_no_number_is_cut(width: int) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_comparison_on_any_screen(width: int) -> None:
-    row = Summary("up_down+beta=0.123456789", 0.8468, 0.0193, 0.854, 1.234e6, 5.678e6, 31.937, 0.123, 7654.3)
-    words = shown(comparison_table([row, row._replace(label="b")], 1, 3), width).split()
-    for number in ("84.68", "85.40", "1.23", "5.68", "31.937", "0.123", "7654.3"):
+    one = Record(1, 0.8468, 1.2, 1.5, 2, 1_234_000, 5_678_000, 4000, 31.937, 0.123, 0.1, 7654.3)
+    runs = [[one._replace(accuracy=score)] for score in (0.8275, 0.8468, 0.8661)]
+    words = shown(comparison_table([series(label, *runs) for label in ("up_down+beta=0.123456789", "b")]), width).split()
+    for number in ("1.93" if "1.93" in words else "±1.93", "1.23", "5.68", "31.937", "0.123", "7654.3"):
         assert words.count(number) == 2
+    assert words.count("84.68") == 4, "the last round is the best"
     assert " ".join(words).startswith("after 1 round, mean")
 
 
@@ -107,14 +108,11 @@ def test_names_fold_behind_their_joints() -> None:
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 30])
 @pytest.mark.parametrize("ratio", [1, 40, 2000])
-def test_a_logarithmic_axis_has_labels(rounds: int, ratio: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures: list[Any] = []
-    monkeypatch.setattr("bifl.show.plot._save", lambda figure, path, title: figures.append(figure))
-    runs = {"few": [[record(n)._replace(up_bytes=33_000, up_bpp=0.8) for n in range(1, rounds + 1)]]}
-    runs["many"] = [[record(n)._replace(up_bytes=33_000 * ratio, up_bpp=0.8 * ratio) for n in range(1, rounds + 1)]]
-    draw({"": runs}, tmp_path / "x.png", "title")
-    draw_bits({"": runs}, tmp_path / "y.png", "title")
-    for axes in (figures[0].axes[1], figures[1].axes[0]):
+def test_a_logarithmic_axis_has_labels(rounds: int, ratio: int) -> None:
+    few = [record(n)._replace(up_bytes=33_000, up_bpp=0.8) for n in range(1, rounds + 1)]
+    many = [record(n)._replace(up_bytes=33_000 * ratio, up_bpp=0.8 * ratio) for n in range(1, rounds + 1)]
+    splits = {"": [series("few", few), series("many", many)]}
+    for axes in (figure_of_rounds(splits).axes[1], figure_of_bits(splits).axes[0]):
         low, high = axes.get_xlim()
         seen = [tick for tick in axes.xaxis.get_majorticklocs() if low <= tick <= high]
         assert 3 <= len(seen) <= 9
@@ -154,22 +152,14 @@ def test_the_progress_bar_is_whole(width: int) -> None:
     assert ("↑ 123 kB" in text) == (width >= 80)
 
 
-def test_a_picture_of_one_round_shows_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from matplotlib.figure import Figure
-
-    drawn: list[Figure] = []
-    save = Figure.savefig
-
-    def note(figure: Figure, *arguments: Any, **options: Any) -> None:
-        drawn.append(figure)
-        save(figure, *arguments, **options)
-
-    monkeypatch.setattr(Figure, "savefig", note)
-    draw({"": {"biml": [[record()]]}}, tmp_path / "one.png", "one")
-    draw({"": {"biml": [[record(n) for n in (1, 2, 3)]]}}, tmp_path / "three.png", "three")
+def test_a_picture_of_one_round_shows_points(tmp_path: Path) -> None:
+    one, three = {"": [series("biml", [record()])]}, {"": [series("biml", [record(n) for n in (1, 2, 3)])]}
+    drawn = figure_of_rounds(one), figure_of_rounds(three)
     assert all(line.get_marker() == "o" for axes in drawn[0].axes for line in axes.lines)
     assert all(line.get_marker() in ("None", None) for axes in drawn[1].axes for line in axes.lines)
-    for figure in drawn:
+    for number, figure in enumerate(drawn):
+        save(figure, tmp_path / f"{number}.png", "title")
+        assert (tmp_path / f"{number}.png").read_bytes().startswith(b"\x89PNG")
         ticks = figure.axes[0].get_xticks()
         assert len(ticks)
         assert (ticks == np.round(ticks)).all()

@@ -24,8 +24,8 @@ def add(commands: Commands[Parser]) -> None:
 def report(options: argparse.Namespace) -> int:
     """Finished runs as one HTML file."""
     from bifl.report import page
-    from bifl.report.collect import read
     from bifl.report.summary import settings
+    from bifl.runs.results import read
     from bifl.show.output import console, say
 
     runs = read(options.runs)

@@ -224,17 +224,15 @@ def _settle(comparison: Comparison, data: LastDataset) -> Loaded:
 
 def _show(comparison: Comparison) -> None:
     """Tables and pictures."""
-    from bifl.runs.comparison import summarise
     from bifl.show.output import console, say
     from bifl.show.plot import draw, draw_bits, title
     from bifl.show.terminal import comparison_table, price_table
 
-    results, out = comparison.results(), console()
-    rounds = max(len(records) for seeds in results.values() for records in seeds)
-    out.print(comparison_table([summarise(*item) for item in results.items()], rounds, max(map(len, results.values()))))
-    if prices := price_table(results):
+    series, out = comparison.series(), console()
+    out.print(comparison_table(series))
+    if prices := price_table(series):
         out.print(prices)
     about = title(comparison.runs[0].run.experiment)
     for picture, draw_picture in {"compare.png": draw, "bits.png": draw_bits}.items():
-        draw_picture({"": results}, comparison.path / picture, about)
+        draw_picture({"": series}, comparison.path / picture, about)
         say(out, f"picture: {comparison.path / picture}")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from heapq import heapify, heapreplace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -35,7 +35,13 @@ from bifl.experiment.run import simulated_identity
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import Setup, build
 from bifl.files import writing
+from bifl.runs.folder import Result
+from bifl.runs.record import Record
+from bifl.runs.results import frame
 from bifl.training.evaluation import chunks
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 def simulate(
@@ -69,6 +75,17 @@ class Simulation(Rounds):
 
     def __init__(self, setup: Setup, folder: Path | None = None) -> None:
         super().__init__(setup, simulated_clients, folder)
+        self._records = list[Record]()
+
+    def __iter__(self) -> Iterator[Record]:
+        """Run the rounds that are left."""
+        for record in super().__iter__():
+            self._records.append(record)
+            yield record
+
+    def frame(self) -> DataFrame:
+        """The rounds that were run here so far, a row each: see `bifl.runs.results.frame`."""
+        return frame([Result("simulation", self.experiment, self._records)])
 
     def client_model(self, number: int) -> Model:
         """A client's own network, after training once more on its own images: see `bifl.engine.own_model`."""

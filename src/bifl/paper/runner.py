@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bifl import __version__
-from bifl.data.fingerprint import Loaded
 from bifl.errors import BiflError, Busy, RunError
 from bifl.experiment import config_file
 from bifl.experiment.identity import identity
@@ -26,7 +25,7 @@ from bifl.experiment.setup import LastDataset
 from bifl.files import writing
 from bifl.processes import KEEPS_MEMORY, available_memory, cores, tied
 from bifl.runs import kept
-from bifl.runs.folder import CONFIG, RunFolder, busy, claim, read_data, read_records, version_of
+from bifl.runs.folder import CONFIG, Result, RunFolder, busy, claim, read_data, read_records, version_of
 from bifl.runs.record import Record
 
 LOG = "log.txt"
@@ -48,10 +47,12 @@ class Store(NamedTuple):
         """What is wrong with what is kept of an experiment, if anything is."""
         return self._read(experiment)[1]
 
-    def origin(self, experiment: Experiment) -> tuple[str, Loaded | None]:
-        """The version of bifl that made what is kept of an experiment, and on what data."""
-        found = kept.find(self.kept, experiment)
-        return (found.version, found.data) if found else (__version__, None)
+    def result(self, experiment: Experiment) -> Result:
+        """What is known of an experiment; no rounds, if nothing can be read."""
+        records = self.known(experiment)
+        found = kept.find(self.kept, experiment) if records else None
+        origin = (found.version, found.data) if found else (__version__, None)
+        return Result(kept.name(experiment), experiment, records, *origin)
 
     def _read(self, experiment: Experiment) -> tuple[list[Record], str | None]:
         try:

@@ -12,10 +12,9 @@ from bifl.paper.runner import Store
 from bifl.paper.studies import STUDIES, Cell
 from bifl.paper.studies import cells as cells_of
 from bifl.report import paper_values
-from bifl.report.collect import Result
 from bifl.report.remarks import made_by, ordering, other_data, seldom, switches
-from bifl.report.summary import LAST, Series, Setting, Spread, about
-from bifl.runs import kept
+from bifl.report.summary import Setting, about, idealised, megabytes, printed
+from bifl.runs.results import LAST, Series, Spread
 from bifl.show import markdown
 from bifl.show.plot import draw, draw_bits
 from bifl.show.wrapped_table import NUMBER, SPREAD, TEXT, Column, WrappedTable
@@ -46,9 +45,9 @@ class Line(NamedTuple):
     def texts(self) -> list[str]:
         """What stands below `HEADINGS`."""
         series = self.series
-        printed, final = series.printed, series.final()
-        difference = "–" if printed is None or isnan(final.mean) else f"{final.mean - printed.mean:+.2f}".replace("-", "−")
-        paper = "–" if printed is None else f"{printed.mean:.2f} ± {printed.std:.2f}"
+        of_paper, final = printed(series), series.final()
+        difference = "–" if of_paper is None or isnan(final.mean) else f"{final.mean - of_paper.mean:+.2f}".replace("-", "−")
+        paper = "–" if of_paper is None else f"{of_paper.mean:.2f} ± {of_paper.std:.2f}"
         bits = [f"{series.average(way):.3f}" if series.sends else "–" for way in ("up_bpp", "down_bpp")]
         fewer = f" of {len(series.results)}" if len(series.runs) < len(series.results) else ""
         short = f" of {series.planned}" if series.rounds < series.planned else ""
@@ -57,7 +56,7 @@ class Line(NamedTuple):
 
     def wide_texts(self) -> list[str]:
         """What stands below all headings of a page."""
-        ways = [self.series.megabytes() if self.series.sends else None, self.series.idealised()]
+        ways = [megabytes(self.series) if self.series.sends else None, idealised(self.series)]
         return self.texts() + ["–" if way is None else f"{way[0]:.2f} / {way[1]:.2f}" for way in ways]
 
 
@@ -151,12 +150,10 @@ class Shown(NamedTuple):
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             write_atomic(page, self.page())
-        curves = {column: {one.label: one.runs for one in series} for column, series in self.columns().items()}
-        algorithms = {line.series.label: line.series.experiment.algorithm.name for line in self.lines}
-        draw(curves, picture, self.title, algorithms)
+        draw(self.columns(), picture, self.title)
         if STUDIES[self.study].of_paper:
             return [page, picture]
-        draw_bits(curves, bits := folder / f"{self.name}-bits.png", self.title, algorithms)
+        draw_bits(self.columns(), bits := folder / f"{self.name}-bits.png", self.title)
         return [page, picture, bits]
 
 
@@ -166,7 +163,7 @@ def _collect(store: Store, study: list[Cell], seeds: Iterable[int]) -> list[Line
     for cell in study:
         wanted = sorted({*seeds, *store.seeds(cell.experiment)})
         experiments = [cell.experiment.changed({"seed": seed}) for seed in wanted]
-        results = [Result(kept.name(one), one, records, *store.origin(one)) for one in experiments if (records := store.known(one))]
+        results = [known for one in experiments if (known := store.result(one)).records]
         if results:
             lines.append(Line(cell, Series(cell.row, results)))
     return lines

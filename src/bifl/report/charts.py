@@ -8,21 +8,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bifl.core import likelihood
-from bifl.report.summary import Series
-from bifl.runs.record import SURENESS_BINS, Record, evaluated, tested
-from bifl.show.colours import PALETTE
+from bifl.report.paper_values import Value
+from bifl.report.summary import printed
+from bifl.runs.record import SURENESS_BINS, Record
+from bifl.runs.results import Curve, Series
+from bifl.show.plot import PALETTE, colour_of, dash_of
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]
-COLOURS = len(PALETTE)  # the style's --series-1 … are the same
-DASHES = {"solid": "solid", "dash": "dashed", "dot": "dotted", "dashdot": "double"}  # plotly's names, and what CSS can do
+_PLOTLY = {"dashed": "dash", "dotted": "dot"}  # other names for dashes
+_CSS = {"dashdot": "double"}  # what CSS has instead
 FEW = 12  # rounds or clients: so few that every one is written on the axis
 SNAPSHOTS = 4  # rounds of which the votes are shown
 EMPTY, FULL = "var(--heat-0)", "var(--heat-1)"
@@ -30,21 +32,17 @@ EMPTY, FULL = "var(--heat-0)", "var(--heat-1)"
 
 def key(place: int) -> str:
     """How a line looks, for the tables: a CSS border."""
-    return f"{DASHES[_dash(place)]} {_colour(place)}"
-
-
-def measure(series: list[Series]) -> str:
-    """What is shown: the first metric of the task."""
-    return next((tested(records)[-1].measure for one in series for records in one.runs if records), "accuracy")
+    dash = dash_of(place)
+    return f"{_CSS.get(dash, dash)} {_colour(place)}"
 
 
 def accuracy_by_round(series: list[Series], places: dict[str, int]) -> Figure:
     """Test accuracy over the rounds, with the paper's values at the end where there are some."""
-    traces = [trace for one in series for trace in _curves(one, places[one.label], lambda r: 1.0)]
+    traces = [trace for one in series for trace in _curves(one.label, one.curve(), places[one.label])]
     end = max(one.rounds for one in series)
-    printed = [one for one in series if one.printed]
-    traces += [_printed(one, places[one.label], end * (1.02 + number / 100)) for number, one in enumerate(printed)]
-    figure = _figure(traces, "round", f"test {measure(series)}, %")
+    of_paper = {one.label: value for one in series if (value := printed(one))}
+    traces += [_printed(label, value, places[label], end * (1.02 + n / 100)) for n, (label, value) in enumerate(of_paper.items())]
+    figure = _figure(traces, "round", f"test {series[0].measure}, %")
     figure["layout"]["yaxis"]["range"] = _accuracies(series)
     figure["layout"]["showlegend"] = True
     _whole_rounds(figure, end)
@@ -53,13 +51,10 @@ def accuracy_by_round(series: list[Series], places: dict[str, int]) -> Figure:
 
 def accuracy_by_megabytes(series: list[Series], places: dict[str, int], way: str) -> Figure:
     """Test accuracy over what all clients together had uploaded or downloaded; central training sends nothing and is left out."""
-    sent = [one for one in series if one.sends]
-
-    def megabytes(record: Record) -> float:
-        return (record.up_bytes if way == "uploaded" else record.down_bytes) / 1e6
-
-    traces = [trace for one in sent for trace in _curves(one, places[one.label], megabytes)]
-    figure = _figure(traces, f"{way} by all clients together, MB", f"test {measure(series)}, %")
+    field = "up_bytes" if way == "uploaded" else "down_bytes"
+    curves = {one.label: one.curve(field) for one in series if one.sends}
+    traces = [trace for label, curve in curves.items() for trace in _curves(label, curve._replace(x=curve.x / 1e6), places[label])]
+    figure = _figure(traces, f"{way} by all clients together, MB", f"test {series[0].measure}, %")
     figure["layout"]["xaxis"] |= {"type": "log", "dtick": _labels([value for trace in traces for value in trace["x"]])}
     figure["layout"]["yaxis"]["range"] = _accuracies(series)
     return figure
@@ -81,7 +76,7 @@ def flips(records: list[Record]) -> Figure:
         known = [layer for layer in layers if layer is not None]
         lines = {name: [layer.get(name, 0.0) for layer in known] for name in known[0]} | lines
     traces = [
-        _line(rounds, [_digits(100 * share) for share in shares], name, COLOURS - 1 if name == "all layers" else number)
+        _line(rounds, [_digits(100 * share) for share in shares], name, len(PALETTE) - 1 if name == "all layers" else number)
         for number, (name, shares) in enumerate(lines.items())
     ]
     traces[-1]["line"]["dash"] = "dot"
@@ -168,19 +163,14 @@ def _whole_rounds(figure: Figure, rounds: int) -> None:
         figure["layout"]["xaxis"]["dtick"] = 1
 
 
-def _curves(series: Series, place: int, advance: Callable[[Record], float]) -> list[Trace]:
+def _curves(label: str, curve: Curve, place: int) -> list[Trace]:
     """A line of means over seeds, in a band of one deviation where there are several."""
-    known = evaluated(*series.runs)
-    accuracy = 100 * np.array([[records[place].score for place in known] for records in series.runs])
-    along = np.cumsum([[advance(record) for record in records] for records in series.runs], axis=1).mean(0)
-    x = [_digits(value) for value in along[known]]
-    middle = accuracy.mean(0)
-    line = _line(x, [_digits(value) for value in middle], series.label, place)
-    if len(accuracy) == 1:
+    x = [_digits(value) for value in curve.x]
+    line = _line(x, [_digits(value) for value in curve.mean], label, place)
+    if curve.std is None:
         return [line]
-    spread = accuracy.std(0, ddof=1)
-    outline = [_digits(value) for value in (*(middle + spread), *(middle - spread)[::-1])]
-    band = _line([*x, *x[::-1]], outline, series.label, place)
+    outline = [_digits(value) for value in (*(curve.mean + curve.std), *(curve.mean - curve.std)[::-1])]
+    band = _line([*x, *x[::-1]], outline, label, place)
     band |= {"fill": "toself", "showlegend": False, "hoverinfo": "skip", "opacity": 0.35}
     band["line"] = {**band["line"], "width": 0, "dash": "solid"}
     del band["hovertemplate"]
@@ -195,29 +185,22 @@ def _line(x: Sequence[float | None], y: Sequence[float | None], name: str, place
         "legendgroup": name,
         "x": x,
         "y": y,
-        "line": {"color": _colour(place), "width": 2, "dash": _dash(place)},
+        "line": {"color": _colour(place), "width": 2, "dash": _PLOTLY.get(dash_of(place), dash_of(place))},
         "hovertemplate": "%{y:.2f} % at %{x:.4~g}<extra>%{fullData.name}</extra>",
     }
 
 
 def _colour(place: int) -> str:
-    """One of the palette; the eighth is the first again, with another dash."""
-    return f"var(--series-{place % COLOURS + 1})"
+    return f"var(--series-{colour_of(place) + 1})"
 
 
-def _dash(place: int) -> str:
-    return list(DASHES)[place // COLOURS % len(DASHES)]
-
-
-def _printed(series: Series, place: int, x: float) -> Trace:
+def _printed(label: str, value: Value, place: int, x: float) -> Trace:
     """The paper's mean ± deviation, a little right of the last round."""
-    value = series.printed
-    assert value is not None
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": series.label,
-        "legendgroup": series.label,
+        "name": label,
+        "legendgroup": label,
         "showlegend": False,
         "x": [_digits(x)],
         "y": [value.mean],
@@ -231,7 +214,8 @@ def _accuracies(series: list[Series]) -> list[float | None]:
     """What the axis shows: everything after the first tenth of the rounds, whose climb would flatten all the rest."""
     values = [100 * r.score for one in series for records in one.runs for r in records[len(records) // 10 :]]
     finite = [value for value in values if math.isfinite(value)]
-    finite += [bound for one in series if one.printed for bound in (one.printed.mean - one.printed.std, one.printed.mean)]
+    of_paper = [value for one in series if (value := printed(one))]
+    finite += [bound for value in of_paper for bound in (value.mean - value.std, value.mean)]
     low, high = min(finite, default=0.0), max(finite, default=100.0)
     margin = max(0.5, (high - low) / 20)
     return [_digits(max(0.0, low - margin)), _digits(min(100.0, high + margin))]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from bifl.errors import BiflError
 from bifl.experiment.model import Model
 from bifl.export import device
-from bifl.report.summary import Series
+from bifl.runs.results import Series
 from bifl.show.device_costs import costs
 
 MODEL = "model"  # in a run's folder

@@ -20,13 +20,15 @@ from bifl.experiment.setup import LastDataset
 from bifl.files import write_atomic, writing
 from bifl.registry import short, without_folder
 from bifl.report import charts
-from bifl.report.collect import Result
 from bifl.report.model_costs import model_costs
 from bifl.report.remarks import remarks
-from bifl.report.summary import LAST, TARGETS, Series, Setting, without_path
+from bifl.report.summary import Setting, idealised, megabytes, printed, without_path
 from bifl.runs import kept
-from bifl.show import colours, split_stats
+from bifl.runs.folder import Result
+from bifl.runs.results import LAST, TARGETS, Series
+from bifl.show import split_stats
 from bifl.show.output import counted
+from bifl.show.plot import places
 
 ML_PU = ("biml", "biml_fit", "hybrid")  # the algorithms with a maximum-likelihood update
 _LONG = 16  # letters of a word that may be too wide for a column of a telephone
@@ -72,8 +74,8 @@ def render(groups: list[Setting]) -> str:
     drawn: dict[str, charts.Figure] = {}
     images = LastDataset()
     sections = [
-        _section(f"s{number}", group, places, drawn, images)
-        for number, (group, places) in enumerate(zip(groups, _places(groups), strict=True))
+        _section(f"s{number}", group, own, drawn, images)
+        for number, (group, own) in enumerate(zip(groups, _places(groups), strict=True))
     ]
     voters = _voters(groups)
     if voters:
@@ -87,6 +89,9 @@ def render(groups: list[Setting]) -> str:
         "counted": counted,
         "folder": _folder,
         "breakable": _breakable,
+        "printed": printed,
+        "megabytes": megabytes,
+        "idealised": idealised,
     }
     return environment.get_template("template.html").render(
         version=__version__,
@@ -115,7 +120,7 @@ def _places(groups: list[Setting]) -> list[dict[str, int]]:
     known: dict[str, int] = {}
     found = []
     for group in groups:
-        found.append(colours.places({one.label: one.experiment.algorithm.name for one in group.series}, known))
+        found.append(places({one.label: one.experiment.algorithm.name for one in group.series}, known))
         known = found[-1] | known
     return found
 
@@ -138,8 +143,8 @@ def _section(
         "setting": group,
         "places": places,
         "remarks": remarks(series),
-        "measure": charts.measure(series),
-        "printed": any(one.printed for one in series),
+        "measure": series[0].measure,
+        "printed": any(map(printed, series)),
         "several": any(len(one.runs) > 1 for one in series),
         "settled": any(one.settled for one in series),
         "short": not all(one.settled for one in series),

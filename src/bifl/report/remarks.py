@@ -10,7 +10,7 @@ from bifl.data.fingerprint import Loaded, sentence
 from bifl.experiment.identity import but_for, identity
 from bifl.experiment.settings import Experiment
 from bifl.report import paper_values
-from bifl.report.summary import LAST, Series
+from bifl.runs.results import LAST, Series
 
 FAR = 3.0  # points: those that are ≈ lie closer together, ≫ means this far above
 _ALIKE = paper_values.ORDER[-1]

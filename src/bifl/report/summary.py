@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from math import isfinite, nan
 from pathlib import PurePath
-from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from bifl.experiment.choices import Choice, Unloaded
@@ -14,133 +12,13 @@ from bifl.experiment.identity import but_for, identity
 from bifl.experiment.settings import REGISTRIES, SETTINGS, Experiment
 from bifl.registry import short, without_folder
 from bifl.report import paper_values
-from bifl.report.collect import Result
-from bifl.runs.record import TARGETS, Record, tested
+from bifl.runs.folder import Result
+from bifl.runs.results import Series
 from bifl.show.output import counted
 
-__all__ = ["LAST", "TARGETS", "Reach", "Series", "Setting", "Spread", "about", "described", "settings", "without_path"]
-
-LAST = 10  # rounds that the final accuracy is a mean of: single rounds swing
 _HEADING = ("dataset", "partition", "model")
 _UNLABELLED = {*_HEADING, *NO_NUMBERS, "seed", "algorithm"}
 _RANKS = list(dict.fromkeys(cell.row.algorithm for cell in paper_values.CELLS))
-
-
-class Spread(NamedTuple):
-    """A mean, and the standard deviation where there are several seeds."""
-
-    mean: float
-    std: float | None
-
-
-class Reach(NamedTuple):
-    """What all clients together had sent and received when an accuracy was first reached, in MB."""
-
-    up: float
-    down: float
-
-
-class Series(NamedTuple):
-    """One experiment, run with one or more seeds."""
-
-    label: str
-    results: list[Result]
-
-    @property
-    def experiment(self) -> Experiment:
-        """Of the first seed."""
-        return self.results[0].experiment
-
-    @property
-    def furthest(self) -> list[Result]:
-        """Those seeds that got furthest: a run that is still going on would distort every mean."""
-        longest = max(len(result.records) for result in self.results)
-        return [result for result in self.results if len(result.records) == longest]
-
-    @property
-    def runs(self) -> list[list[Record]]:
-        """Their records."""
-        return [result.records for result in self.furthest]
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds the numbers are of."""
-        return len(self.runs[0])
-
-    @property
-    def planned(self) -> int:
-        """How many rounds it was meant to have."""
-        return max(result.experiment.rounds for result in self.results)
-
-    @property
-    def printed(self) -> paper_values.Value | None:
-        """The paper's accuracy for it."""
-        return paper_values.value(self.experiment)
-
-    def final(self) -> Spread:
-        """Accuracy in %, mean of those of the last rounds that were evaluated."""
-        return self._spread(lambda records: mean(r.score for r in tested(records[-LAST:])))
-
-    @property
-    def averaged(self) -> int | None:
-        """How many of the last rounds were evaluated; None where all rounds were."""
-        if all(record.evaluated for records in self.runs for record in records):
-            return None
-        return min(sum(record.evaluated for record in records[-LAST:]) for records in self.runs)
-
-    @property
-    def settled(self) -> bool:
-        """Whether there are rounds enough for a mean of the last ones to say where it ends."""
-        return self.rounds >= LAST
-
-    def last(self) -> Spread:
-        """Accuracy in % of the last round that was evaluated."""
-        return self._spread(lambda records: tested(records)[-1].score)
-
-    def best(self) -> Spread:
-        """Accuracy in % of the best round, which flatters whatever swings."""
-        return self._spread(lambda records: max((r.score for r in records if isfinite(r.score)), default=nan))
-
-    def average(self, field: str) -> float:
-        """The mean over rounds and seeds of a number that records hold."""
-        return float(mean(mean(getattr(r, field) for r in records) for records in self.runs))
-
-    @property
-    def sends(self) -> bool:
-        """Whether anything is sent: not so when one machine trains alone."""
-        return bool(self.runs[0][0].up_bytes)
-
-    def megabytes(self) -> tuple[float, float]:
-        """What all clients together send and receive in an average round."""
-        return self.average("up_bytes") / 1e6, self.average("down_bytes") / 1e6
-
-    def idealised(self) -> tuple[float, float] | None:
-        """The same by the paper's account."""
-        if not self.sends or self.experiment.idle != "train":  # those who sleep receive nothing
-            return None
-        first = self.runs[0][0]
-        if not first.clients or not first.up_bpp:  # in a file that somebody edited
-            return None
-        parameters = round(8 * first.up_bytes / first.clients / first.up_bpp)
-        return paper_values.megabytes(self.experiment.algorithm.name, parameters, first.clients, self.experiment.clients)
-
-    def up_per_client(self) -> float:
-        """Bytes that a client uploads in an average round."""
-        return mean(mean(r.up_bytes / r.clients for r in records) for records in self.runs)
-
-    def reach(self, target: float) -> Reach | None:
-        """What it took to reach an accuracy in %; None if a seed did not."""
-        reached = [_reached(records, target) for records in self.runs]
-        known = [reach for reach in reached if reach is not None]
-        if len(known) < len(reached):
-            return None
-        return Reach(mean(reach.up for reach in known), mean(reach.down for reach in known))
-
-    def _spread(self, number: Callable[[list[Record]], float]) -> Spread:
-        values = [100 * number(records) for records in self.runs]
-        if not all(map(isfinite, values)):  # rounds that nobody evaluated
-            return Spread(nan, None)
-        return Spread(mean(values), stdev(values) if len(values) > 1 else None)
 
 
 class Setting(NamedTuple):
@@ -149,6 +27,27 @@ class Setting(NamedTuple):
     title: str
     about: str
     series: list[Series]
+
+
+def printed(series: Series) -> paper_values.Value | None:
+    """The paper's accuracy for an experiment."""
+    return paper_values.value(series.experiment)
+
+
+def megabytes(series: Series) -> tuple[float, float]:
+    """What all clients together send and receive in an average round."""
+    return series.average("up_bytes") / 1e6, series.average("down_bytes") / 1e6
+
+
+def idealised(series: Series) -> tuple[float, float] | None:
+    """The same by the paper's account."""
+    if not series.sends or series.experiment.idle != "train":  # those who sleep receive nothing
+        return None
+    first = series.runs[0][0]
+    if not first.clients or not first.up_bpp:  # in a file that somebody edited
+        return None
+    parameters = round(8 * first.up_bytes / first.clients / first.up_bpp)
+    return paper_values.megabytes(series.experiment.algorithm.name, parameters, first.clients, series.experiment.clients)
 
 
 def settings(results: Iterable[Result]) -> list[Setting]:
@@ -297,12 +196,3 @@ def _number(value: Any) -> str:
 def without_path(value: Any) -> Any:
     """A setting's value; of a file, such as the model to start with, the name without the folders of the machine it lies on."""
     return PurePath(value).name if isinstance(value, str) and PurePath(value).is_absolute() else value
-
-
-def _reached(records: list[Record], target: float) -> Reach | None:
-    up = down = 0
-    for record in records:
-        up, down = up + record.up_bytes, down + record.down_bytes
-        if record.score >= target / 100:
-            return Reach(up / 1e6, down / 1e6)
-    return None

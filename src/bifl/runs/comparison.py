@@ -6,7 +6,6 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean, stdev
 from typing import NamedTuple
 
 from bifl.data.fingerprint import Loaded
@@ -14,8 +13,8 @@ from bifl.errors import ConfigError, RunError
 from bifl.experiment.settings import Experiment
 from bifl.files import write_atomic, writing
 from bifl.registry import of_file, short
-from bifl.runs.folder import RunFolder
-from bifl.runs.record import Record, tested
+from bifl.runs.folder import Result, RunFolder
+from bifl.runs.results import Series
 
 ALGORITHMS = "fedavg,murmur,full,biml,up_down"
 PLAN = "compare.toml"
@@ -85,68 +84,13 @@ class Comparison:
         for one in self.runs:
             one.run.settle(loaded)
 
-    def results(self) -> dict[str, list[list[Record]]]:
-        """For each label, the records of each seed."""
-        grouped: dict[str, list[list[Record]]] = {}
-        for one in self.runs:
-            if records := one.run.records():
-                grouped.setdefault(one.label, []).append(records)
-        return grouped
-
-
-class Summary(NamedTuple):
-    """A row of the table: means over seeds, and the deviation where there are several."""
-
-    label: str
-    accuracy: float
-    deviation: float | None
-    best: float
-    up_bytes: float
-    down_bytes: float
-    up_bpp: float
-    down_bpp: float
-    seconds: float
-    measure: str = "accuracy"  # what is called accuracy here: the task's first metric
-
-
-def summarise(label: str, seeds: list[list[Record]]) -> Summary:
-    """One algorithm's row: bytes and seconds of a whole run, bits per parameter of an average round."""
-    final = [tested(records)[-1].score for records in seeds]
-    return Summary(
-        label=label,
-        accuracy=mean(final),
-        deviation=stdev(final) if len(final) > 1 else None,
-        best=mean(max(r.score for r in tested(records)) for records in seeds),
-        up_bytes=mean(sum(r.up_bytes for r in records) for records in seeds),
-        down_bytes=mean(sum(r.down_bytes for r in records) for records in seeds),
-        up_bpp=mean(mean(r.up_bpp for r in records) for records in seeds),
-        down_bpp=mean(mean(r.down_bpp for r in records) for records in seeds),
-        seconds=mean(sum(r.seconds for r in records) for records in seeds),
-        measure=tested(seeds[0])[-1].measure,
-    )
-
-
-class Price(NamedTuple):
-    """What an accuracy took, in bits per parameter of a client that takes part in every round: means over seeds."""
-
-    rounds: float
-    up: float
-    both: float
-
-
-def price(seeds: list[list[Record]], target: float) -> Price | None:
-    """What it took until an accuracy in % was first seen in an evaluation; None if it was not with some seed."""
-    found = [_until(records, target) for records in seeds]
-    known = [records for records in found if records is not None]
-    if len(known) < len(found):
-        return None
-    up = mean(sum(r.up_bpp for r in records) for records in known)
-    return Price(mean(map(len, known)), up, up + mean(sum(r.down_bpp for r in records) for records in known))
-
-
-def _until(records: list[Record], target: float) -> list[Record] | None:
-    first = next((place for place, record in enumerate(records, start=1) if record.score >= target / 100), None)
-    return None if first is None else records[:first]
+    def series(self) -> list[Series]:
+        """What there is of each label, with its seeds."""
+        grouped: dict[str, list[Result]] = {}
+        for label, run in self.runs:
+            if records := run.records():
+                grouped.setdefault(label, []).append(Result(run.path.name, run.experiment, records))
+        return [Series(label, results) for label, results in grouped.items()]
 
 
 def _planned(path: Path) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from bifl import __version__
 from bifl.data import fingerprint
@@ -28,6 +28,16 @@ from bifl.runs.record import Record
 CONFIG, ROUNDS, CLIENTS, CHECKPOINT, MODEL, LOCK = "config.toml", "rounds.jsonl", "clients.jsonl", "checkpoint", "model", ".lock"
 DATA = "data.json"
 UNVERSIONED = "0.1"  # the bifl that began the runs that do not say which
+
+
+class Result(NamedTuple):
+    """What is known of one run."""
+
+    name: str
+    experiment: Experiment
+    records: list[Record]
+    version: str = __version__  # of the bifl that ran it
+    data: Loaded | None = None  # that it ran on; earlier versions did not tell
 
 
 def claim(parent: Path, name: str) -> Path:
@@ -230,6 +240,12 @@ def read_data(path: Path) -> Loaded | None:
         raise RunError(
             f"'{file}' does not tell what data the run is on ({error}): restore it, or delete it if they are still the same"
         ) from error
+
+
+def read_run(path: Path) -> Result:
+    """What there is of the run in a folder; Python files that its configuration names are not run."""
+    experiment = config_file.read_to_show(path / CONFIG)
+    return Result(str(path.resolve()), experiment, read_records(path), version_of(path), read_data(path))
 
 
 def read_records(path: Path) -> list[Record]:

@@ -15,7 +15,7 @@ import hashlib
 import json
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bifl import __version__
 from bifl.data import fingerprint
@@ -26,7 +26,7 @@ from bifl.experiment.identity import identity
 from bifl.experiment.settings import REGISTRIES, SETTINGS, Experiment
 from bifl.files import gunzip, parse_json, write_atomic, writing
 from bifl.registry import of_file, short
-from bifl.runs.folder import UNVERSIONED
+from bifl.runs.folder import UNVERSIONED, Result
 from bifl.runs.record import Record
 
 _ALWAYS = ("algorithm", "dataset", "partition", "model")
@@ -37,15 +37,6 @@ _DAMAGE = (
 )  # fmt: skip
 LARGEST = 2**26  # bytes of an unpacked file: of 100,000 rounds
 MOST_LETTERS = 40  # of a version
-
-
-class Kept(NamedTuple):
-    """A kept run."""
-
-    experiment: Experiment
-    records: list[Record]
-    version: str  # of the bifl that ran it
-    data: Loaded | None  # that it ran on; earlier versions did not tell
 
 
 def name(experiment: Experiment) -> str:
@@ -88,7 +79,7 @@ def load(folder: Path, experiment: Experiment) -> list[Record]:
     return found.records[: experiment.rounds] if found else []
 
 
-def find(folder: Path, experiment: Experiment) -> Kept | None:
+def find(folder: Path, experiment: Experiment) -> Result | None:
     """What is kept of an experiment."""
     file = path(folder, experiment)
     if not file.is_file():
@@ -120,7 +111,7 @@ def save(folder: Path, experiment: Experiment, records: list[Record], data: Load
     return file
 
 
-def read(file: Path) -> Kept:
+def read(file: Path) -> Result:
     """Read a kept run; Python files that its configuration names are not run."""
     try:
         first, *lines = gunzip(file.read_bytes(), LARGEST).decode().splitlines()
@@ -129,6 +120,7 @@ def read(file: Path) -> Kept:
         if not isinstance(version, str) or len(version) > MOST_LETTERS:
             raise ValueError(f"version is {version!r:.40}")
         data = fingerprint.from_facts(facts["data"]) if "data" in facts else None
-        return Kept(config_file.parse(facts["config"]), [Record.from_json(line) for line in lines], version, data)
+        records = [Record.from_json(line) for line in lines]
+        return Result(str(file.resolve()), config_file.parse(facts["config"]), records, version, data)
     except _DAMAGE as error:
         raise RunError(f"'{file}' is not a kept run ({error}): restore it, or delete it and it will be run again") from error

@@ -14,7 +14,6 @@ from bifl.core import Message, Public, Votes
 from bifl.files import parse_json
 
 SURENESS_BINS = 10
-TARGETS = (95, 97, 98)  # % of accuracy, whose price tables tell
 LARGEST = 2**63  # of whole numbers: larger ones are not what a round counts
 
 
@@ -72,6 +71,13 @@ class Record(NamedTuple):
         fields = self._asdict() if self.evaluated else self._asdict() | dict.fromkeys(_EVALUATED)
         return fields if self.report is not None else {name: value for name, value in fields.items() if name != "report"}
 
+    def numbers(self) -> dict[str, float]:
+        """Every number by name; nothing of an evaluation that there was not."""
+        flat = {name: value for name, value in self.fields().items() if isinstance(value, (int, float)) and name != "round"}
+        flat |= {name: value for name, value in (self.metrics or {}).items() if name not in self._fields}
+        flat |= {f"flips/{layer}": share for layer, share in (self.layer_flips or {}).items()}
+        return flat | {f"sureness/{place / SURENESS_BINS}": share for place, share in enumerate(self.sureness or ())}
+
     @classmethod
     def from_json(cls, line: str) -> Record:
         """Read such a line; keys of later versions are passed over."""
@@ -89,15 +95,9 @@ _KINDS = get_type_hints(Record)
 _EVALUATED = ("accuracy", "loss", "metrics")  # what only an evaluation tells
 
 
-def evaluated(*runs: Sequence[Record]) -> list[int]:
-    """Places of the rounds that were evaluated in each of these runs; of all their rounds if none was."""
-    places = range(min(map(len, runs)))
-    return [place for place in places if all(records[place].evaluated for records in runs)] or list(places)
-
-
 def tested(records: Sequence[Record]) -> list[Record]:
     """Those rounds of a run that were evaluated; all if none was."""
-    return [records[place] for place in evaluated(records)]
+    return [record for record in records if record.evaluated] or list(records)
 
 
 def _fits(value: Any, kind: Any) -> bool:

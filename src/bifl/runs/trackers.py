@@ -20,7 +20,7 @@ from bifl.experiment import config_file
 from bifl.files import write_atomic
 from bifl.registry import nearest
 from bifl.runs.folder import RunFolder
-from bifl.runs.record import SURENESS_BINS, Record
+from bifl.runs.record import Record
 
 EXPERIMENT = "bifl"  # what MLflow files runs under
 EVENTS, MLFLOW_RUN = "tensorboard", "mlflow.json"  # in a run's folder
@@ -40,12 +40,8 @@ class Tracker(Protocol):
 
 
 def numbers(record: Record) -> dict[str, float]:
-    """What is logged of a round: every number that its record holds, by name; nothing of an evaluation that there was not."""
-    flat = {name: value for name, value in record.fields().items() if isinstance(value, (int, float)) and name != "round"}
-    flat |= {name: value for name, value in (record.metrics or {}).items() if name not in record._fields}
-    flat |= {f"flips/{layer}": share for layer, share in (record.layer_flips or {}).items()}
-    flat |= {f"sureness/{place / SURENESS_BINS}": share for place, share in enumerate(record.sureness or ())}
-    return {name: float(value) for name, value in flat.items()}
+    """What is logged of a round."""
+    return {name: float(value) for name, value in record.numbers().items()}
 
 
 class TensorBoard:

@@ -1,9 +1,19 @@
-"""Pictures: accuracy against rounds, and against the megabytes that went up and down, side by side."""
+"""How curves look, here and in the report, and pictures of them: accuracy against rounds, megabytes and bits.
+
+One algorithm has one colour and one dash everywhere. A place is a colour of the palette and a dash: the palette first with whole
+lines, then with the next dash.
+
+>>> places({"biml": "biml", "biml alpha=3": "biml", "mine": "mine.py:mine"})
+{'biml': 3, 'biml alpha=3': 5, 'mine': 6}
+>>> colour_of(8), dash_of(8)
+(1, 'dashed')
+"""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,67 +23,134 @@ import numpy.typing as npt
 from bifl.experiment.settings import Experiment
 from bifl.files import write_atomic, writing
 from bifl.registry import short
-from bifl.runs.record import Record, evaluated, tested
-from bifl.show import colours
-from bifl.show.colours import PALETTE
+from bifl.runs.results import Curve, Series
 from bifl.show.output import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Values = npt.NDArray[Any]
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")  # Okabe–Ito: safe for colour-blind eyes
+DASHES = ("solid", "dashed", "dashdot", "dotted")
+ALGORITHMS = (  # by their places: a line here is a dash. Those that are usually compared have whole lines
+    "fedavg", "murmur", "full", "biml", "up_down", "up_only", "baseline",
+    "float16", "murmur_momentum", "fttq", "biml_fit", "sign_majority", "eden", "bnn",
+    "fedavgm", "murmur_dealt", "fedvote", "biml_levels", "ef_sign", "dither", "top_k",
+    "fedadam", "fedmrn", "fedpm", "hybrid", "fedbat", "up_only_literal", "qsgd",
+)  # fmt: skip
+
+_SELDOM = (5, 6)  # places that others take first: whole lines, in colours that few pictures have
 _SHOWN = 20  # points below the best: what came before would squeeze the rest
-STYLES = ("-", "--", "-.", ":")
-Curves = dict[str, list[list[Record]]]  # by label, of one or more seeds
+Splits = Mapping[str, list[Series]]  # what is shown in a row of charts each
 
 
-def draw(splits: dict[str, Curves], path: Path, title: str, algorithms: Mapping[str, str] | None = None) -> None:
+def places(lines: Mapping[str, str], known: Mapping[str, int] | None = None) -> dict[str, int]:
+    """The places of a picture's lines by label: no two the same.
+
+    Args:
+        lines: the algorithms by label. Of several lines of one algorithm that with the shortest label has the algorithm's place.
+        known: places that labels have in other pictures, to keep where they are free.
+    """
+    taken: dict[str, int] = {}
+    for label in sorted(lines, key=len):
+        if lines[label] in ALGORITHMS and (place := ALGORITHMS.index(lines[label])) not in taken.values():
+            taken[label] = place
+    for label, place in (known or {}).items():
+        if label in lines and place not in taken.values():
+            taken.setdefault(label, place)
+    for label in lines:
+        taken.setdefault(label, next(place for place in chain(_SELDOM, count()) if place not in taken.values()))
+    return {label: taken[label] for label in lines}
+
+
+def colour_of(place: int) -> int:
+    """Which of the palette."""
+    return place % len(PALETTE)
+
+
+def dash_of(place: int) -> str:
+    """How the line is broken."""
+    return DASHES[place // len(PALETTE) % len(DASHES)]
+
+
+def draw(splits: Splits, path: Path, title: str) -> None:
     """Write a PNG, a row of three charts per split; several seeds become a line of means in a band of one deviation."""
+    save(figure_of_rounds(splits), path, title)
+
+
+def draw_bits(splits: Splits, path: Path, title: str) -> None:
+    """Write a PNG, two charts per split: accuracy against the bits per parameter that a client sent, and sent and received."""
+    save(figure_of_bits(splits), path, title)
+
+
+def figure_of_rounds(splits: Splits) -> Figure:
+    """Accuracy against rounds, and against the megabytes that went up and down, side by side."""
     from matplotlib.ticker import MaxNLocator
 
-    labels, figure, lines = _laid_out(splits, 3)
-    places = _places(labels, algorithms)
-    for line, curves in zip(lines, splits.values(), strict=True):
-        for label, seeds in curves.items():
-            _curves(line, seeds, _look(places[label]) | {"label": short(label)})
-        _label(line[0], "round")
-        line[0].xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        for axes, way in zip(line[1:], ("uploaded", "downloaded"), strict=True):
+    figure, rows = _layout(splits, 3)
+    looks = _looks(splits)
+    for row, series in zip(rows, splits.values(), strict=True):
+        for one in series:
+            _curve(row[0], one.curve(), looks[one.label])
+            for axes, field in zip(row[1:], ("up_bytes", "down_bytes"), strict=True):
+                _curve_of_sent(axes, one, [field], looks[one.label], unit=1e6)
+        _label(row[0], "round")
+        row[0].xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        for axes, way in zip(row[1:], ("uploaded", "downloaded"), strict=True):
             _label(axes, f"{way} by all clients together, MB (log scale)")
-    _legend(figure, inside=len(labels) <= 4 and len(splits) == 1)  # more would hide the curves
-    _save(figure, path, title)
+    _legend(figure, inside=len(looks) <= 4 and len(splits) == 1)  # more would hide the curves
+    return figure
 
 
-def draw_bits(splits: dict[str, Curves], path: Path, title: str, algorithms: Mapping[str, str] | None = None) -> None:
-    """Write a PNG, two charts per split: accuracy against the bits per parameter that a client sent, and sent and received."""
-    labels, figure, lines = _laid_out(splits, 2)
-    places = _places(labels, algorithms)
-    for line, curves in zip(lines, splits.values(), strict=True):
-        for label, seeds in curves.items():
-            up, down = (_summed(seeds, field) for field in ("up_bpp", "down_bpp"))
-            for axes, bits in zip(line, (up, up + down), strict=True):
-                if bits[0]:  # centralised training sends nothing
-                    _curve(axes, bits, _scores(seeds), _look(places[label]) | {"label": short(label)})
-        for axes, way in zip(line, ("uploaded", "uploaded and downloaded"), strict=True):
+def figure_of_bits(splits: Splits) -> Figure:
+    """Accuracy against bits per parameter."""
+    figure, rows = _layout(splits, 2)
+    looks = _looks(splits)
+    for row, series in zip(rows, splits.values(), strict=True):
+        for one in series:
+            for axes, fields in zip(row, (["up_bpp"], ["up_bpp", "down_bpp"]), strict=True):
+                _curve_of_sent(axes, one, fields, looks[one.label])
+        for axes, way in zip(row, ("uploaded", "uploaded and downloaded"), strict=True):
             _label(axes, f"{way} by a client, bits per parameter (log scale)")
-        low, high = line[0].get_ylim()
-        line[0].set_ylim(bottom=max(low, high - _SHOWN))
+        low, high = row[0].get_ylim()
+        row[0].set_ylim(bottom=max(low, high - _SHOWN))
     _legend(figure, inside=False)
-    _save(figure, path, title)
+    return figure
 
 
-def _laid_out(splits: dict[str, Curves], columns: int) -> tuple[list[str], Figure, npt.NDArray[Any]]:
-    """All labels, a figure, and its charts: a row for each split."""
+def _layout(splits: Splits, columns: int) -> tuple[Figure, npt.NDArray[Any]]:
+    """A figure, and its charts: a row for each split."""
     from matplotlib.figure import Figure  # takes a second to import: only when something is drawn
 
-    labels = list(dict.fromkeys(label for curves in splits.values() for label in curves))
     figure = Figure(figsize=(14, 0.4 + 4 * len(splits)), layout="constrained")
-    lines: npt.NDArray[Any] = figure.subplots(len(splits), columns, sharey="row", squeeze=False)
-    for line, (split, curves) in zip(lines, splits.items(), strict=True):
-        measure = next((tested(seeds[0])[-1].measure for seeds in curves.values()), "accuracy")
-        line[0].set_ylabel(f"{split}\ntest {measure}, %" if len(splits) > 1 else f"test {measure}, %")
-    return labels, figure, lines
+    rows: npt.NDArray[Any] = figure.subplots(len(splits), columns, sharey="row", squeeze=False)
+    for row, (split, series) in zip(rows, splits.items(), strict=True):
+        measure = series[0].measure if series else "accuracy"
+        row[0].set_ylabel(f"{split}\ntest {measure}, %" if len(splits) > 1 else f"test {measure}, %")
+    return figure, rows
+
+
+def _looks(splits: Splits) -> dict[str, dict[str, Any]]:
+    """What matplotlib is told of the lines, by label."""
+    algorithms = {one.label: one.experiment.algorithm.name for series in splits.values() for one in series}
+    return {
+        label: {"color": PALETTE[colour_of(place)], "linestyle": dash_of(place), "label": short(label)}
+        for label, place in places(algorithms).items()
+    }
+
+
+def _curve_of_sent(axes: Axes, series: Series, fields: list[str], look: dict[str, Any], unit: float = 1.0) -> None:
+    """Accuracy over what was sent; centralised training sends nothing."""
+    curve = series.curve(*fields)
+    if curve.x[0]:
+        _curve(axes, curve._replace(x=curve.x / unit), look)
+
+
+def _curve(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
+    x, mean, std = curve
+    axes.plot(x, mean, linewidth=1.8, marker="o" if len(x) == 1 else None, **look)  # one round alone would be no line
+    if std is not None:
+        axes.fill_between(x, mean - std, mean + std, color=look["color"], alpha=0.15, linewidth=0)
 
 
 def _label(axes: Axes, text: str) -> None:
@@ -107,51 +184,14 @@ def _legend(figure: Figure, inside: bool) -> None:
         figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
 
 
-def _scores(seeds: list[list[Record]]) -> Values:
-    """(seeds, rounds that were evaluated) in %."""
-    return 100 * np.array([[records[place].score for place in evaluated(*seeds)] for records in seeds])
-
-
-def _places(labels: list[str], algorithms: Mapping[str, str] | None) -> dict[str, int]:
-    """Where lines are among the colours. Labels that `algorithms` lacks begin with the algorithm: `up_down+beta=1`."""
-    return colours.places({label: label.partition("+")[0] for label in labels} | dict(algorithms or {}))
-
-
-def _look(number: int) -> dict[str, Any]:
-    return {"color": PALETTE[number % len(PALETTE)], "linestyle": STYLES[number // len(PALETTE) % len(STYLES)]}
-
-
-def _summed(seeds: list[list[Record]], field: str) -> Values:
-    """(rounds that were evaluated,) a number that records hold, added up over all rounds until then; the mean over seeds."""
-    count = min(len(records) for records in seeds)
-    per_round = np.array([[getattr(r, field) for r in records[:count]] for records in seeds])
-    return np.asarray(np.cumsum(per_round, axis=1).mean(0)[evaluated(*seeds)])
-
-
-def _save(figure: Figure, path: Path, title: str) -> None:
-    figure.suptitle(title)
+def save(figure: Figure, path: Path, title: str = "", dpi: int = 110) -> None:
+    """Write a figure as a PNG."""
+    if title:
+        figure.suptitle(title)
     picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=110)
+    figure.savefig(picture, format="png", dpi=dpi)
     with writing(path.parent):
         write_atomic(path, picture.getvalue())
-
-
-def _curves(line: npt.NDArray[Any], seeds: list[list[Record]], look: dict[str, Any]) -> None:
-    """One experiment in the three charts of a split."""
-    accuracy = _scores(seeds)
-    _curve(line[0], np.array(evaluated(*seeds)) + 1, accuracy, look)
-    for axes, field in zip(line[1:], ("up_bytes", "down_bytes"), strict=True):
-        sent = _summed(seeds, field) / 1e6
-        if sent[0]:  # centralised training sends nothing
-            _curve(axes, sent, accuracy, look)
-
-
-def _curve(axes: Axes, x: Values, accuracy: Values, look: dict[str, Any]) -> None:
-    middle = accuracy.mean(0)
-    axes.plot(x, middle, linewidth=1.8, marker="o" if len(x) == 1 else None, **look)  # one round alone would be no line
-    if len(accuracy) > 1:
-        spread = accuracy.std(0, ddof=1)
-        axes.fill_between(x, middle - spread, middle + spread, color=look["color"], alpha=0.15, linewidth=0)
 
 
 def title(experiment: Experiment) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from statistics import mean
 from types import MappingProxyType
@@ -18,8 +19,8 @@ from bifl.data.fingerprint import Loaded, sentence
 from bifl.experiment.settings import Experiment
 from bifl.files import size
 from bifl.registry import short
-from bifl.runs.comparison import Summary, price
-from bifl.runs.record import TARGETS, Record, tested
+from bifl.runs.record import Record, tested
+from bifl.runs.results import TARGETS, Series
 from bifl.show.inspect import FileContents
 from bifl.show.output import console, counted, say
 from bifl.show.wrapped_table import NAME, SPREAD, Column, WrappedTable
@@ -167,31 +168,24 @@ def _traffic(rounds: list[tuple[int, float, float | None]]) -> str:
     return f"{size(sum(sizes))} by all clients; per round and parameter {mean(bits):.3f} bit{beside}"
 
 
-def comparison_table(summaries: list[Summary], rounds: int, seeds: int) -> WrappedTable:
+def comparison_table(series: list[Series]) -> WrappedTable:
     """One row per algorithm."""
+    seeds = max(len(one.runs) for one in series)
     over = f", mean ± std of {seeds} seeds" if seeds > 1 else ""
-    measure = summaries[0].measure if summaries else "accuracy"
-    columns = [Column("algorithm", NAME), Column(f"{measure}\n%", SPREAD)]
+    columns = [Column("algorithm", NAME), Column(f"{series[0].measure}\n%", SPREAD)]
     columns += map(Column, ("best\n%", "bytes\nup", "bytes\ndown", "bit/param\nup", "bit/param\ndown", "time\ns"))
-    rows = [
-        [
-            short(row.label),
-            f"{100 * row.accuracy:.2f}" + ("" if row.deviation is None else f" ± {100 * row.deviation:.2f}"),
-            f"{100 * row.best:.2f}",
-            size(row.up_bytes),
-            size(row.down_bytes),
-            f"{row.up_bpp:.3f}",
-            f"{row.down_bpp:.3f}",
-            f"{row.seconds:.1f}",
-        ]
-        for row in summaries
-    ]
-    return WrappedTable(columns, rows, f"after {counted(rounds, 'round')}{over}")
+    rows = []
+    for one in series:
+        accuracy, std = one.last()
+        numbers = [f"{one.best().mean:.2f}", *(size(one.total(name)) for name in ("up_bytes", "down_bytes"))]
+        numbers += [*(f"{one.average(name):.3f}" for name in ("up_bpp", "down_bpp")), f"{one.total('seconds'):.1f}"]
+        rows.append([short(one.label), f"{accuracy:.2f}" + ("" if std is None else f" ± {std:.2f}"), *numbers])
+    return WrappedTable(columns, rows, f"after {counted(max(one.rounds for one in series), 'round')}{over}")
 
 
-def price_table(results: Mapping[str, list[list[Record]]]) -> WrappedTable | None:
+def price_table(series: list[Series]) -> WrappedTable | None:
     """What accuracies cost: one row per algorithm. None if nobody reached any."""
-    prices = {label: [price(seeds, target) for target in TARGETS] for label, seeds in results.items()}
+    prices = {one.label: [one.until(target) for target in TARGETS] for one in series}
     told = [place for place in range(len(TARGETS)) if any(row[place] for row in prices.values())]
     if not told:
         return None
@@ -200,10 +194,10 @@ def price_table(results: Mapping[str, list[list[Record]]]) -> WrappedTable | Non
         columns += [Column(f"{TARGETS[place]} %\nup"), Column(f"{TARGETS[place]} %\nup + down")]
     rows = []
     for label, row in prices.items():
-        found = [row[place] for place in told]
-        numbers = [text for one in found for text in (("–", "–") if one is None else (_bits(one.up), _bits(one.both)))]
-        rows.append([short(label), *numbers])
-    seldom = any(not record.evaluated for seeds in results.values() for records in seeds for record in records)
+        sent = [row[place] for place in told]
+        numbers = [("–", "–") if one is None else (_bits(one.up_bpp), _bits(one.up_bpp + one.down_bpp)) for one in sent]
+        rows.append([short(label), *chain.from_iterable(numbers)])
+    seldom = any(one.averaged is not None for one in series)
     return WrappedTable(columns, rows, f"bits per parameter to reach an accuracy{' in a round that was evaluated' * seldom}")
 
 

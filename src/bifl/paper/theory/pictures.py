@@ -16,7 +16,7 @@ from bifl.paper.theory.descent import Walk
 from bifl.paper.theory.findings import EASY_SIZE, VOTERS, easy_quadratics, rounds_by_voters
 from bifl.paper.theory.lemmas import Bools
 from bifl.paper.theory.quadratics import Array, Quadratic, bowl, stack
-from bifl.show.colours import PALETTE
+from bifl.show.plot import PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

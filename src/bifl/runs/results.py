@@ -1,0 +1,264 @@
+"""Finished runs, read again: all of their rounds as one table, and what the seeds of one experiment amount to.
+
+Means that tables show are exact before they are rounded once: a sum's order decides no digit.
+
+>>> from bifl.runs.record import Record
+>>> rounds = [Record(number, score, 0.1, 0.1, 2, 100, 200, 100, 0.5, 1.5, 0.1, 1.0) for number, score in ((1, 0.9), (2, 0.96))]
+>>> runs = [Result(f"s{seed}", Experiment(algorithm="biml", seed=seed), rounds) for seed in (0, 1)]
+>>> print(frame(runs)[["run", "seed", "algorithm", "round", "score", "up_bytes"]].tail(2).to_string(index=False))
+run  seed algorithm  round  score  up_bytes
+ s1     1      biml      1   0.90       100
+ s1     1      biml      2   0.96       100
+>>> Series("biml", runs).until(95)
+Sent(rounds=2.0, up_bytes=200.0, down_bytes=400.0, up_bpp=1.0, down_bpp=3.0)
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite, nan
+from pathlib import Path
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bifl.errors import BiflError, RunError
+from bifl.experiment.declarations import NO_NUMBERS
+from bifl.experiment.settings import Experiment
+from bifl.runs import kept
+from bifl.runs.folder import CONFIG, Result, read_run
+from bifl.runs.record import Record, tested
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+DEPTH = 3  # runs/, a comparison in it, a run in that: no deeper, so that a slip of the path does not search a whole disk
+LAST = 10  # rounds that the final accuracy is a mean of: single rounds swing
+TARGETS = (95, 97, 98)  # % of accuracy, whose price tables tell
+_ALWAYS = ("algorithm", "seed")  # columns even where all runs have the same
+
+Values = npt.NDArray[Any]
+
+
+class Found(NamedTuple):
+    """What there is, and why some of it could not be read."""
+
+    results: list[Result]
+    unreadable: list[str]
+
+
+def read(paths: Iterable[Path]) -> Found:
+    """The runs in run folders, comparisons, kept runs, or folders of such, each once; those without a round are passed over.
+
+    Raises:
+        RunError: there is none that can be read in one of the places.
+    """
+    known: dict[str, Result] = {}
+    unreadable = list[str]()
+    for path in paths:
+        if not path.exists():
+            raise RunError(f"'{path}' does not exist: give run folders, comparisons, or folders of such")
+        here, problems = list[Result](), list[str]()
+        for place in _places(path, DEPTH, problems):
+            try:
+                here.append(kept.read(place) if place.is_file() else read_run(place))
+            except BiflError as error:
+                problems.append(str(error))
+        here = [result for result in here if result.records]
+        if not here:
+            raise RunError("; ".join(problems) or f"'{path}' holds no run with a complete round")
+        known |= {result.name: result for result in here}
+        unreadable += problems
+    return Found(list(known.values()), list(dict.fromkeys(unreadable)))
+
+
+def _places(path: Path, depth: int, problems: list[str]) -> Iterator[Path]:
+    """Runs in and below a path."""
+    try:
+        is_run = path.name.endswith(kept.SUFFIX) or (path / CONFIG).is_file()
+        children = sorted(path.iterdir()) if depth and not is_run and path.is_dir() else []
+    except OSError as error:
+        problems.append(f"cannot read '{path}': {error.strerror}")
+        return
+    if is_run:
+        yield path
+    for child in children:
+        yield from _places(child, depth - 1, problems)
+
+
+def read_runs(*folders: str | Path) -> DataFrame:
+    """The runs in run folders, comparisons, kept runs, or folders of such, as one table: see `frame`.
+
+    A run that cannot be read is left out, with a warning. Python files that a run names are not run.
+
+    Raises:
+        RunError: one of the folders holds no run.
+    """
+    found = read(map(Path, folders))
+    for problem in found.unreadable:
+        warnings.warn(f"left out: {problem}", stacklevel=2)
+    return frame(found.results)
+
+
+def frame(results: Sequence[Result]) -> DataFrame:
+    """A row for every round of every run.
+
+    Columns are the `run` (its folder or file), the settings in which these runs differ, always `algorithm` and `seed`, then the
+    `round`, whether it was `evaluated`, its `score` (the task's first metric) and the numbers of `Record.numbers`.
+    """
+    from pandas import DataFrame  # takes half a second to import: only where a table is made
+
+    settings = [result.experiment.flat() for result in results]
+    names = [name for name in dict.fromkeys(name for one in settings for name in one) if name not in NO_NUMBERS]
+    differ = [name for name in names if name in _ALWAYS or len({repr(one.get(name)) for one in settings}) > 1]
+    rows = [
+        {"run": result.name, **{name: one.get(name) for name in differ}}
+        | {"round": record.round, "evaluated": record.evaluated, "score": record.score, **record.numbers()}
+        for result, one in zip(results, settings, strict=True)
+        for record in result.records
+    ]
+    return DataFrame(rows)
+
+
+class Spread(NamedTuple):
+    """A mean, and the standard deviation where there are several seeds."""
+
+    mean: float
+    std: float | None
+
+
+class Sent(NamedTuple):
+    """What some rounds took: bytes of all clients, and bits per parameter of a client that takes part in every round."""
+
+    rounds: float
+    up_bytes: float
+    down_bytes: float
+    up_bpp: float
+    down_bpp: float
+
+
+class Curve(NamedTuple):
+    """Means over seeds in %, in the rounds that every seed evaluated; the deviation where there are several seeds."""
+
+    x: Values
+    mean: Values
+    std: Values | None
+
+
+@dataclass(frozen=True)
+class Series:
+    """One experiment, run with one or more seeds. Numbers are of the seeds that got furthest."""
+
+    label: str
+    results: list[Result]
+
+    @property
+    def experiment(self) -> Experiment:
+        """Of the first seed."""
+        return self.results[0].experiment
+
+    @cached_property
+    def furthest(self) -> list[Result]:
+        """Those seeds that got furthest: a run that is still going on would distort every mean."""
+        longest = max(len(result.records) for result in self.results)
+        return [result for result in self.results if len(result.records) == longest]
+
+    @property
+    def runs(self) -> list[list[Record]]:
+        """Their records."""
+        return [result.records for result in self.furthest]
+
+    @cached_property
+    def table(self) -> DataFrame:
+        """Their rounds."""
+        return frame(self.furthest)
+
+    def column(self, name: str) -> Values:
+        """(seeds, rounds) of a column of the table."""
+        return np.asarray(self.table[name]).reshape(len(self.furthest), self.rounds)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the numbers are of."""
+        return len(self.furthest[0].records)
+
+    @property
+    def planned(self) -> int:
+        """How many rounds it was meant to have."""
+        return max(result.experiment.rounds for result in self.results)
+
+    @property
+    def measure(self) -> str:
+        """What is called accuracy here: the task's first metric."""
+        return tested(self.furthest[0].records)[-1].measure
+
+    @property
+    def sends(self) -> bool:
+        """Whether anything is sent: not so when one machine trains alone."""
+        return bool(self.furthest[0].records[0].up_bytes)
+
+    @property
+    def settled(self) -> bool:
+        """Whether there are rounds enough for a mean of the last ones to say where it ends."""
+        return self.rounds >= LAST
+
+    @property
+    def averaged(self) -> int | None:
+        """How many of the last rounds were evaluated; None where all rounds were."""
+        evaluated = self.column("evaluated")
+        return None if evaluated.all() else int(evaluated[:, -LAST:].sum(1).min())
+
+    def final(self) -> Spread:
+        """Accuracy in %, mean of those of the last rounds that were evaluated."""
+        last = zip(self.column("score")[:, -LAST:], self.column("evaluated")[:, -LAST:], strict=True)
+        return _spread(mean(scores[evaluated].tolist()) if evaluated.any() else nan for scores, evaluated in last)
+
+    def last(self) -> Spread:
+        """Accuracy in % of the last round that was evaluated."""
+        return _spread(tested(records)[-1].score for records in self.runs)
+
+    def best(self) -> Spread:
+        """Accuracy in % of the best round, which flatters whatever swings."""
+        return _spread(max(scores[np.isfinite(scores)], default=nan) for scores in self.column("score"))
+
+    def average(self, name: str) -> float:
+        """The mean of a number over rounds and seeds."""
+        return float(mean(self.column(name).ravel().tolist()))
+
+    def total(self, name: str) -> float:
+        """The sum of a number over all rounds, mean over seeds."""
+        return float(self.column(name).sum(1).mean())
+
+    def up_per_client(self) -> float:
+        """Bytes that a client uploads in an average round."""
+        return float((self.column("up_bytes") / self.column("clients")).mean())
+
+    def until(self, target: float) -> Sent | None:
+        """What it took until an accuracy in % was first seen in an evaluation: means over seeds, None if a seed never did."""
+        reached = self.column("score") >= target / 100
+        if not reached.any(1).all():
+            return None
+        rounds = reached.argmax(1) + 1
+        before = np.arange(self.rounds) < rounds[:, None]
+        return Sent(float(rounds.mean()), *(float((self.column(name) * before).sum(1).mean()) for name in Sent._fields[1:]))
+
+    def curve(self, *sent: str) -> Curve:
+        """Accuracy along the rounds, or along the sum of these numbers until then."""
+        known = np.flatnonzero(self.column("evaluated").all(0))
+        known = known if len(known) else np.arange(self.rounds)
+        along = sum(np.cumsum(self.column(name), axis=1).mean(0) for name in sent) if sent else np.arange(1, self.rounds + 1)
+        scores = 100 * self.column("score")[:, known]
+        return Curve(np.asarray(along)[known], scores.mean(0), scores.std(0, ddof=1) if len(scores) > 1 else None)
+
+
+def _spread(shares: Iterable[float]) -> Spread:
+    """In %."""
+    values = [100 * float(share) for share in shares]
+    if not all(map(isfinite, values)):  # rounds that nobody evaluated
+        return Spread(nan, None)
+    return Spread(mean(values), stdev(values) if len(values) > 1 else None)
