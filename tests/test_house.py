@@ -68,15 +68,21 @@ def test_no_folder_imports_itself_by_a_detour() -> None:
 def test_no_two_modules_have_one_name() -> None:
     modules = [path.stem for path in MODULES.values() if path.stem not in ("__init__", "__main__")]
     packages = {path.parent.name for path in MODULES.values() if path.stem == "__init__"} - {"bifl"}
-    names = Counter([*modules, *packages - {"paper"}])  # the paper's algorithms, and the package of its values and studies
+    names = Counter([*modules, *packages])
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_the_package_does_without_the_studies() -> None:
+    """They are not in the wheel; `bifl reproduce` looks for them by their path."""
+    lines = [line.split() for path in MODULES.values() for line in path.read_text().splitlines()]
+    assert not [words for words in lines if words[:2] in (["from", "studies"], ["import", "studies"])]
 
 
 def test_few_modules_lie_beside_the_packages() -> None:
     assert len(list(PACKAGE.glob("*.py"))) <= 8
 
 
-@pytest.mark.parametrize("folder", ["src", "tests", "benchmarks"])
+@pytest.mark.parametrize("folder", ["src", "studies", "tests", "benchmarks"])
 def test_files_and_functions_are_short(folder: str) -> None:
     long = []
     for path in sorted((ROOT / folder).rglob("*.py")):

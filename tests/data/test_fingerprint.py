@@ -15,7 +15,6 @@ from bifl.data.datasets import Dataset, dataset
 from bifl.data.fingerprint import Loaded, from_json, loaded, sentence, to_json
 from bifl.errors import RunError
 from bifl.experiment.settings import Experiment
-from bifl.paper.runner import Store
 from bifl.report.remarks import remarks
 from bifl.report.summary import settings
 from bifl.runs import kept
@@ -23,6 +22,7 @@ from bifl.runs.folder import DATA, Result, RunFolder, read_data
 from bifl.runs.record import Record
 from bifl.runs.results import Series
 from bifl.runs.results import read as read_results
+from studies.runner import Store
 from tests.support.commands import Run, refused
 from tests.support.federation import deploy, neighbours, quick
 

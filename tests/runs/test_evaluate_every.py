@@ -17,9 +17,6 @@ import tests.support.algorithms  # noqa: F401
 from bifl.engine.simulator import Simulation
 from bifl.errors import ConfigError
 from bifl.experiment.setup import build
-from bifl.paper.runner import Store
-from bifl.paper.studies import cells as cells_of
-from bifl.paper.study_tables import Shown
 from bifl.report import charts, paper_values
 from bifl.report.page import render
 from bifl.report.remarks import ordering, remarks, seldom
@@ -30,6 +27,9 @@ from bifl.runs.record import Record
 from bifl.runs.trackers import numbers
 from bifl.show import plot
 from bifl.show.terminal import Meter, price_table, run_table
+from studies.cells import cells as cells_of
+from studies.runner import Store
+from studies.study_tables import Shown
 from tests.support.commands import Run
 from tests.support.federation import deploy, neighbours, quick, same, simulated
 from tests.support.grid import Clock

@@ -16,15 +16,15 @@ from bifl.data.fingerprint import loaded
 from bifl.errors import RunError
 from bifl.experiment import config_file
 from bifl.experiment.settings import Experiment
-from bifl.paper.runner import Store, _start
-from bifl.paper.studies import cells as cells_of
-from bifl.paper.study_tables import Shown
 from bifl.report.remarks import remarks
 from bifl.runs import kept
 from bifl.runs.folder import CONFIG, ROUNDS, RunFolder
 from bifl.runs.record import Record
 from bifl.runs.results import Series
 from bifl.runs.results import read as read_results
+from studies.cells import cells as cells_of
+from studies.runner import Store, _start
+from studies.study_tables import Shown
 
 ROOT = Path(__file__).parents[2]
 

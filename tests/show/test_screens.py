@@ -16,7 +16,6 @@ from bifl.errors import RunError
 from bifl.experiment.catalogue import catalogue
 from bifl.experiment.settings import REGISTRIES, Experiment
 from bifl.experiment.setup import load
-from bifl.paper.reproduce import _refuse_nothing_kept
 from bifl.report import page
 from bifl.report.charts import _labels
 from bifl.report.summary import settings
@@ -27,6 +26,7 @@ from bifl.show.output import console, say
 from bifl.show.plot import figure_of_bits, figure_of_rounds, save
 from bifl.show.terminal import Meter, comparison_table, run_table
 from bifl.show.wrapped_table import NAME, SPREAD, Column, WrappedTable
+from studies.reproduce import _refuse_nothing_kept
 from tests.support.commands import Run, refused
 from tests.support.series import series
 

@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bifl.files import write_atomic, writing
-from bifl.paper.runner import Store
-from bifl.paper.studies import STUDIES, Cell
-from bifl.paper.studies import cells as cells_of
 from bifl.report import paper_values
 from bifl.report.remarks import made_by, ordering, other_data, seldom, switches
 from bifl.report.summary import Setting, about, idealised, megabytes, printed
@@ -18,6 +15,9 @@ from bifl.runs.results import LAST, Series, Spread
 from bifl.show import markdown
 from bifl.show.plot import draw, draw_bits
 from bifl.show.wrapped_table import NUMBER, SPREAD, TEXT, Column, WrappedTable
+from studies.cells import STUDIES, Cell
+from studies.cells import cells as cells_of
+from studies.runner import Store
 
 HEADINGS = {
     "": "",

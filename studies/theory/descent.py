@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bifl.core import likelihood
-from bifl.paper.theory.lemmas import Bools, Step, judged_from, norm
-from bifl.paper.theory.quadratics import Array, Quadratic
+from studies.theory.lemmas import Bools, Step, judged_from, norm
+from studies.theory.quadratics import Array, Quadratic
 
 NOISE = 4.0  # deviation of a client's gradient, in β: twice what a wrong weight pulls with
 RATE = 0.02  # η in 1/β

@@ -202,10 +202,15 @@ _FIELD: dict[str, dict[str, Any]] = {  # rates as tuned with five rounds of anot
 }
 
 
-def _field(place: Place) -> list[Cell]:
-    """Every algorithm in the setting of this field: 100 clients, 10 a round, each with its own rate."""
+def _tenth(place: Place) -> Experiment:
+    """The setting of this field: 10 of 100 clients a round, cnn4."""
     base = place.iid.changed({"participation": 0.1, "idle": "sleep", "evaluate_every": 2})
-    base = base.changed({"model": "cnn4"}) if base.dataset.name == "fashion_mnist" else base
+    return base.changed({"model": "cnn4"}) if base.dataset.name == "fashion_mnist" else base
+
+
+def _field(place: Place) -> list[Cell]:
+    """Every algorithm in the setting of this field, each with its own rate."""
+    base = _tenth(place)
     splits = {
         "IID": base,
         "Dirichlet 0.3": base.changed({"partition": "dirichlet", "partition.concentration": 0.3}),
@@ -215,6 +220,28 @@ def _field(place: Place) -> list[Cell]:
         Cell(name, column, split.changed({"algorithm": name} | settings))
         for column, split in splits.items()
         for name, settings in _FIELD.items()
+    ]
+
+
+_DRIFT: dict[str, dict[str, Any]] = {  # one rate for all: that of plain FedAvg
+    "fedavg": {"algorithm": "fedavg"},
+    "fedprox": {"algorithm": "fedprox"},
+    "scaffold": {"algorithm": "scaffold"},
+    "scaffold, murmur both": {"algorithm": "scaffold", "algorithm.up": "murmur", "algorithm.down": "sign"},
+    "feddyn": {"algorithm": "feddyn"},
+    "murmur": {"algorithm": "murmur"},
+}
+
+
+def _drift(place: Place) -> list[Cell]:
+    """Clients whose data differ much, and the algorithms that correct for it."""
+    base = _tenth(place)
+    splits = {
+        "Dirichlet 0.1": base.changed({"partition": "dirichlet", "partition.concentration": 0.1}),
+        "3 classes": base.changed({"partition": "by_class", "partition.classes_per_client": 3}),
+    }
+    return [
+        Cell(row, column, split.changed(_SGD | settings)) for column, split in splits.items() for row, settings in _DRIFT.items()
     ]
 
 
@@ -249,6 +276,7 @@ STUDIES: dict[str, Study] = {
     "participation": Study("BiFL-BiML: share of clients that upload", 60, _participation),
     "murmur": Study("A tenth of a bit", 60, _murmur, of_paper=False),
     "field": Study("One-bit methods, bytes as sent", 20, _field, of_paper=False, dataset="fashion_mnist"),
+    "drift": Study("Clients that differ much", 50, _drift, of_paper=False, dataset="fashion_mnist"),
     "sensors": Study("Windows of phone sensors", 30, _sensors, of_paper=False, dataset="uci_har"),
     "characters": Study("FEMNIST's column of Table I, with other characters", 25, _second_column, of_paper=False, dataset="unipen"),
     "pictures": Study("A larger network", 20, _pictures, of_paper=False, dataset="cifar10"),

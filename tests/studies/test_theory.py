@@ -17,10 +17,10 @@ from torch import nn
 
 from bifl.core import likelihood
 from bifl.nn.models import mnist_cnn
-from bifl.paper import theory
-from bifl.paper.theory import curves, descent, exact, findings, lemmas, quadratics
-from bifl.paper.theory.findings import CORRECTED, FALSE, HOLDS, Finding
-from bifl.paper.theory.quadratics import Array, Quadratic
+from studies import theory
+from studies.theory import curves, descent, exact, findings, lemmas, quadratics
+from studies.theory.findings import CORRECTED, FALSE, HOLDS, Finding
+from studies.theory.quadratics import Array, Quadratic
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bifl.paper.theory import descent, exact, lemmas
-from bifl.paper.theory.descent import Exchange
-from bifl.paper.theory.lemmas import Bools, Judged, Starts
-from bifl.paper.theory.quadratics import Array, Quadratic, bowl, random_quadratic, stack
+from studies.theory import descent, exact, lemmas
+from studies.theory.descent import Exchange
+from studies.theory.lemmas import Bools, Judged, Starts
+from studies.theory.quadratics import Array, Quadratic, bowl, random_quadratic, stack
 
 STARTS = 64  # starting points W̄ per quadratic
 WALK_SIZES = (1, 2, 3, 6, 12)

@@ -10,13 +10,13 @@ import numpy as np
 
 from bifl.core import likelihood
 from bifl.files import write_atomic, writing
-from bifl.paper.theory import descent, lemmas
-from bifl.paper.theory.curves import logarithm, ml_pu_curves
-from bifl.paper.theory.descent import Walk
-from bifl.paper.theory.findings import EASY_SIZE, VOTERS, easy_quadratics, rounds_by_voters
-from bifl.paper.theory.lemmas import Bools
-from bifl.paper.theory.quadratics import Array, Quadratic, bowl, stack
 from bifl.show.plot import PALETTE
+from studies.theory import descent, lemmas
+from studies.theory.curves import logarithm, ml_pu_curves
+from studies.theory.descent import Walk
+from studies.theory.findings import EASY_SIZE, VOTERS, easy_quadratics, rounds_by_voters
+from studies.theory.lemmas import Bools
+from studies.theory.quadratics import Array, Quadratic, bowl, stack
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import curve_fit
 
 from bifl.core import likelihood
-from bifl.paper.theory.quadratics import Array
+from studies.theory.quadratics import Array
 
 VOTERS = 100
 

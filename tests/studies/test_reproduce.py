@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import gzip
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+import bifl
 from bifl import __version__
 from bifl.errors import RunError
 from bifl.experiment.identity import identity
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import LastDataset
-from bifl.paper import runner
-from bifl.paper.reproduce import _announced, _parts, request, theory_seed, wanted
-from bifl.paper.runner import Store
-from bifl.paper.studies import PLACES, STUDIES
-from bifl.paper.studies import cells as cells_of
-from bifl.paper.study_tables import Shown
 from bifl.report import paper_values
 from bifl.report.page import render
 from bifl.runs import kept
 from bifl.runs.folder import RunFolder
 from bifl.runs.record import Record
 from bifl.runs.results import read as read_results
+from studies import runner
+from studies.cells import PLACES, STUDIES
+from studies.cells import cells as cells_of
+from studies.reproduce import _announced, _parts, request, theory_seed, wanted
+from studies.runner import Store
+from studies.study_tables import Shown
 from tests.support.commands import BIFL, Run, refused, wait_for_round
 
 RECORD = Record(1, 0.5, 1.0, 1.0, 10, 100, 200, 20, 0.5, 1.5, 0.1, 1.0)
@@ -296,3 +299,13 @@ def test_datasets_that_are_not_here_are_named_and_left_out(tmp_path: Path, here:
 def test_what_cannot_be_reproduced_is_refused(words: list[str], said: str, tmp_path: Path, here: Run) -> None:
     assert said in refused(here("reproduce", *words, cwd=tmp_path, data=tmp_path / "none"))
     assert not list(tmp_path.iterdir())
+
+
+def test_an_installed_package_says_where_the_studies_are(tmp_path: Path) -> None:
+    installed = tmp_path / "lib" / "site-packages"
+    installed.mkdir(parents=True)
+    (installed / "bifl").symlink_to(Path(bifl.__file__).parent)
+    words = [sys.executable, "-m", "bifl.cli", "reproduce", "theory", "--quick"]
+    environment = os.environ | {"PYTHONPATH": str(installed)}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "the studies and their kept runs are in bifl's repository, not in the package" in refused(done)

@@ -17,11 +17,6 @@ from bifl.errors import BiflError, ConfigError, RunError
 from bifl.experiment.settings import REGISTRIES, Experiment
 from bifl.experiment.setup import LastDataset, build
 from bifl.nn.batch import Samples
-from bifl.paper import runner, theory
-from bifl.paper.runner import Running, Store
-from bifl.paper.studies import QUICK, STUDIES, Cell
-from bifl.paper.studies import cells as cells_of
-from bifl.paper.study_tables import Shown
 from bifl.registry import nearest
 from bifl.report import page
 from bifl.runs import kept
@@ -30,6 +25,11 @@ from bifl.runs.record import tested
 from bifl.show import terminal
 from bifl.show.output import counted, say
 from bifl.training.local import train
+from studies import runner, theory
+from studies.cells import QUICK, STUDIES, Cell
+from studies.cells import cells as cells_of
+from studies.runner import Running, Store
+from studies.study_tables import Shown
 
 THEORY, ALL = "theory", "all"
 OTHERS = {"femnist", "celeba"}  # what the paper ran on beside MNIST

@@ -9,12 +9,12 @@ from rich.console import Console
 
 from bifl.errors import ConfigError
 from bifl.experiment.setup import LastDataset
-from bifl.paper.reproduce import _parts, request
-from bifl.paper.runner import Store
-from bifl.paper.studies import cells as cells_of
-from bifl.paper.study_tables import Shown
 from bifl.runs import kept
 from bifl.runs.record import Record
+from studies.cells import cells as cells_of
+from studies.reproduce import _parts, request
+from studies.runner import Store
+from studies.study_tables import Shown
 
 
 def records(*accuracies: float) -> list[Record]:

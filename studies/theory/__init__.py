@@ -9,9 +9,9 @@ Lemma 2.2, corrected: holds as corrected
 
 from __future__ import annotations
 
-from bifl.paper.theory.findings import STARTS, Finding, check
-from bifl.paper.theory.misprints import MISPRINTS, Misprint
-from bifl.paper.theory.pages import misprint_table, statement_table, table, write
-from bifl.paper.theory.pictures import draw
+from studies.theory.findings import STARTS, Finding, check
+from studies.theory.misprints import MISPRINTS, Misprint
+from studies.theory.pages import misprint_table, statement_table, table, write
+from studies.theory.pictures import draw
 
 __all__ = ["MISPRINTS", "STARTS", "Finding", "Misprint", "check", "draw", "misprint_table", "statement_table", "table", "write"]

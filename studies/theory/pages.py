@@ -9,10 +9,10 @@ from rich import box
 from rich.table import Table
 
 from bifl.files import write_atomic, writing
-from bifl.paper.theory.findings import Finding
-from bifl.paper.theory.misprints import MISPRINTS
 from bifl.show import markdown
 from bifl.show.wrapped_table import NAME, NUMBER, TEXT, Column, WrappedTable
+from studies.theory.findings import Finding
+from studies.theory.misprints import MISPRINTS
 
 _COUNTS = ("claim", "cases", "conditions met", "violations", "verdict")
 _STATEMENTS = ("claim", "says", "broken by")

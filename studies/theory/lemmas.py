@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bifl.paper.theory.quadratics import Array, Quadratic
+from studies.theory.quadratics import Array, Quadratic
 
 TOLERANCE = 1e-9  # rounding stays below 1e-12 of the terms
 Bools = npt.NDArray[np.bool_]
