@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ from bifl.core.message import (
     Vector,
     Votes,
 )
-from bifl.core.state import NO_VECTORS
+from bifl.core.state import NO_VECTORS, Public
 
 Runs = list[tuple[int, int, int]]  # of weights of one class: the class, begin and end in the order of coding
 Counts = npt.NDArray[np.int64]  # (classes, symbols)
@@ -80,32 +80,8 @@ class Sequence(NamedTuple):
         return cls(np.argsort(keys, kind="stable"), blocks)  # of 16 bit: a radix sort
 
 
-class Known(Protocol):
-    """What both ends know of the numbers that a message is about; the public state is that (`bifl.core.state.Public`)."""
-
-    @property
-    def real(self) -> Floats:
-        """(reals,) the last real numbers."""
-
-    @property
-    def weights(self) -> Floats:
-        """(count,) the last weights."""
-
-    @property
-    def vectors(self) -> Mapping[str, Floats]:
-        """(count,) each: the last public vectors beside the weights."""
-
-    @property
-    def news(self) -> Message | None:
-        """The last broadcast."""
-
-    @property
-    def before(self) -> Message | None:
-        """The one before it."""
-
-
 class KnownReals(NamedTuple):
-    """The same for messages without symbols."""
+    """What both ends know of the numbers of a message without symbols; of others it is the public state."""
 
     real: Floats
     weights: Floats = NOTHING
@@ -114,11 +90,7 @@ class KnownReals(NamedTuple):
     vectors: Mapping[str, Floats] = NO_VECTORS
 
 
-class Hash(Protocol):
-    """What makes a digest."""
-
-    def update(self, data: bytes, /) -> None:
-        """Add bytes."""
+Known = Public | KnownReals
 
 
 class Precision(NamedTuple):
@@ -171,15 +143,13 @@ class VectorContext:
         """How many symbols a message has."""
         return self.layout.count if self.about is None else self.about.length
 
-    def identify(self, state: Hash) -> None:
-        """Feed a digest with what the coder takes from the public state."""
-        state.update(self.classes.tobytes())
-        if self._history is not None:
-            classes, news = self._history
-            state.update(repr(news.alphabet).encode())
-            state.update(classes.tobytes())
-            if Coarse.of(news.alphabet).width > 1:  # else they are the classes
-                state.update(news.symbols.astype("<u4").tobytes())
+    def known_bytes(self) -> bytes:
+        """What the coder takes from the public state."""
+        if self._history is None:
+            return self.classes.tobytes()
+        classes, news = self._history
+        symbols = news.symbols.astype("<u4").tobytes() if Coarse.of(news.alphabet).width > 1 else b""  # else they are the classes
+        return b"".join([self.classes.tobytes(), repr(news.alphabet).encode(), classes.tobytes(), symbols])
 
     @cached_property
     def classes(self) -> npt.NDArray[np.uint8]:
@@ -309,11 +279,10 @@ class Context:
         if self.known is None:
             return state.digest()[:8]
         state.update(self.known.real.astype("<f4").tobytes())
-        self.vector(UPDATE).identify(state)
+        state.update(self.vector(UPDATE).known_bytes())
         said = () if self.known.news is None else self.known.news.vectors
         for name in sorted({*self.known.vectors, *said} - {UPDATE}):
-            state.update(f" {name} ".encode())
-            self.vector(name).identify(state)
+            state.update(f" {name} ".encode() + self.vector(name).known_bytes())
         return state.digest()[:8]
 
 

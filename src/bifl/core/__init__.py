@@ -6,67 +6,25 @@
 Numpy only: importing it does not wait for PyTorch. docs/adding-an-algorithm.md shows how the parts fit together.
 """
 
+# ruff: noqa: I001
+# fmt: off
 from bifl.core.algorithm import (
-    VOTES,
-    WEIGHTS,
-    Absorb,
-    Algorithm,
-    Broadcast,
-    Reads,
-    Schedule,
-    Selects,
-    Update,
-    Upload,
-    forward_of,
-    positive,
-    register,
+    VOTES, WEIGHTS, Absorb, Algorithm, Broadcast, Reads, Schedule, Selects, Update, Upload, forward_of, positive, register,
     take_over,
 )
 from bifl.core.compression import compressed
 from bifl.core.forward import Forward, Latent, Local, binary, real, ternary
 from bifl.core.layout import Layout
 from bifl.core.message import (
-    BINARY,
-    FLOAT16,
-    FLOAT32,
-    NOTHING,
-    TERNARY,
-    UPDATE,
-    UPDATE_ALONE,
-    Alphabet,
-    Floats,
-    Message,
-    Selection,
-    Selections,
-    Vector,
-    Votes,
-    halves,
+    BINARY, FLOAT16, FLOAT32, NOTHING, TERNARY, UPDATE, UPDATE_ALONE, Alphabet, Floats, Message, Selection, Selections, Vector,
+    Votes, halves,
 )
 from bifl.core.randomness import (
-    dithered_signs,
-    random_levels,
-    random_positions,
-    random_signs,
-    random_words,
-    round_at_random,
-    stream,
-    stream_seed,
+    dithered_signs, random_levels, random_positions, random_signs, random_words, round_at_random, stream, stream_seed,
 )
 from bifl.core.rotation import MOST_IN_GROUP, groups, loud_alphabet, loudest, rotate, rotated_length, spread, unrotate
 from bifl.core.rules import (
-    blend,
-    blend_signs,
-    change,
-    changed,
-    floats,
-    majority,
-    means,
-    ml_pu,
-    replace,
-    rounded_votes,
-    scaled_change,
-    sign,
-    signs,
+    blend, blend_signs, change, changed, floats, majority, means, ml_pu, replace, rounded_votes, scaled_change, sign, signs,
     votes,
 )
 from bifl.core.state import Client, Judge, Public, Sent, Server
@@ -81,4 +39,4 @@ __all__ = [
     "ml_pu", "positive", "random_levels", "random_positions", "random_signs", "random_words", "real", "register", "replace",
     "rotate", "rotated_length", "round_at_random", "rounded_votes", "scaled_change", "sign", "signs", "spread", "stream",
     "stream_seed", "take_over", "ternary", "unrotate", "votes",
-]  # fmt: skip
+]
