@@ -151,15 +151,12 @@ def test_the_bound_is_not_far_above_either() -> None:
     assert (found < 1.05 * normal).all()
 
 
-def test_blocks_of_cases_are_above_all_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_cases_are_above_all_cases() -> None:
     clients, theta = 601, 0.2
     blocks = slopes(clients, theta, FEW[:4])
     assert len(splits(coarse(clients) - 1)) < 200
-    monkeypatch.setattr(poisson_binomial, "BLOCKS", clients)
-    poisson_binomial._slopes.cache_clear()
-    assert len(splits(coarse(clients) - 1)) == coarse(clients)
-    one_by_one = slopes(clients, theta, FEW[:4])
-    poisson_binomial._slopes.cache_clear()
+    assert len(splits(coarse(clients) - 1, clients)) == coarse(clients)
+    one_by_one = slopes(clients, theta, FEW[:4], clients)
     assert (blocks >= one_by_one).all()
     assert (blocks < 1.02 * one_by_one).all()
 

@@ -24,8 +24,8 @@ from bifl.exchanges.secure_sum import Keys
 from bifl.experiment.identity import agreed
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from bifl.secure import cards, member, primitives
-from bifl.secure.identities import SimulatedKeys, _simulated_public, verified
+from bifl.secure import cards, primitives
+from bifl.secure.identities import SimulatedKeys, verified
 from bifl.secure.integers import Field, Fields, Sum, add_pair
 from tests.support.secure_round import NEVER, SUM, Table
 
@@ -49,16 +49,10 @@ def short(data: bytes) -> str:
 
 
 @pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> Table:
+def table() -> Table:
     """Four clients whose secrets are counted up instead of drawn."""
-    numbers = itertools.count(1)
-
-    def drawn(size: int = primitives.SECRET) -> bytes:
-        return hashlib.sha256(b"%d" % next(numbers)).digest()[:size]
-
-    monkeypatch.setattr(member, "seed", drawn)
-    monkeypatch.setattr("bifl.secure.primitives.secrets.token_bytes", drawn)
-    table = Table([600, 450, 300, 600])
+    table, numbers = Table([600, 450, 300, 600]), itertools.count(1)
+    table.random = lambda size: hashlib.sha256(b"%d" % next(numbers)).digest()[:size]
     table.identity = Fixed()  # type: ignore[assignment]
     return table
 
@@ -109,7 +103,7 @@ def test_a_card_and_what_is_signed(table: Table) -> None:
 def test_a_signature_is_of_one_run() -> None:
     own = SimulatedKeys(7, run="0123456789abcdef")
     plain = own.sign(2, b"text")
-    assert verified(_simulated_public(7, 2), b"bifl run 1 0123456789abcdef text", plain)
+    assert verified(own.public(2), b"bifl run 1 0123456789abcdef text", plain)
     assert own.signed(2, b"text", plain)
     assert not SimulatedKeys(7, run="0123456789abcde0").signed(2, b"text", plain)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from secrets import token_bytes
 
 import numpy as np
 import pytest
@@ -100,7 +101,9 @@ def test_shares_of_another_secret_stop_a_round_and_their_dealer_is_named(monkeyp
     table = Table([1] * 4)
     sum_state, private_replies = table.keys(ALL)
     said = {number: table.member(number).shares(private_replies[number]) for number in range(3)}
-    monkeypatch.setattr(members, "split", lambda secret, *sizes: primitives.split([primitives.seed() for _ in secret], *sizes))
+    monkeypatch.setattr(
+        members, "split", lambda secret, *sizes: primitives.split([token_bytes(primitives.SECRET) for _ in secret], *sizes)
+    )
     said[3] = table.member(3).shares(private_replies[3])
     monkeypatch.undo()
     sum_state, private_replies = unmasking.passed_on(sum_state, said, table.sum_terms)
@@ -114,7 +117,7 @@ def test_shares_of_another_secret_stop_a_round_and_their_dealer_is_named(monkeyp
 
 
 def test_marks_tell_every_share_from_every_other() -> None:
-    share = primitives.seed()
+    share = token_bytes(primitives.SECRET)
     marks = {cards.ShareOf(*which).mark(share) for which in itertools.product((1, 2), (1, 2), (1, 2), (0, 1), (False, True))}
     assert len(marks) == 32
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from secrets import token_bytes
 
 import numpy as np
 import pytest
@@ -122,7 +123,9 @@ def test_the_server_cannot_sit_in_the_middle() -> None:
     """Keys of its own in a client's name are not signed by that client; nor is a client's own card replaced."""
     table = Table([1] * 4)
     sum_state, private_replies = table.keys(ALL)
-    forged = sum_state.roster[1]._replace(body=primitives.public_key(primitives.seed()) + sum_state.roster[1].body[32:])
+    forged = sum_state.roster[1]._replace(
+        body=primitives.public_key(token_bytes(primitives.SECRET)) + sum_state.roster[1].body[32:]
+    )
     private_reply = cards.roster([sum_state.roster[0], forged, *sum_state.roster[2:]])
     with pytest.raises(Refused, match="keys of client 1 are not signed"):
         table.member(0).shares(private_reply)
@@ -198,17 +201,17 @@ def combined(one: bytes, other: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("symbol", [0, 1])
-def test_a_masked_upload_looks_like_noise(symbol: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_masked_upload_looks_like_noise(symbol: int) -> None:
     """All ballots hold one symbol and the number 0; of what is sent no byte is more frequent, and no upload is like another.
 
     Nor is it without the own mask, which survivors reveal, nor without those of pairs, which tell nothing of one that came late.
     Secrets are counted up instead of drawn, so that the figures are always the same: all are below 255 + 3 · 22.6 = 323.
     """
     numbers = itertools.count(1)
-    monkeypatch.setattr(members, "seed", lambda: hashlib.sha256(b"%d" % next(numbers)).digest()[: primitives.SECRET])
     count, seen = 2**16, []
     for _ in range(2):
         table = Table([1] * 4)
+        table.random = lambda size: hashlib.sha256(b"%d" % next(numbers)).digest()[:size]
         symbols, real = np.full(count, symbol, np.uint8), np.zeros(count // 8, np.float32)
         table.said = {number: said._replace(real=real).with_update(symbols=symbols) for number, said in table.said.items()}
         sum_state, private_replies = table.keys(ALL)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from secrets import token_bytes
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -60,7 +62,7 @@ def plain(table: Table, numbers: list[int]) -> Tally:
 @given(st.integers(2, 6))
 @settings(max_examples=10)
 def test_masks_of_pairs_cancel(count: int) -> None:
-    seeds = [primitives.seed() for _ in range(count)]
+    seeds = [token_bytes(primitives.SECRET) for _ in range(count)]
     publics = list(map(primitives.public_key, seeds))
     total = [np.zeros(field.length, field.kind) for field in (*FORM.symbols, *FORM.numbers)]
     for own in range(count):
@@ -74,7 +76,7 @@ def test_masks_of_pairs_cancel(count: int) -> None:
 
 def test_a_mask_is_never_used_twice() -> None:
     """Sums, own masks and masks of pairs, symbols and numbers have streams of their own."""
-    seed, other = primitives.seed(), primitives.public_key(primitives.seed())
+    seed, other = token_bytes(primitives.SECRET), primitives.public_key(token_bytes(primitives.SECRET))
     seen = set()
     for name in ("ballot", "statistics"):
         for pair in (False, True):
@@ -88,8 +90,8 @@ def test_a_mask_is_never_used_twice() -> None:
 @given(st.integers(2, 7), st.data())
 @settings(max_examples=20)
 def test_any_k_shares_recover_and_fewer_do_not(count: int, data: st.DataObject) -> None:
-    least, secret = data.draw(st.integers(2, count)), primitives.seed()
-    shares = dict(enumerate(primitives.split([primitives.seed(), secret], least, count)[1], 1))
+    least, secret = data.draw(st.integers(2, count)), token_bytes(primitives.SECRET)
+    shares = dict(enumerate(primitives.split([token_bytes(primitives.SECRET), secret], least, count)[1], 1))
     chosen = data.draw(st.permutations(sorted(shares)))[:least]
     assert primitives.combine({one: shares[one] for one in chosen}) == secret
     assert primitives.combine({one: shares[one] for one in chosen[1:]}) != secret

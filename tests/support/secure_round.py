@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Hashable
 
 import numpy as np
@@ -51,12 +52,13 @@ class Table:
         count = len(weights)
         self.sum_terms = SumTerms(1, (SUM,), count, threshold(count, colluders), 2 + colluders)
         self.identity, self.place, self.alphabet = SimulatedKeys(7), place, alphabet
+        self.random: Callable[[int], bytes] = secrets.token_bytes
         self.weights = dict(enumerate(weights))
         self.notes: dict[int, dict[str, bytes]] = {number: {} for number in self.weights}
         self.said = {number: ballot(number, weight, alphabet) for number, weight in self.weights.items()}
 
     def member(self, number: int, sum_terms: SumTerms | None = None) -> Member:
-        return Member(self.notes[number], self.identity, number, self.weights[number], sum_terms or self.sum_terms)
+        return Member(self.notes[number], self.identity, number, self.weights[number], sum_terms or self.sum_terms, self.random)
 
     def like(self, number: int) -> Message:
         return ballot(number, 1, self.alphabet)

@@ -123,17 +123,18 @@ def poisson_binomial(
 # ---- bounds on divergences ----------------------------------------------------------------------------------------------------
 
 
-def slopes(clients: int, theta: float, orders: tuple[float, ...]) -> Numbers:
+def slopes(clients: int, theta: float, orders: tuple[float, ...], blocks: int = BLOCKS) -> Numbers:
     """(orders,) κ of every order, for a sum of so many bits.
 
     Args:
         clients: whose bits are in the sum and who tell nobody else, at least 1.
         theta: θ, above 0 and below ½.
         orders: α, each above 1.
+        blocks: of cases, for many clients: the more, the nearer the bound.
     """
     if clients < 1 or not 0 < theta < 0.5:
         raise ValueError(f"there is no sum of {clients} bits with θ = {theta}")
-    return _slopes(coarse(clients), theta, orders)
+    return _slopes(coarse(clients), theta, orders, blocks)
 
 
 def coarse(clients: int) -> int:
@@ -144,11 +145,11 @@ def coarse(clients: int) -> int:
 
 
 @lru_cache(maxsize=512)
-def _slopes(clients: int, theta: float, orders: tuple[float, ...]) -> Numbers:
+def _slopes(clients: int, theta: float, orders: tuple[float, ...], blocks: int) -> Numbers:
     lower, upper = 0.5 - theta, 0.5 + theta
     found = np.where(np.asarray(orders) * np.log(upper / lower) > _LARGEST, np.inf, 0.0)
     finite = [(place, orders[place]) for place in np.flatnonzero(np.isfinite(found))]
-    for high, low in splits(clients - 1):
+    for high, low in splits(clients - 1, blocks):
         others = np.convolve(binomial(high, upper), binomial(low, lower))
         before, after = np.append(others, 0.0), np.append(0.0, others)  # the sum if this client sends 0, and 1
         at_lower, at_upper = (1 - lower) * before + lower * after, (1 - upper) * before + upper * after
@@ -161,9 +162,9 @@ def _slopes(clients: int, theta: float, orders: tuple[float, ...]) -> Numbers:
     return found
 
 
-def splits(others: int) -> list[tuple[int, int]]:
+def splits(others: int, blocks: int = BLOCKS) -> list[tuple[int, int]]:
     """How many of the others are at the upper and at the lower end: all cases, or what all cases of a block have in common."""
-    size = 1 if others <= 2 * BLOCKS else -(-(others + 1) // BLOCKS)
+    size = 1 if others <= 2 * blocks else -(-(others + 1) // blocks)
     starts = range(0, others + 1, size)
     return [(start, others - min(start + size - 1, others)) for start in starts]
 

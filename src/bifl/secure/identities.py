@@ -62,22 +62,39 @@ def _simulated_public(seed: int, number: int) -> bytes:
     return _der(_simulated(seed, number).public_key())
 
 
-class SimulatedKeys:
+class PublicKeys:
+    """The public keys of clients, by which what they sign in a run is known."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+
+    def public(self, number: int) -> bytes | None:
+        """A client's public key (SubjectPublicKeyInfo); None of one that nobody knows."""
+        raise NotImplementedError
+
+    def signed(self, number: int, data: bytes, signature: bytes) -> bool:
+        """Whether a client has signed this."""
+        public = self.public(number)
+        return public is not None and verified(public, _of_run(self._run, data), signature)
+
+
+class SimulatedKeys(PublicKeys):
     """Keys of all clients, made of an experiment's seed: a simulation has nobody to hide them from."""
 
     def __init__(self, seed: int, least: int = 0, run: str = "") -> None:
-        self._seed, self.least, self._run = seed, least, run
+        super().__init__(run)
+        self._seed, self.least = seed, least
 
     def sign(self, number: int, data: bytes) -> bytes:
         """Any client's signature."""
         return signature(_simulated(self._seed, number), _of_run(self._run, data))
 
-    def signed(self, number: int, data: bytes, signature: bytes) -> bool:
-        """Whether a client has signed this."""
-        return verified(_simulated_public(self._seed, number), _of_run(self._run, data), signature)
+    def public(self, number: int) -> bytes:
+        """Any client's public key."""
+        return _simulated_public(self._seed, number)
 
 
-class NodeKeys:
+class NodeKeys(PublicKeys):
     """A client's own private key, and the public keys of all.
 
     Args:
@@ -91,9 +108,10 @@ class NodeKeys:
     """
 
     def __init__(self, key: Path, peers: Path, least: int = 0, run: str = "") -> None:
+        super().__init__(run)
         self._own = _private_key(key)
         self._peers = read_peers(peers)
-        self.least, self._run = least, run
+        self.least = least
         if _der(self._own.public_key()) not in self._peers.values():
             raise ConfigError(f"'{peers}' does not hold the public key of '{key}': take the list that was made with it")
 
@@ -101,26 +119,27 @@ class NodeKeys:
         """This client's signature."""
         return signature(self._own, _of_run(self._run, data))
 
-    def signed(self, number: int, data: bytes, signature: bytes) -> bool:
-        """Whether a client has signed this; nobody else has a number."""
-        return number in self._peers and verified(self._peers[number], _of_run(self._run, data), signature)
+    def public(self, number: int) -> bytes | None:
+        """A client's public key; nobody else has a number."""
+        return self._peers.get(number)
 
 
-class ClientKeys:
+class ClientKeys(PublicKeys):
     """The public keys of all clients, as the server has them for a run: a folder with `client-N.pub` for each."""
 
     def __init__(self, folder: Path, run: str) -> None:
-        self._folder, self._run = folder, run
-        self._known: dict[int, bytes] = {}
+        super().__init__(run)
+        self._folder = folder
+        self._keys: dict[int, bytes] = {}
 
-    def signed(self, number: int, data: bytes, signature: bytes) -> bool:
-        """Whether a client has signed this. Keys may be added while a server runs."""
-        if number not in self._known:
+    def public(self, number: int) -> bytes | None:
+        """A client's public key. Keys may be added while a server runs."""
+        if number not in self._keys:
             try:
-                self._known[number] = _public_key((self._folder / f"client-{number}.pub").read_text())
+                self._keys[number] = _public_key((self._folder / f"client-{number}.pub").read_text())
             except (OSError, ValueError, UnsupportedAlgorithm):
-                return False
-        return verified(self._known[number], _of_run(self._run, data), signature)
+                return None
+        return self._keys[number]
 
 
 def _public_key(text: str) -> bytes:

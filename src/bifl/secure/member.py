@@ -14,6 +14,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, MutableMapping, Sequence
+from secrets import token_bytes
 from typing import Any
 
 from bifl.core.sides import Identity
@@ -22,7 +23,7 @@ from bifl.errors import Refused
 from bifl.secure import cards
 from bifl.secure.cards import Card, SumTerms
 from bifl.secure.integers import Parts, Sum, add_own, add_pair, direction
-from bifl.secure.primitives import SECRET, agreed, commitment, public_key, seal, seed, split, unseal
+from bifl.secure.primitives import SECRET, Random, agreed, commitment, public_key, seal, split, unseal
 
 NOTE = "secure_sum"
 PAST = "past"  # what outlasts an attempt: the last round in which a client has revealed anything, and for which survivors
@@ -38,12 +39,15 @@ class Member:
         number: of the client.
         weight: of its summands.
         sum_terms: who may sum what.
+        random: so many random bytes that nobody else has.
     """
 
     def __init__(
-        self, notes: MutableMapping[str, bytes], identity: Identity, number: int, weight: int, sum_terms: SumTerms
-    ) -> None:
+        self, notes: MutableMapping[str, bytes], identity: Identity, number: int, weight: int, sum_terms: SumTerms,
+        random: Random = token_bytes,
+    ) -> None:  # fmt: skip
         self._notes, self._identity, self._number, self._weight, self._sum_terms = notes, identity, number, weight, sum_terms
+        self._random = random
 
     # ---- step by step ------------------------------------------------------------------------------------------------
 
@@ -56,8 +60,8 @@ class Member:
         past, round = self._read().get(PAST, NEVER), self._sum_terms.round
         if past["round"] > round:
             raise Refused(f"this client has taken part in a secure sum of round {past['round']}: it does not go back to {round}")
-        secrets = [[seed().hex(), seed().hex()] for _ in self._sum_terms.sums]  # of the masks' key, and of the own mask
-        state = {"round": round, "channel": seed().hex(), "seeds": secrets, "history": history.hex()}
+        secrets = [[self._seed(), self._seed()] for _ in self._sum_terms.sums]  # of the masks' key, and of the own mask
+        state = {"round": round, "channel": self._seed(), "seeds": secrets, "history": history.hex()}
         self._write(state | {PAST: past})
         card = Card(self._number, self._weight, self._body(state), b"")
         return card.body + self._identity.sign(self._number, card.text(round, self._sum_terms.digest))
@@ -71,7 +75,7 @@ class Member:
         roster = self._checked_roster(private_reply, state)
         place = {card.number: index for index, card in enumerate(roster)}
         secrets = [bytes.fromhex(secret) for pair in state["seeds"] for secret in pair]
-        split_up = split(secrets, self._sum_terms.least, len(roster))
+        split_up = split(secrets, self._sum_terms.least, len(roster), self._random)
         dealt = b""
         for card in roster:
             if card.number != self._number:
@@ -180,6 +184,9 @@ class Member:
         return told
 
     # ---- what it is made of ------------------------------------------------------------------------------------------
+
+    def _seed(self) -> str:
+        return self._random(SECRET).hex()
 
     def _revealed(self, state: dict[str, Any]) -> dict[str, str]:
         """The survivors for whom this client has revealed shares in this round, in whatever attempt, by sum."""

@@ -2,7 +2,7 @@
 GF(2¹²⁸), random bytes of the operating system. Of these only the sharing is our own: it makes the shares that `pycryptodome` makes,
 which recovers secrets here, fifty times as fast.
 
->>> one, other = seed(), seed()
+>>> one, other = secrets.token_bytes(SECRET), secrets.token_bytes(SECRET)
 >>> agreed(one, public_key(other), b"test") == agreed(other, public_key(one), b"test")
 True
 >>> parts, _ = split([one, other], 2, 3)
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from Crypto.Protocol.SecretSharing import Shamir
@@ -29,12 +29,8 @@ SECRET = 16  # bytes of a seed and of a share: 128 bits, what pycryptodome share
 PUBLIC = 32  # bytes of a public key
 DIGEST = 32
 TAG = 16  # bytes that sealing adds
+Random = Callable[[int], bytes]  # so many random bytes
 _ONCE = bytes(12)  # a nonce: every key seals one letter
-
-
-def seed() -> bytes:
-    """16 random bytes, of which keys are derived."""
-    return secrets.token_bytes(SECRET)
 
 
 def derived(secret: bytes, purpose: bytes) -> bytes:
@@ -99,13 +95,13 @@ def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes | None:
 _LANE = 160  # bits for an element of GF(2¹²⁸) and what multiplying it by a share's index, of 20 bits at most, carries
 
 
-def split(secret: Sequence[bytes], least: int, count: int) -> list[list[bytes]]:
+def split(secret: Sequence[bytes], least: int, count: int, random: Random = secrets.token_bytes) -> list[list[bytes]]:
     """Shares of secrets, any `least` of which tell one and fewer nothing; share i of each belongs to index i + 1.
 
     The secrets are the constant terms of polynomials whose other coefficients are random. All are evaluated at once: in lanes of
     one long integer, which is multiplied by the index, a small polynomial, and reduced by x¹²⁸ + x⁷ + x² + x + 1.
     """
-    terms = [[secrets.token_bytes(SECRET) for _ in secret] for _ in range(least - 1)] + [list(secret)]
+    terms = [[random(SECRET) for _ in secret] for _ in range(least - 1)] + [list(secret)]
     packed = [sum(int.from_bytes(one, "big") << _LANE * lane for lane, one in enumerate(row)) for row in terms]
     low = sum(((1 << 128) - 1) << _LANE * lane for lane in range(len(secret)))
     high = sum(((1 << _LANE - 128) - 1) << _LANE * lane for lane in range(len(secret)))
