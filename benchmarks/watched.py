@@ -20,7 +20,7 @@ from bifl.core.sides import ServerSide
 from bifl.core.state import Client, Public, Server
 from bifl.data.partitions import Index, dealer, split
 from bifl.engine.worker import ClientTools
-from bifl.exchanges.exchange import answered, take_part
+from bifl.exchanges.exchange import make_answer, take_part
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import Setup, build
 from bifl.nn.batch import Samples
@@ -92,7 +92,7 @@ def watch(experiment: Experiment, rounds: Collection[int], deals: int) -> Iterat
                 seen.setdefault(exchange.name, []).append(upload)
                 if number < len(targets):
                     total.add(upload)
-            server, news = answered(exchange, total, public, server)
+            server, news = make_answer(exchange, total, public, server)
             assert isinstance(news, Message), "there is no secure sum here"
             public = exchange.advance(public, codec.decode(codec.encode(news, known), known))
         if round in rounds:

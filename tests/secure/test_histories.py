@@ -17,7 +17,7 @@ from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
 from bifl.engine.worker import Job, Worker
 from bifl.errors import Refused, RunError
-from bifl.exchanges.secure_step import HISTORY, continued, shown
+from bifl.exchanges.secure_sum import HISTORY, continued, shown
 from bifl.experiment.run import simulated_identity
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build

@@ -20,7 +20,7 @@ from bifl.core.state import Public
 from bifl.core.sums import Weighing
 from bifl.data.inputs import Dataset
 from bifl.exchanges.exchange import BYTES
-from bifl.exchanges.secure_sum import Keys
+from bifl.exchanges.secure_sum import CommonGround, Keys
 from bifl.experiment.identity import agreed
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
@@ -114,7 +114,7 @@ def test_all_agree_on_settings_and_model() -> None:
     public, data = setup.public, setup.data
 
     def terms(other: Experiment, state: Public = public, data: Dataset = data) -> bytes:
-        return Keys("keys", ("ballot",), 4, 0, agreed(other, data), Weighing.ONCE, 1).sum_terms(state).agreed
+        return Keys("keys", ("ballot",), 4, 0, CommonGround(agreed(other, data)), Weighing.ONCE, 1).sum_terms(state).agreed
 
     vectors = [vector.astype("<f4").tobytes() for vector in (public.weights, public.real, public.scales)]
     parts = [agreed(experiment, data).encode(), f"{public.layout.fingerprint} 0 0".encode(), *vectors, b""]

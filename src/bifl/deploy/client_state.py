@@ -38,7 +38,7 @@ from bifl.engine import checkpoint
 from bifl.engine.catch_up import BEFORE, MODEL, Update, digest, restored
 from bifl.engine.worker import Job, Worker
 from bifl.errors import ConfigError, DataError, RunError
-from bifl.exchanges.intake import finite, numbers
+from bifl.exchanges.exchange import finite, numbers
 from bifl.experiment.run import make_run
 from bifl.experiment.setup import fitting_network
 from bifl.files import write_atomic, write_secret, writing
@@ -207,7 +207,7 @@ class Home:
         return None if self._ready is None else Kept(self.folder, self.operator, *self._ready, _stamps(self.folder, self.operator))
 
     def _recall(self, worker: Worker, round: int) -> None:
-        """Let the client be what it was after a round: a request that comes again is answered as before."""
+        """Let the client be what it was after a round: a request that comes again is make_answer as before."""
         past = [known for known in checkpoint.rounds_of(self.folder, self.number) if known <= round]
         if not past:
             worker.forget(self.number)

@@ -28,7 +28,7 @@ from bifl.core.randomness import dithered_signs
 from bifl.core.sums import all_below
 from bifl.deploy.members import over
 from bifl.errors import BiflError, quoted
-from bifl.exchanges.intake import finite
+from bifl.exchanges.exchange import finite
 from bifl.runs.events import say
 
 RECORD, METRICS = "bifl-one-bit", "metrics"

@@ -1,6 +1,6 @@
 """The clients of a deployment: Flower's nodes, asked over its grid, as a round sees them (`bifl.engine.round.Clients`).
 
-A round ends when every client that is there has answered, or at its deadline if enough have. What cannot be counted is refused
+A round ends when every client that is there has make_answer, or at its deadline if enough have. What cannot be counted is refused
 before anything of it is added to what others have said.
 """
 
@@ -21,8 +21,7 @@ from bifl.deploy.requests import Requests, Rules
 from bifl.engine.catch_up import Journal, Step, digest
 from bifl.engine.round import Attendance, Clients, Upkeep
 from bifl.errors import BiflError, RunError, quoted
-from bifl.exchanges.exchange import Exchange
-from bifl.exchanges.intake import Intake, Sender
+from bifl.exchanges.exchange import Exchange, Intake, Sender
 from bifl.exchanges.scoring import LARGEST_LOSS, Score
 from bifl.experiment.setup import Setup
 from bifl.nn.batch import Samples

@@ -16,8 +16,7 @@ from bifl.core.sides import Abandoned, ServerSide
 from bifl.core.state import Client, Public, Server
 from bifl.engine.round import judge, sampled
 from bifl.engine.worker import client_tools
-from bifl.exchanges.exchange import answered, take_part
-from bifl.exchanges.intake import Intake
+from bifl.exchanges.exchange import Intake, make_answer, take_part
 from bifl.experiment.run import simulated_identity
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
@@ -59,7 +58,7 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
             if not exchange.uploads:
                 continue
             try:
-                side, news = answered(exchange, intake.total, public, side)
+                side, news = make_answer(exchange, intake.total, public, side)
             except Abandoned:
                 if public.round < round:
                     raise
@@ -69,6 +68,6 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
                 uploading = [number for number in uploading if number in private_replies]
                 continue
             heard.append(codec.decode(codec.encode(news, context), context))
-            public, private_replies = exchange.advance(public, heard[-1]), {}  # one exchange is answered by them
+            public, private_replies = exchange.advance(public, heard[-1]), {}  # one exchange is make_answer by them
         server = side.server
         yield heard[0], public

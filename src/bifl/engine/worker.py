@@ -31,8 +31,7 @@ from bifl.data.datasets import Dataset
 from bifl.engine import checkpoint
 from bifl.engine.client_store import LIMIT, ClientStore
 from bifl.errors import Diverged
-from bifl.exchanges.exchange import completing, take_part
-from bifl.exchanges.intake import Intake
+from bifl.exchanges.exchange import Intake, completing, take_part
 from bifl.exchanges.scoring import Score
 from bifl.experiment.run import Run
 from bifl.experiment.setup import device_of

@@ -194,18 +194,10 @@ class Ballot(Summable):
 
     # ---- the same of a sum alone -------------------------------------------------------------------------------------
 
-    def bounded(self, upload: Message, public: Public) -> Message:
-        """As the server would read it."""
-        return self.open(upload, public)
-
     def plausible(self, tally: Tally, public: Public, largest: int) -> bool:
         """Whether real numbers and scales can be means of honest ones."""
         real = self.bounds.plausible_ballot(tally.real, public, largest)
         return real and self.bounds.plausible_scales(tally, public, largest, partial(self.moved_form, public))
-
-    def answer_sum(self, total: Total, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
-        """The algorithm's broadcast."""
-        return self.answer(total, public, server)
 
     # ---- everyone's part ---------------------------------------------------------------------------------------------
 

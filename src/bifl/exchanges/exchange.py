@@ -13,16 +13,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from bifl.codec import Context, Precision
+from bifl import codec
+from bifl.codec import Context, Precision, field_error
 from bifl.core.layout import Layout
-from bifl.core.message import NOTHING, Alphabet, Floats, Message, Selection, reals_only
+from bifl.core.message import NOTHING, UPDATE, Alphabet, Floats, Message, Selection, Vector, reals_only
 from bifl.core.sides import Accumulator, ClientReply, ClientSide, PrivateReplies, ServerSide
 from bifl.core.state import Client, Public
-from bifl.core.sums import Tally, Total, Weighing
+from bifl.core.sums import LARGEST_TRAINED, Tally, Total, Weighing, all_below
 from bifl.errors import Refused, RunError
 from bifl.registry import Registry
 
@@ -58,40 +61,56 @@ class Surroundings(NamedTuple):
 
 
 class Exchange(ABC):
-    """One kind of exchange. A new one has a name, a layout of its numbers, and says what `say`, `open`, `answer` and `advance` do.
+    """One kind of exchange. A new one has a name, a layout of its numbers, and says what `say`, `open`, `answer`, `advance` do."""
 
-    Attributes:
-        name: a word, by which both ends and the files of a run know it.
-        main: whether the round is held for it: enough uploads must come, and who sent one has voted.
-        trains: whether clients train in it: they tell their loss, and those who upload nothing may take part as well.
-        computes: whether networks compute with clients' inputs in it, none of which may be missing then.
-        uploads: whether clients upload anything in it; otherwise there is no answer either.
-        tells: whether its answer is a broadcast; otherwise it is private replies, or there is none.
-        remembers: whether clients keep something for its next round, in `Client.states` under its name.
-        quorum: how many must answer, whatever the rules of a deployment say.
-        ahead: 1 if its messages are of the round after the last complete one, 0 if they are of that.
-    """
+    if TYPE_CHECKING:  # a property for the checker alone: frozen records have fields of these names
 
-    name: Any  # str; any, so that frozen records may have it
-    main: Any = False
-    trains: Any = False
-    computes: Any = True
-    uploads: Any = True
-    remembers: Any = False
-    quorum: Any = 0
+        @property
+        def name(self) -> str:
+            """A word, by which both ends and the files of a run know it."""
 
     @property
-    def tells(self) -> Any:
-        """Where nobody uploads anything there is no answer."""
+    def main(self) -> bool:
+        """Whether the round is held for it: enough uploads must come, and who sent one has voted."""
+        return False
+
+    @property
+    def trains(self) -> bool:
+        """Whether clients train in it: they tell their loss, and those who upload nothing may take part as well."""
+        return False
+
+    @property
+    def computes(self) -> bool:
+        """Whether networks compute with clients' inputs in it, none of which may be missing then."""
+        return True
+
+    @property
+    def uploads(self) -> bool:
+        """Whether clients upload anything in it; otherwise there is no answer either."""
+        return True
+
+    @property
+    def tells(self) -> bool:
+        """Whether its answer is a broadcast; otherwise it is private replies, or there is none."""
         return self.uploads
 
     @property
-    def ahead(self) -> Any:
-        """Until the main exchange is over the round is under way."""
+    def remembers(self) -> bool:
+        """Whether clients keep something for its next round, in `Client.states` under its name."""
+        return False
+
+    @property
+    def quorum(self) -> int:
+        """How many must answer, whatever the rules of a deployment say."""
+        return 0
+
+    @property
+    def ahead(self) -> int:
+        """1 if its messages are of the round after the last complete one, as until the main exchange is over; 0 after that."""
         return int(self.main)
 
     @property
-    def completes(self) -> Any:
+    def completes(self) -> bool:
         """Whether its broadcast completes the round."""
         return self.main and self.tells
 
@@ -173,17 +192,17 @@ class Summable(Exchange):
         """What a client's update is about; None for all there is, in order."""
         return None
 
-    @abstractmethod
     def bounded(self, upload: Message, public: Public) -> Message:
-        """A client's upload within bounds, as the client itself bounds it, and read as the server would read it."""
+        """A client's upload within bounds, as the client itself bounds it; by default read as the server would read it."""
+        return self.open(upload, public)
 
     @abstractmethod
     def plausible(self, tally: Tally, public: Public, largest: int) -> bool:
         """Whether what was counted can be a mean of such uploads, given the largest weight of a client."""
 
-    @abstractmethod
-    def answer_sum(self, total: Total, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
-        """What the server makes of a sum alone."""
+    def answer_sum(self, total: Total, public: Public, server: ServerSide) -> tuple[ServerSide, Message | PrivateReplies]:
+        """What the server makes of a sum alone; by default what it makes of any."""
+        return self.answer(total, public, server)
 
     def place(self, public: Public) -> Callable[[int], Hashable]:
         """Client → where it speaks; None where all speak of all."""
@@ -206,6 +225,18 @@ class Summable(Exchange):
         return of
 
 
+class ByteExchange(Exchange):
+    """An exchange whose uploads are bytes for any reader, of which `open` checks all."""
+
+    def uploads_in(self, context: Context) -> None:
+        """No context."""
+        return
+
+    def form(self, public: Public) -> Message:
+        """Bytes."""
+        return message_of(b"")
+
+
 def take_part(which: Exchange, side: ClientSide, public: Public, *, uploads: bool, tells_loss: bool) -> ClientReply:
     """A client's part, with a message only where one is asked for, and a loss only where losses are told (`tells_loss`).
 
@@ -226,7 +257,7 @@ def from_client(message: Message, which: Exchange, client: Client, public: Publi
     return message._replace(round=public.round + which.ahead, sender=client.number, weight=client.weight)
 
 
-def answered(which: Exchange, total: Any, public: Public, server: ServerSide) -> tuple[ServerSide, Message | PrivateReplies]:
+def make_answer(which: Exchange, total: Any, public: Public, server: ServerSide) -> tuple[ServerSide, Message | PrivateReplies]:
     """The server's part: what it is like afterwards, and its broadcast, with round and sender filled in, or private replies.
 
     Raises:
@@ -264,3 +295,120 @@ def message_of(data: bytes) -> Message:
 def bytes_in(upload: Message) -> bytes:
     """The bytes of a message of bytes."""
     return upload.update.symbols.astype(np.uint8).tobytes()
+
+
+# ---- how an upload is taken in -------------------------------------------------------------------------------------------
+
+
+class Sender(NamedTuple):
+    """Whom an upload should be from."""
+
+    number: int
+    weight: int  # as it has declared
+
+
+class Receipt(NamedTuple):
+    """What an upload that was counted has cost."""
+
+    size: int  # bytes
+    ideal: float | None  # the same, if the coder were ideal
+
+
+class Intake:
+    """Takes in the uploads of one exchange, for whoever adds up: decoded, checked, opened and counted, as a whole or not at all.
+
+    The readable loop, a worker and the server of a deployment do the same. A server that did not make the uploads itself says whom
+    each one should be from, and then nothing is believed that can be checked.
+
+    Args:
+        exchange: that they belong to.
+        public: the public state.
+        context: of the exchange's messages.
+        server: what the server knows of the round; None where another adds up for it.
+
+    Attributes:
+        total: the sum of all that was taken in.
+    """
+
+    def __init__(self, exchange: Exchange, public: Public, context: Context, server: ServerSide | None = None) -> None:
+        self._exchange, self._public, self._server = exchange, public, server
+        self._context = exchange.uploads_in(context)
+        self.total = exchange.total(public)
+
+    def take(self, data: bytes, sender: Sender | None = None) -> Receipt:
+        """Count an upload.
+
+        Args:
+            data: the upload.
+            sender: whom it should be from; None for one that was made here.
+
+        Raises:
+            Exception: it cannot be counted, and nothing of it was.
+        """
+        upload = codec.decode(data, self._context)
+        if sender is not None:
+            refuse_misfit(upload, sender, self._form)
+        opened = self._exchange.open(upload, self._public, self._server)
+        if sender is not None:
+            self._try(opened)
+        self.total.add(opened)
+        return Receipt(len(data), codec.ideal_size(data, upload, self._context))
+
+    @cached_property
+    def _form(self) -> Message:
+        return self._exchange.form(self._public)
+
+    def _try(self, opened: Message) -> None:
+        """Count an upload alone first, so that nothing in it can spoil what the others have said."""
+        alone = self._exchange.total(self._public)
+        alone.add(opened)
+        if isinstance(alone, Total):
+            tally = alone.tally()
+            finite(tally.real, *(part for vector in tally.vectors.values() for part in (vector.mean, vector.scales)))
+        else:  # what is made of several uploads may need several
+            finite(opened.real, *(part for vector in opened.vectors.values() for part in (vector.values(), vector.scales)))
+
+
+def refuse_misfit(upload: Message, sender: Sender, form: Message) -> None:
+    """Refuse what can be read and yet cannot be counted.
+
+    Raises:
+        WireError: as for what cannot be read.
+    """
+    if upload.sender != sender.number:
+        raise field_error("sender", f"is from client {upload.sender}, not from {sender.number}")
+    if upload.weight != sender.weight:
+        raise field_error("weight", f"weighs {upload.weight} images, the client has {sender.weight}")
+    finite(*numbers(upload))
+    if upload.vectors.keys() != form.vectors.keys():
+        names, wanted = (", ".join(sorted(vectors)) for vectors in (upload.vectors, form.vectors))
+        raise field_error("further", f"holds the vectors {names}, this algorithm's uploads hold {wanted}")
+    for name, vector in upload.vectors.items():
+        _refuse_other_vector(name, vector, form.vectors[name])
+
+
+def _refuse_other_vector(name: str, vector: Vector, form: Vector) -> None:
+    which = "" if name == UPDATE else f"in the vector '{name}': "
+    if vector.alphabet != form.alphabet:
+        raise field_error(
+            "alphabet", f"{which}is spelled in {vector.alphabet.name}, this algorithm's uploads in {form.alphabet.name}"
+        )
+    if len(vector.scales) != len(form.scales):
+        raise field_error("scales", f"{which}has {len(vector.scales)} scales, this algorithm's uploads have {len(form.scales)}")
+
+
+def numbers(message: Message) -> list[npt.NDArray[Any]]:
+    """All numbers of a message that its alphabets do not bound."""
+    vectors = message.vectors.values()
+    symbols = [vector.symbols for vector in vectors if vector.alphabet.size == 0]
+    return [message.real, *(vector.scales for vector in vectors), *symbols]
+
+
+def finite(*vectors: npt.NDArray[Any]) -> None:
+    """Check that all numbers are finite and below `LARGEST_TRAINED`.
+
+    Raises:
+        WireError: one is not.
+    """
+    if not all_below(LARGEST_TRAINED, *vectors):
+        raise field_error("body", "holds numbers that are not finite or far too large")

@@ -48,7 +48,7 @@ class Numbers(Summable):
 
     def layout(self, public: Public) -> Layout:
         """The numbers, and what single precision leaves of them."""
-        return Layout((), (), (Tensor(str(self.name), (2 * self.length(public),)),), ())
+        return Layout((), (), (Tensor(self.name, (2 * self.length(public),)),), ())
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Count."""
@@ -74,17 +74,9 @@ class Numbers(Summable):
         sums = _whole(total.real_sums())
         return server.reporting(self.report(sums, total.clients)), reals_only(_halves(sums))
 
-    def bounded(self, upload: Message, public: Public) -> Message:
-        """As the server would read it."""
-        return self.open(upload, public)
-
     def plausible(self, tally: Tally, public: Public, largest: int) -> bool:
         """Whether a sum under masks can be."""
         return self.problem(_whole(tally.real.astype(np.float64)) * tally.clients, 0) is None
-
-    def answer_sum(self, total: Total, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
-        """The sums."""
-        return self.answer(total, public, server)
 
 
 def _halves(numbers: Sums) -> Floats:

@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bifl.codec import Context
 from bifl.core.layout import Layout, Tensor
 from bifl.core.message import Message, reals_only
 from bifl.core.sides import Abandoned, ClientReply, ClientSide, ServerSide
 from bifl.core.state import Public
 from bifl.core.sums import UploadList
 from bifl.errors import ConfigError, Refused
-from bifl.exchanges.exchange import Exchange, Surroundings, bytes_in, exchange, message_of
+from bifl.exchanges.exchange import ByteExchange, Exchange, Surroundings, bytes_in, exchange, message_of
 from bifl.tasks.task import Task
 from bifl.training.evaluation import CHUNK, added
 
@@ -93,7 +92,7 @@ def _row(scores: Sequence[Score], task: Task) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Evaluation(Exchange):
+class Evaluation(ByteExchange):
     """Clients evaluate models on what they hold out.
 
     Attributes:
@@ -114,14 +113,6 @@ class Evaluation(Exchange):
     def layout(self, public: Public) -> Layout:
         """That of the broadcast: metrics and loss."""
         return Layout((), (), (Tensor("metrics", (_metrics(self.task) + 1,)),), ())
-
-    def uploads_in(self, context: Context) -> Context | None:
-        """Bytes for any reader."""
-        return None
-
-    def form(self, public: Public) -> Message:
-        """Bytes."""
-        return message_of(b"")
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Evaluate the global model, and the client's own."""

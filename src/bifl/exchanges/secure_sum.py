@@ -3,27 +3,135 @@
 A round begins with two more exchanges: clients send signed keys, then shares of their secrets, sealed for each other. The ballot
 and the statistics are then said under masks, and followed by two exchanges each: those who are left agree on who they are, and
 reveal what takes the masks away. What the server makes of the sum is what it would make without.
+
+What clients remember from round to round was made of the same in all of them, or all begin afresh. They agree on the public state,
+but a server that lies could hold rounds of its own invention with some of them, until it knows what those will say, and read the
+next sum as what the others say. So every client shows a digest of all that its memory was made of but its own data; in a round in
+which two differ, because one was away or for whatever reason, everyone's memory is left out.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from bifl import codec
-from bifl.codec import Context
-from bifl.codec.state_digest import digest_of
-from bifl.core.message import Message
+from bifl.codec import Context, field_error
+from bifl.codec.state_digest import digest_of, state_digest
+from bifl.core.algorithm import Algorithms
+from bifl.core.message import UPDATE, Message, Vector
 from bifl.core.sides import Abandoned, ClientReply, ClientSide, PrivateReplies, ServerSide
 from bifl.core.state import Client, Public
 from bifl.core.sums import Weighing
-from bifl.errors import Refused
-from bifl.exchanges.exchange import Exchange, Summable, bytes_in, from_client
-from bifl.exchanges.secure_step import SUM_STATE, Step, continued, shown, sum_state_of
-from bifl.exchanges.summable import summand
+from bifl.errors import ConfigError, Refused
+from bifl.exchanges.exchange import BYTES, ByteExchange, Exchange, Summable, bytes_in, from_client, message_of
 from bifl.secure import cards, threshold, unmasking
+from bifl.secure.cards import SumTerms
 from bifl.secure.integers import WIDEST, Sum, fields, packed, summands
-from bifl.secure.unmasking import RawUploads
+from bifl.secure.member import Member
+from bifl.secure.unmasking import RawUploads, SumState
+
+INSTEAD = "biml, up_down, up_only, sign_majority, fedvote, fedpm, fedavg, full, float16 or murmur_dealt"
+SUM_STATE = "sum_state"  # under which the server notes what it knows of the round so far
+
+
+def sum_state_of(server: ServerSide | None) -> SumState | None:
+    """What the server knows of the round so far; None where nothing is known."""
+    return None if server is None else server.notes.get(SUM_STATE)
+
+
+class CommonGround:
+    """What all clients of a run agree on: settings, and the public state with which they train.
+
+    Args:
+        ground: what all agree on.
+    """
+
+    def __init__(self, settings: str) -> None:
+        self._settings = settings
+        self._last: tuple[Public, bytes] | None = None  # all steps of a round, and clients of a simulation, have the same
+
+    def digest(self, public: Public) -> bytes:
+        """Of the settings and of all that clients train with but their data."""
+        if self._last is None or self._last[0] is not public:
+            by = (public.news,)  # clients move their own weights by it
+            self._last = public, state_digest(public, by, self._settings)
+        return self._last[1]
+
+
+@dataclass(frozen=True)
+class Step(ByteExchange):
+    """What all exchanges of a secure sum have in common.
+
+    Attributes:
+        name: of the exchange.
+        sums: names of the round's sums.
+        voters: n, how many clients are drawn to take part in a round.
+        colluders: how many of them may be in league with the server.
+        ground: what all agree on.
+        weighing: what a client counts for.
+        ahead: 1 if it belongs to the round after the last complete one.
+    """
+
+    name: str
+    sums: tuple[str, ...]
+    voters: int
+    colluders: int
+    ground: CommonGround
+    weighing: Weighing
+    ahead: int = 0
+    main: bool = False
+    trains: bool = False
+    computes: bool = False
+    tells: bool = False
+    quorum: int = 0  # nobody can join a round under way, so that waiting longer than the deadline is of no use
+
+    def sum_terms(self, public: Public) -> SumTerms:
+        """Who may sum what, bound to the settings and the model.
+
+        If others trained another model, or otherwise, they could be made to say nothing, and the sum would be what one says.
+        """
+        least, agreed = threshold(self.voters, self.colluders), self.ground.digest(public)
+        return SumTerms(public.round + self.ahead, self.sums, self.voters, least, 2 + self.colluders, agreed, self.weighing)
+
+    def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
+        """Why an upload is not believed, by what is known of the round so far; None where nothing is found."""
+        return None
+
+    def member(self, side: ClientSide, public: Public) -> Member:
+        """A client's part."""
+        if side.identity is None:
+            raise Refused("a secure sum needs keys to sign with, and this client has none: start it with --key and --peers")
+        sum_terms = self.sum_terms(public)
+        return Member(side.notes, side.identity, side.client.number, sum_terms.weighing.counts(side.client.weight), sum_terms)
+
+    def reply(self, data: bytes, side: ClientSide) -> ClientReply:
+        """Bytes as a message."""
+        return ClientReply(message_of(data), side.client)
+
+    def longest(self, public: Public) -> int:
+        """Bytes that an upload can have."""
+        return self.voters * max(cards.dealt_size(len(self.sums)), cards.REVEALED) + cards.said_size(len(self.sums))
+
+    def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
+        """The upload, if it is bytes of this round and not too many."""
+        if upload.round != public.round + self.ahead:
+            raise field_error("round", f"is of round {upload.round}, this is round {public.round + self.ahead}")
+        if upload.update.alphabet != BYTES or len(upload.vectors) > 1 or len(upload.real) or len(upload.update.scales):
+            raise field_error("alphabet", "is no message of a secure sum")
+        if not 0 < len(upload.update.symbols) <= self.longest(public):
+            raise field_error("symbols", f"is {len(upload.update.symbols)} bytes long, where {self.longest(public)} are the most")
+        if problem := self.fault(upload.sender or 0, upload, public, server):
+            raise Refused(problem)
+        return upload
+
+    def total(self, public: Public) -> RawUploads:
+        """What clients say."""
+        return RawUploads()
 
 
 @dataclass(frozen=True)
@@ -188,7 +296,7 @@ class Reveal(Step):
         """Reveal."""
         return self.reply(self.member(side, public).reveal(self.sum, side.private_reply, self.inner.place(public)), side)
 
-    def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
+    def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, Message | PrivateReplies]:
         """The sum without masks, and what the server makes of it."""
         sum_terms, inner, sum_state = self.sum_terms(public), self.inner, server.notes[SUM_STATE]
         like, place = inner.like(public), inner.place(public)
@@ -221,16 +329,123 @@ def _made_of(client: Client, before: Message | None, agreed: bytes) -> bytes:
     return digest_of([agreed, *(vector.tobytes() for vector in vectors), bytes([client.voted]), alphabet.encode(), others])
 
 
-def secured(parts: Sequence[Summable], voters: int, colluders: int, settings: str, weighing: Weighing) -> tuple[Exchange, ...]:
+def secure_exchanges(
+    parts: Sequence[Summable], voters: int, colluders: int, settings: str, weighing: Weighing
+) -> tuple[Exchange, ...]:
     """The exchanges of a round whose ballot, and what follows it, are said under masks; all must agree on the settings."""
     sums = tuple(part.name for part in parts)
-    first = (sums, voters, colluders, settings, weighing, 1)
+    ground = CommonGround(settings)
+    first = (sums, voters, colluders, ground, weighing, 1)
     steps: list[Exchange] = [Keys("keys", *first, quorum=threshold(voters, colluders)), Deal("shares", *first)]
     for part in parts:
-        common = (sums, voters, colluders, settings, weighing, part.ahead)
+        common = (sums, voters, colluders, ground, weighing, part.ahead)
         steps += [
             Masked(part.name, *common, main=part.main, trains=part.trains, computes=part.computes, inner=part),
             Agree(f"{part.name}_agree", *common, sum=part.name, inner=part),
             Reveal(f"{part.name}_reveal", *common, sum=part.name, inner=part, completes=part.completes),
         ]
     return tuple(steps)
+
+
+# ---- histories ------------------------------------------------------------------------------------------------------------
+
+HISTORY = "secure_sum"  # under which a client keeps it
+
+
+def shown(client: Client) -> bytes:
+    """A digest of all that a client brings to a round but its own data: who has voted in the last one, the server says too."""
+    return hashlib.sha256(b"bifl history 1 " + bytes([client.voted]) + client.states.get(HISTORY, b"")).digest()
+
+
+def continued(before: Client, after: Client, agreed: bytes, *, uploads: bool) -> Client:
+    """A client that has trained, with its new history.
+
+    Args:
+        before: as its turn began.
+        after: as it is now.
+        agreed: a digest of the public state that it has trained with, the last broadcast, and the settings.
+        uploads: whether it has uploaded too, which an algorithm may remember.
+    """
+    history = hashlib.sha256(shown(before) + agreed + bytes([uploads])).digest()
+    return after._replace(states={**after.states, HISTORY: history})
+
+
+# ---- what can be summed: what of an upload is added up, and what is refused ------------------------------------------------
+
+
+class Unsummable(ConfigError):
+    """An upload that cannot be added to others unread."""
+
+
+def summand(exchange: Summable, upload: Message, public: Public) -> Message:
+    """What of an upload is added up: its own symbols, and real numbers within bounds.
+
+    Raises:
+        Unsummable: what is made of it cannot be added up.
+    """
+    opened = exchange.bounded(upload, public)
+    about = None if upload.sender is None else exchange.selects(public, upload.sender)
+    values, said = opened.update.values(), upload.update.values()
+    where = slice(None) if about is None else slice(about.place, (about.place or 0) + about.length)
+    outside = np.delete(values, np.arange(len(values))[where])
+    same = np.array_equal(values[where], said) and not outside.any() and np.array_equal(opened.update.scales, upload.update.scales)
+    plain = all(_as_they_are(upload.vectors[name], opened.vectors[name]) for name in upload.vectors if name != UPDATE)
+    if not same or not plain or (about is not None and about.place is None):
+        raise Unsummable("its uploads are read with their sender's own scales, rotation or choice of weights")
+    return upload._replace(real=opened.real)
+
+
+def _as_they_are(said: Vector, opened: Vector) -> bool:
+    """Whether a further vector is about all weights, and read as what it says of them."""
+    same = np.array_equal(opened.values(), said.values()) and np.array_equal(opened.scales, said.scales)
+    return same and said.about is None
+
+
+def check_groups(exchange: Summable, name: str, public: Public, clients: int, together: int) -> None:
+    """Refuse an algorithm that deals the weights to groups of clients too small to hide in.
+
+    Args:
+        exchange: the ballot.
+        name: of the algorithm.
+        public: the public state before the first round.
+        clients: how many there are, of whom `public.voters` are drawn in a round.
+        together: that must speak of the same weights.
+
+    Raises:
+        ConfigError: in one sentence.
+    """
+    place = exchange.place(public)
+    if place(0) is None:
+        return
+    smallest = min(Counter(map(place, range(clients))).values()) * public.voters // clients
+    if smallest < together:
+        raise ConfigError(
+            f"algorithm '{name}' deals the weights to groups of {smallest} clients here, and a secure sum with "
+            f"colluders={together - 2} is of {together} or more: raise algorithm.together, or lower colluders"
+        )
+
+
+def check_summable(exchange: Summable, algorithms: Algorithms, public: Public) -> None:
+    """Refuse an algorithm whose uploads cannot be added up unread, in any of its rounds.
+
+    Raises:
+        ConfigError: in one sentence.
+    """
+    for round in algorithms.begins:
+        before = public._replace(round=round)
+        algorithm = algorithms.at(round + 1)
+        refusal = f"algorithm '{algorithm.name}' cannot be used with secure_sum=true"
+        if algorithm.central or algorithm.aggregate is not None:
+            what = "it has one client only" if algorithm.central else "its `aggregate` must see single uploads"
+            raise ConfigError(f"{refusal}: {what}: take {INSTEAD}")
+        if algorithm.mirrors and public.voters < public.clients:
+            raise ConfigError(
+                f"{refusal} and participation below 1: clients that missed a round begin afresh there, and its server keeps the "
+                f"mean of what all of them remember: set participation=1, or take {INSTEAD}"
+            )
+        form = exchange.form(before)
+        trained = (form.real * np.float32(0.75)).astype(np.float32)  # all factors are 1 at first, and would not show
+        try:
+            summand(exchange, form._replace(real=trained, sender=0, weight=1, round=round + 1), before)
+        except Unsummable as error:
+            raise ConfigError(f"{refusal}: {error}, and cannot be added up unread: take {INSTEAD}") from error

@@ -302,8 +302,7 @@ def _under_masks(
     Raises:
         ConfigError: what they upload cannot be added up.
     """
-    from bifl.exchanges.secure_sum import secured
-    from bifl.exchanges.summable import check_groups, check_summable
+    from bifl.exchanges.secure_sum import check_groups, check_summable, secure_exchanges
 
     main, weighing = plain[0], Weighing.ONCE
     if not main.trains and experiment.rounds > 1:
@@ -318,7 +317,7 @@ def _under_masks(
         check_summable(sums[0], around.algorithm, fresh)
         check_groups(sums[0], around.algorithm.at(1).name, fresh, experiment.clients, 2 + experiment.colluders)
         weighing = around.weighing
-    masked = secured(sums, fresh.voters, experiment.colluders, agreed(experiment, data), weighing)
+    masked = secure_exchanges(sums, fresh.voters, experiment.colluders, agreed(experiment, data), weighing)
     return (*masked, *(one for one in plain if not one.uploads))
 
 
