@@ -207,7 +207,7 @@ def unmasked(
     enough(sum_terms, list(said), "have revealed their shares")
     groups: dict[Hashable, Parts] = {}
     numbers: Parts = []
-    keys = {number: _seed(sum_state, said, number, index, sum_terms) for number in sum_state.partners}
+    keys = {number: secret_of(sum_state, said, number, index, sum_terms) for number in sum_state.partners}
     for number in sum_state.survivors:
         form = sum_state.form(like, number, place)
         parts = _parts(sum_state, sum_state.masked, number, form)
@@ -266,7 +266,7 @@ def _counted(sum_state: SumState, groups: Mapping[Hashable, Parts], numbers: Par
     return total_of(found, signed, like(sum_state.survivors[0]), list(weights.values()), sum_state.unit, count)
 
 
-def _seed(sum_state: SumState, said: Mapping[int, bytes], number: int, index: int, sum_terms: SumTerms) -> bytes:
+def secret_of(sum_state: SumState, said: Mapping[int, bytes], number: int, index: int, sum_terms: SumTerms) -> bytes:
     """The seed of a survivor's own mask, or of a lost one's key: as its owner says, or of the shares that others hold.
 
     All that is in `said` was checked: a secret that does not fit its card was dealt so.
