@@ -1,4 +1,4 @@
-"""A client of a secure sum and a server that lies: it learns nothing, and counts nobody who is not there or was told something other."""
+"""A client of a secure sum and a server that lies: it learns nothing, and counts nobody who is not there."""
 
 from __future__ import annotations
 
