@@ -27,10 +27,9 @@ from torch import nn
 
 from bifl.data.datasets import dataset
 from bifl.experiment.model import Model
-from bifl.export import device
-from bifl.export.c_model import Code, generate, header, source
-from bifl.export.c_stages import Normalisation
-from bifl.export.graph import trace
+from bifl.export.c_folder import code_of, folder_of
+from bifl.export.c_model import Code, generate
+from bifl.export.raw import Normalisation, normalised, outputs, raw_inputs
 from bifl.nn.binarize import binarize, layers_of
 from bifl.nn.models import femnist_cnn
 
@@ -103,27 +102,27 @@ def latency(path: Path) -> None:
     torch.set_num_threads(1)
     model = Model.read(path, trust=True)
     module = model.module().eval()
-    code = device.generated(model, module, model.shape, path)
+    code = code_of(model, module, model.shape, path)
     packed = onnx_file.contents(model, module, model.shape, path)
     floats = onnx_file.float_contents(model, module, model.shape, path)
     print(f"ONNX {len(packed):,} bytes packed, {len(floats):,} as floats; C {code.flash:,} bytes of flash, {code.ram:,} of RAM")
-    raw = device.raw_inputs(model, model.shape, 1)
+    raw = raw_inputs(model, model.shape, 1)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     sessions = [onnxruntime.InferenceSession(file, options) for file in (packed, floats)]
     tensor = torch.from_numpy(raw)
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        for name, text in device.files(model, module, code, model.shape).items():
+        for name, text in folder_of(model, module, code, model.shape).items():
             (Path(folder) / name).write_text(text)
         times = turns(
             {
                 "C": (caller(library(Path(folder), "model"), code, raw, 10), 10),
                 "onnxruntime, packed": (repeated(lambda: sessions[0].run(None, {"input": raw}), 10), 10),
                 "onnxruntime, float": (repeated(lambda: sessions[1].run(None, {"input": raw}), 10), 10),
-                "PyTorch": (repeated(lambda: module(device.normalised(model, tensor)), 5), 5),
+                "PyTorch": (repeated(lambda: module(normalised(model, tensor)), 5), 5),
             }
         )
-    report(times, "C")
+    report(times, "onnxruntime, packed")
 
 
 def agreement(path: Path, name: str) -> None:
@@ -136,12 +135,12 @@ def agreement(path: Path, name: str) -> None:
     module, data = model.module().eval(), dataset.make(name, dataset.parameters(name))
     raw = data.test_inputs.copy()
     with torch.inference_mode():
-        wanted = module(device.normalised(model, torch.from_numpy(raw))).numpy()
+        wanted = module(normalised(model, torch.from_numpy(raw))).numpy()
     session = onnxruntime.InferenceSession(onnx_file.contents(model, module, model.shape, path))
     scores = session.run(None, {"input": raw})[0]
     with tempfile.TemporaryDirectory() as folder:
-        code = device.generated(model, module, model.shape, path)
-        for file, text in device.files(model, module, code, model.shape).items():
+        code = code_of(model, module, model.shape, path)
+        for file, text in folder_of(model, module, code, model.shape).items():
             (Path(folder) / file).write_text(text)
         subprocess.run(["make", "-s", "predict"], cwd=folder, check=True)
         done = subprocess.run([f"{folder}/predict"], input=raw.tobytes(), capture_output=True, check=True)
@@ -159,15 +158,15 @@ def gemv() -> None:
     floats = torch.randn(2048, 3136)
     layer.weight.data = layer.weight.sign()
     how = Normalisation("float", 1.0, (0.0,), (1.0,))
-    code = generate(trace(nn.Sequential(layer).eval(), (3136,)), how)
+    code = generate(nn.Sequential(layer).eval(), (3136,), how)
     raw = np.random.default_rng(0).normal(size=3136).astype(np.float32)
     vector = torch.from_numpy(raw)
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "model.h").write_text(header(code, "linear3"))
-        (Path(folder) / "model.c").write_text(source(code, "linear3"))
+        (Path(folder) / "model.h").write_text(code.header("linear3"))
+        (Path(folder) / "model.c").write_text(code.source("linear3"))
         bits = caller(library(Path(folder), "layer"), code, raw, 1)
         report(turns({"bits, C": (bits, 1), "floats, PyTorch's GEMV": (lambda: torch.mv(floats, vector), 1)}), "bits, C")
-    whole = generate(trace(signed(femnist_cnn(62)), (1, 28, 28)), Normalisation("uint8_t", 255.0, (0.0,), (1.0,)))
+    whole = generate(signed(femnist_cnn(62)), (1, 28, 28), Normalisation("uint8_t", 255.0, (0.0,), (1.0,)))
     print(f"femnist_cnn: {whole.flash:,} bytes of flash, {whole.ram:,} of RAM")
 
 
@@ -185,12 +184,12 @@ def har(path: Path, windows: Path) -> None:
     module, data = model.module().eval(), dataset.make("uci_har", {"path": str(windows)})
     chosen = np.linspace(0, len(data.test_inputs) - 1, 500).astype(int)
     raw, labels = np.ascontiguousarray(data.test_inputs[chosen], np.float32), np.asarray(data.test_labels)[chosen]
-    answers = device.outputs(model, module, raw).argmax(1).numpy()
-    code = device.generated(model, module, model.shape, path)
+    answers = outputs(model, module, raw).argmax(1).numpy()
+    code = code_of(model, module, model.shape, path)
     print(f"har_cnn: {code.flash:,} bytes of constants, {code.ram:,} of RAM")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for file, text in device.files(model, module, code, model.shape).items():
+        for file, text in folder_of(model, module, code, model.shape).items():
             (folder / file).write_text(text)
         subprocess.run(["make", "-s", "predict", "predict.elf"], cwd=folder, check=True)
         counts = [instructions(folder, raw[:count]) for count in (1, 2)]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from bifl.export.c_model import generate
-from bifl.export.c_stages import Normalisation
-from bifl.export.graph import Unsupported, trace
+from bifl.export.operations import Unsupported, read
+from bifl.export.raw import Normalisation
 from bifl.export.stages import fuse, place
 from tests.support.exports import PLAIN, SANITIZED, make, needs, numbers, predict, scattered, scores, write
 
@@ -79,10 +79,8 @@ def networks(draw: st.DrawFn) -> tuple[nn.Sequential, tuple[int, ...]]:
 
 @needs("cc", "make")
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-@given(network=networks(), kind=st.sampled_from(["binary", "ternary", "real"]), wide=st.booleans())
-def test_c_computes_what_pytorch_does(
-    tmp_path: Path, network: tuple[nn.Sequential, tuple[int, ...]], kind: str, wide: bool
-) -> None:
+@given(network=networks(), kind=st.sampled_from(["binary", "ternary", "real"]))
+def test_c_computes_what_pytorch_does(tmp_path: Path, network: tuple[nn.Sequential, tuple[int, ...]], kind: str) -> None:
     module, shape = network
     scattered(module, signs=kind != "real")
     if kind == "ternary":
@@ -91,36 +89,10 @@ def test_c_computes_what_pytorch_does(
                 layer.weight.data[torch.rand_like(layer.weight) < 0.3] = 0
     inputs = np.random.default_rng(0).normal(size=(3, *shape)).astype(np.float32)
     wanted = scores(module, inputs)
-    write(tmp_path, generate(trace(module, shape), PLAIN, classifies=False), inputs, wanted)
-    make(tmp_path, "-B", f"CFLAGS={SANITIZED} -DMODEL_WIDE={int(wide)}", "predict")
+    write(tmp_path, generate(module, shape, PLAIN, classifies=False), inputs, wanted)
+    make(tmp_path, "-B", f"CFLAGS={SANITIZED}", "predict")
     found = numbers(predict(tmp_path, inputs))
     np.testing.assert_allclose(found, wanted, atol=2e-5 * max(1, np.abs(wanted).max()))
-
-
-@needs("cc", "make")
-@pytest.mark.parametrize("kind", ["binary", "ternary"])
-@pytest.mark.parametrize(("width", "kernel", "dilation"), [(8, 3, 1), (37, 3, 1), (16, 5, 1), (19, 3, 2)])
-def test_rows_of_lanes_give_the_same_bits_as_single_pixels(
-    tmp_path: Path, kind: str, width: int, kernel: int, dilation: int
-) -> None:
-    torch.manual_seed(width)
-    channels, padding = (3, 1) if width % 2 else (4, 2)
-    convolution = nn.Conv2d(channels, 5, kernel, 1, padding, dilation)
-    pooled = [convolution, nn.BatchNorm2d(5), nn.MaxPool2d(2), nn.Tanh()]
-    features = nn.Sequential(*pooled, nn.Flatten()).eval()(torch.zeros(1, channels, 9, width)).shape[1]
-    module = scattered(nn.Sequential(*pooled, nn.Flatten(), nn.Linear(features, 3)))
-    if kind == "ternary":
-        convolution.weight.data[torch.rand_like(convolution.weight) < 0.3] = 0
-    inputs = np.random.default_rng(0).normal(size=(3, channels, 9, width)).astype(np.float32)
-    wanted = scores(module, inputs)
-    write(tmp_path, generate(trace(module, (channels, 9, width)), PLAIN, classifies=False), inputs, wanted)
-    assert "add_signs_to_lanes(sums" in (tmp_path / "model.c").read_text()
-    found = []
-    for wide in (0, 1):
-        make(tmp_path, "-B", f"CFLAGS={SANITIZED} -ffp-contract=off -DMODEL_WIDE={wide}", "predict")
-        found.append(predict(tmp_path, inputs))
-    assert found[0] == found[1]
-    np.testing.assert_allclose(numbers(found[1]), wanted, atol=2e-5 * max(1, np.abs(wanted).max()))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +108,7 @@ def test_rows_of_lanes_give_the_same_bits_as_single_pixels(
 def test_what_c_has_nothing_for_is_refused_by_name(layer: nn.Module, sentence: str) -> None:
     module = nn.Sequential(nn.Conv2d(1, 4, 1), layer)
     with pytest.raises(Unsupported) as refusal:
-        trace(module.eval(), (1, 4, 4))
+        read(module.eval(), (1, 4, 4))
     assert sentence in str(refusal.value)
     assert "C has Conv1d, Conv2d, Linear" in str(refusal.value)
 
@@ -148,7 +120,7 @@ def test_floats_are_normalised_by_channel_and_outputs_are_numbers(tmp_path: Path
     raw = np.random.default_rng(0).normal(size=(5, 3, 8)).astype(np.float32)
     mean, std = (np.array(scale, np.float32)[:, None] for scale in (how.mean, how.std))
     wanted = scores(module, (raw - mean) / std)
-    write(tmp_path, generate(trace(module, (3, 8)), how, classifies=False), raw, wanted)
+    write(tmp_path, generate(module, (3, 8), how, classifies=False), raw, wanted)
     make(tmp_path, "test")
     np.testing.assert_allclose(numbers(predict(tmp_path, raw)), wanted, atol=1e-5)
 
@@ -159,12 +131,12 @@ def test_code_that_decides_by_values_is_refused() -> None:
             return x if x.sum() > 0 else -x
 
     with pytest.raises(Unsupported, match="decides by what it computes"):
-        trace(Deciding(), (1, 4, 4))
+        read(Deciding(), (1, 4, 4))
 
 
 def test_no_feature_map_is_stored_between_fused_layers() -> None:
     layers = [nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16 * 49, 3)]
-    stages = fuse(trace(nn.Sequential(*layers).eval(), (1, 14, 14)))
+    stages = fuse(read(nn.Sequential(*layers).eval(), (1, 14, 14)))
     assert [stage.layers for stage in stages] == [["input"], ["0", "1", "2", "3"], ["5"]]
     assert place(stages).size == 14 * 14 + 16 * 49 + 9 + 16, "the input, the pooled map, a window and one pixel's sums"
 
@@ -172,7 +144,7 @@ def test_no_feature_map_is_stored_between_fused_layers() -> None:
 def test_values_that_are_needed_at_one_time_do_not_overlap() -> None:
     block = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 3, 3, padding=1))
     stages = fuse(
-        trace(nn.Sequential(nn.Conv2d(1, 3, 1), Residual(block, nn.ReLU()), nn.Flatten(), nn.Linear(75, 2)).eval(), (1, 5, 5))
+        read(nn.Sequential(nn.Conv2d(1, 3, 1), Residual(block, nn.ReLU()), nn.Flatten(), nn.Linear(75, 2)).eval(), (1, 5, 5))
     )
     memory = place(stages)
     last = {source: number for number, stage in enumerate(stages) for source in stage.sources}

@@ -15,9 +15,10 @@ from bifl.core.forward import binary, ternary
 from bifl.data.datasets import dataset
 from bifl.errors import DataError
 from bifl.experiment.model import Model
+from bifl.export.c_model import generate
 from bifl.nn.models import model
 from tests.support.commands import Run, bifl, refused
-from tests.support.exports import SANITIZED, STRICT, Array, code_of, make, needs, predict, saved, scattered, scores, write
+from tests.support.exports import PLAIN, SANITIZED, STRICT, Array, make, needs, predict, saved, scattered, scores, write
 
 OWN = """
 from torch import nn
@@ -136,16 +137,15 @@ def test_mnist_cnn_fits_a_small_device(here: Run, trained: Path, tmp_path: Path)
 
 @needs("gcc", "clang", "make")
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-@pytest.mark.parametrize("wide", [0, 1])
 def test_both_compilers_accept_every_file_and_sanitizers_find_nothing(
-    here: Run, trained: Path, tmp_path: Path, compiler: str, wide: int
+    here: Run, trained: Path, tmp_path: Path, compiler: str
 ) -> None:
     assert here("export", trained / "paper" / "model", "--c", tmp_path).returncode == 0
     strict = SANITIZED if compiler == "gcc" else STRICT  # clang's sanitizers are a package of their own
-    make(tmp_path, f"CC={compiler}", f"CFLAGS={strict} -DMODEL_WIDE={wide}", "test")
+    make(tmp_path, f"CC={compiler}", f"CFLAGS={strict}", "test")
     images = digits()[:50]
     sanitized = predict(tmp_path, images)
-    make(tmp_path, "-B", f"CC={compiler}", f"CFLAGS=-O3 -Werror -DMODEL_WIDE={wide}", "predict")
+    make(tmp_path, "-B", f"CC={compiler}", "CFLAGS=-O3 -Werror", "predict")
     assert predict(tmp_path, images) == sanitized
 
 
@@ -155,9 +155,7 @@ def test_a_cortex_m4_gives_the_same_numbers_to_the_last_bit(tmp_path: Path) -> N
     layers = [nn.Conv1d(9, 16, 5, padding=2), nn.BatchNorm1d(16), nn.ReLU(), nn.MaxPool1d(2), nn.Tanh()]
     module = scattered(nn.Sequential(*layers, nn.Flatten(), nn.Linear(16 * 16, 6)))
     inputs = np.random.default_rng(0).normal(size=(20, 9, 32)).astype(np.float32)
-    code = code_of(module, (9, 32))
-    code = code.__class__(code.functions, code.stages, code.memory, code.how, classifies=False)
-    write(tmp_path, code, inputs, scores(module, inputs))
+    write(tmp_path, generate(module, (9, 32), PLAIN, classifies=False), inputs, scores(module, inputs))
     make(tmp_path, "predict", "predict.elf", "ARM_FLAGS=-mcpu=cortex-m4 -mthumb -mfloat-abi=hard -mfpu=fpv4-sp-d16 -O2 -Werror")
     assert emulated(tmp_path, inputs) == predict(tmp_path, inputs)
     assert "0 outputs wrong" in make(tmp_path, "qemu").stdout

@@ -17,10 +17,9 @@ from bifl.core import Message
 from bifl.core.forward import Forward
 from bifl.experiment.choices import Choice
 from bifl.experiment.model import Model
-from bifl.export import c_program
-from bifl.export.c_model import Code, generate, header, source
-from bifl.export.c_stages import Normalisation
-from bifl.export.graph import trace
+from bifl.export import c_folder
+from bifl.export.c_model import Code
+from bifl.export.raw import Normalisation
 from bifl.nn.models import model
 from bifl.nn.network import Network
 
@@ -65,20 +64,9 @@ def saved(path: Path, name: str, forward: Forward, classes: int = 10, shape: tup
     return path
 
 
-def code_of(module: nn.Module, shape: tuple[int, ...], how: Normalisation = PLAIN) -> Code:
-    return generate(trace(module, shape), how)
-
-
 def write(folder: Path, code: Code, inputs: Array, outputs: Array) -> None:
     """The folder that `bifl export --c` writes, for a module."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "model.h").write_text(header(code, "a test"))
-    (folder / "model.c").write_text(source(code, "a test"))
-    vectors = c_program.Vectors(inputs.reshape(len(inputs), -1), outputs)
-    (folder / "main.c").write_text(c_program.main(code, vectors, "a test"))
-    (folder / "Makefile").write_text(c_program.makefile(["-lm"]))
-    (folder / "board.c").write_text(c_program.BOARD)
-    (folder / "board.ld").write_text(c_program.LINKER)
+    c_folder.write(c_folder.contents(code, inputs, outputs, "a test"), folder)
 
 
 def make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

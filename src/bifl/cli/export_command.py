@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +32,8 @@ def add(commands: Commands[Parser]) -> None:
 def export(options: argparse.Namespace) -> int:
     """Write a model as ONNX, as C, or both; whatever is refused is refused before anything is written."""
     from bifl.experiment.model import Model
-    from bifl.export import device
+    from bifl.export.c_folder import code_of, folder_of, write
+    from bifl.export.raw import outputs, raw_inputs
     from bifl.show.output import console, say
 
     if not (options.onnx or options.c):
@@ -43,13 +43,13 @@ def export(options: argparse.Namespace) -> int:
     shape = _shape(model, options)
     spelled = "×".join(map(str, shape))
     try:
-        given = tuple(getattr(device.outputs(model, module, device.raw_inputs(model, shape, 1)), "shape", ()))
+        given = tuple(getattr(outputs(model, module, raw_inputs(model, shape, 1)), "shape", ()))
         reason = "" if given == (1, model.classes) else f"it gives {given} for one input instead of {(1, model.classes)}"
     except (RuntimeError, ValueError, IndexError) as error:
         reason = str(error).partition("\n")[0]
     if reason:
         raise DataError(f"{without_folder(model.network.name)} does not take inputs of shape {spelled}: {reason}")
-    code = device.generated(model, module, shape, options.model) if options.c else None
+    code = code_of(model, module, shape, options.model) if options.c else None
     onnx = b""
     if options.onnx:
         try:
@@ -59,9 +59,9 @@ def export(options: argparse.Namespace) -> int:
         onnx = onnx_file.contents(model, module, shape, options.model)
     out = console()
     if code is not None:
-        device.write(device.files(model, module, code, shape), options.c)
-        work, outputs = 4 * code.memory.size, 4 * code.outputs
-        parts = f"input {size(code.ram - work - outputs)}, work {size(work)}, output {size(outputs)}"
+        write(folder_of(model, module, code, shape), options.c)
+        work, output = 4 * code.memory.size, 4 * code.outputs
+        parts = f"input {size(code.ram - work - output)}, work {size(work)}, output {size(output)}"
         say(out, f"{options.c}: flash {size(code.flash)} of weights, RAM {size(code.ram)} ({parts})")
     if options.onnx:
         with writing(options.onnx.parent):
@@ -72,16 +72,10 @@ def export(options: argparse.Namespace) -> int:
 
 def _shape(model: Model, options: argparse.Namespace) -> tuple[int, ...]:
     """Of one input: as typed, or as the model's file says."""
-    from bifl.experiment.model import MOST_VALUES
+    from bifl.export.raw import input_shape
 
     if options.input is None:
         if model.shape:
             return model.shape
         raise ConfigError(f"'{options.model}' does not say what its inputs look like: say it, as in --input 1x28x28")
-    words = options.input.replace("×", "x").split("x")
-    if not all(word.isdecimal() and len(word) < 9 and int(word) for word in words) or len(words) > 4:
-        raise ConfigError(f"--input must be sizes such as 1x28x28, not '{options.input}'")
-    shape = tuple(map(int, words))
-    if prod(shape) > MOST_VALUES:
-        raise ConfigError(f"--input {options.input} has more than {MOST_VALUES:,} values")
-    return shape
+    return input_shape(options.input, "--input")

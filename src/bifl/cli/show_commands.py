@@ -49,7 +49,7 @@ def add(commands: Commands[Parser]) -> None:
 def inspect(options: argparse.Namespace) -> int:
     """What a message or a model file contains."""
     from bifl.experiment.model import MAGIC, Model
-    from bifl.export import device
+    from bifl.export.c_folder import cost_of
     from bifl.show.inspect import read_file
     from bifl.show.output import console
     from bifl.show.terminal import contents_tables
@@ -59,7 +59,7 @@ def inspect(options: argparse.Namespace) -> int:
         out.print(table)
     if options.file.read_bytes().startswith(MAGIC):
         model = Model.read(options.file, options.trust)
-        _show_costs(out, device.cost(model, options.file))
+        _show_costs(out, cost_of(model, options.file))
     return 0
 
 
@@ -90,12 +90,15 @@ def summary(options: argparse.Namespace) -> int:
     from bifl.experiment.run import make_network
     from bifl.experiment.settings import Experiment
     from bifl.experiment.setup import load
-    from bifl.show import device_costs, layers
+    from bifl.export.raw import input_shape
+    from bifl.show import layers
     from bifl.show.output import console, say
 
     preset, overrides = preset_of(options.settings)
     settings = pairs(overrides)
-    typed, shape = settings.pop("classes", None), device_costs.input_shape(settings.pop("input", None))
+    typed, shape = settings.pop("classes", None), None
+    if "input" in settings:
+        shape = input_shape(settings.pop("input"), "input")
     if typed is not None and not (typed.isdecimal() and int(typed)):
         raise ConfigError(f"classes must be a whole number, 1 or more, not '{typed}'")
     experiment = Experiment.of(preset).changed(settings | {"model": options.model})
@@ -106,7 +109,7 @@ def summary(options: argparse.Namespace) -> int:
     forward = plain_algorithm(experiment).at(1).forward
     network = make_network(experiment, classes)
     rows = layers.summarise(network, forward)
-    code = device_costs.untrained(network, forward, shape)
+    code = layers.untrained(network, forward, shape)
     out = console()
     what = "classes" if experiment.task.name == "classification" else "outputs"
     out.print(layers.table(f"{options.model}, {classes} {what}, {forward.name} forward", rows))
@@ -119,10 +122,10 @@ def summary(options: argparse.Namespace) -> int:
 
 def _show_costs(out: Console, code: Code | str) -> None:
     """What a network costs on a device, or why that is not known."""
-    from bifl.show import device_costs
+    from bifl.show import layers
     from bifl.show.output import say
 
     if isinstance(code, str):
         say(out, code)
     else:
-        out.print(device_costs.table(code))
+        out.print(layers.device_table(code))

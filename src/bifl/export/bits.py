@@ -1,4 +1,4 @@
-"""Weights that take two or three values as bits, and the number that the bits are multiplied with."""
+"""Weights that take two or three values a row as signs, and signs as words of 32 bits."""
 
 from __future__ import annotations
 
@@ -9,36 +9,38 @@ import numpy.typing as npt
 
 from bifl.export.operations import Floats
 
-Words = npt.NDArray[np.uint32]
 
+class Rows(NamedTuple):
+    """Weights as signs times a size for each row.
 
-class Signs(NamedTuple):
-    """Weights as planes of signs: the mean of ±1 over the planes, times `size`. Ternary weights take two planes.
-
-    >>> signs_of(np.array([2, -2, 2], np.float32)).planes.tolist()
-    [[True, False, True]]
-    >>> signs_of(np.array([2, -2, 0], np.float32)).planes.tolist()
-    [[True, False, True], [True, False, False]]
-    >>> signs_of(np.array([2, -1, 0], np.float32)) is None
+    >>> rows_of(np.array([[2, -2], [0.5, 0]], np.float32))
+    Rows(signs=array([[ 1, -1],
+           [ 1,  0]], dtype=int8), sizes=array([2. , 0.5], dtype=float32))
+    >>> rows_of(np.array([[2, -1]], np.float32)) is None
     True
     """
 
-    planes: npt.NDArray[np.bool_]  # (1 or 2, *shape of the weights)
-    size: float
+    signs: npt.NDArray[np.int8]  # −1, 0 or 1; of a row of zeros 1, so that one zero scale costs no third value
+    sizes: Floats
+
+    @property
+    def binary(self) -> bool:
+        """Whether no sign is 0."""
+        return bool(self.signs.all())
 
 
-def signs_of(weight: Floats) -> Signs | None:
-    """The signs of binary or ternary weights; None where they are neither."""
-    sizes = np.abs(weight)
-    largest = sizes.max(initial=0)
-    if not np.isfinite(largest) or not ((sizes == largest) | (sizes == 0)).all():
+def rows_of(weight: Floats) -> Rows | None:
+    """The signs of binary or ternary weights, whose rows are ±s or ±s and 0; None where a row has several sizes."""
+    sizes = np.abs(weight).reshape(len(weight), -1)
+    largest = sizes.max(1, initial=0)
+    if not np.isfinite(largest).all() or not ((sizes == largest[:, None]) | (sizes == 0)).all():
         return None
-    if largest and (sizes == largest).all():
-        return Signs((weight > 0)[None], float(largest))
-    return Signs(np.stack([weight >= 0, weight > 0]), float(largest))
+    signs = np.sign(weight).astype(np.int8)
+    signs[largest == 0] = 1
+    return Rows(signs, largest)
 
 
-def words_of(signs: npt.NDArray[np.bool_]) -> Words:
+def words_of(signs: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
     """(outputs, inputs) → (⌈inputs/32⌉, outputs) words: bit j of a word is the sign of input 32·row + j, 1 where it is negative.
 
     >>> words_of(np.array([[True, False, True], [False, False, True]])).tolist()

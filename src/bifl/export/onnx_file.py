@@ -1,29 +1,36 @@
 """`bifl export --onnx`: a trained model in standard operators, its binary and ternary weights as packed bytes.
 
-PyTorch's exporter traces the network, whatever it is made of. Then batch-norm is folded into the layer before it, and every
-tensor of two or three values is replaced by bytes and the few operators that unpack them: a runtime does that once, at load.
+Batch-norm is folded into the layer before it, in a network that can be traced. PyTorch's exporter takes it from there, whatever it
+is made of. Then every tensor of two or three values a row is replaced by bytes and the few operators that unpack them: a runtime
+does that once, at load.
 """
 
 from __future__ import annotations
 
 import io
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 import torch
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from bifl import __version__
 from bifl.errors import DataError
 from bifl.experiment.model import Model
-from bifl.export.device import normalised, raw_inputs
-from bifl.export.onnx_folding import fold
-from bifl.export.onnx_packing import pack
+from bifl.export.bits import Rows, rows_of
+from bifl.export.operations import Unsupported, fold
+from bifl.export.raw import normalised, raw_inputs
 from bifl.registry import without_folder
 
 OPSET = 18
+LEAST = 64  # weights that are worth unpacking: the operators take some hundred bytes
+MASKS = np.array([1, 2, 4, 8, 16, 32, 64, 128], np.uint8)
+POWERS = np.array([1, 3, 9, 27, 81], np.int32)
 
 
 class _Normalised(nn.Module):
@@ -45,10 +52,8 @@ def contents(model: Model, module: nn.Module, shape: tuple[int, ...], path: str 
     Raises:
         DataError: PyTorch cannot export the network.
     """
-    traced = _traced(_Normalised(module, model).eval(), torch.from_numpy(raw_inputs(model, shape, 2)), path)
-    _share_constants(traced.graph)
-    fold(traced.graph)
-    pack(traced.graph)
+    traced = _traced(model, module, shape, path)
+    _pack(traced.graph)
     _drop_unread(traced.graph)
     _describe(traced, model)
     onnx.checker.check_model(traced, full_check=True)
@@ -57,22 +62,22 @@ def contents(model: Model, module: nn.Module, shape: tuple[int, ...], path: str 
 
 def float_contents(model: Model, module: nn.Module, shape: tuple[int, ...], path: str | Path) -> bytes:
     """The same network with weights as floats: what others export, to compare with."""
-    traced = _traced(_Normalised(module, model).eval(), torch.from_numpy(raw_inputs(model, shape, 2)), path)
-    _share_constants(traced.graph)
-    fold(traced.graph)
+    traced = _traced(model, module, shape, path)
     _drop_unread(traced.graph)
     return bytes(traced.SerializeToString())
 
 
-def _traced(module: nn.Module, example: Tensor, path: str | Path) -> onnx.ModelProto:
-    """As PyTorch exports it, with nothing folded."""
-    file = io.BytesIO()
-    batch = {0: "batch"}
+def _traced(model: Model, module: nn.Module, shape: tuple[int, ...], path: str | Path) -> onnx.ModelProto:
+    """As PyTorch exports it, with batch-norm folded and nothing else."""
+    raw = torch.from_numpy(raw_inputs(model, shape, 2))
+    with suppress(Unsupported):  # code that only PyTorch's exporter can trace keeps its batch-norm
+        module, _ = fold(module, normalised(model, raw[:1]))
+    file, batch = io.BytesIO(), {0: "batch"}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the exporter's own future
             torch.onnx.export(
-                module, (example,), file, dynamo=False,  # type: ignore[arg-type]
+                _Normalised(module, model).eval(), (raw,), file, dynamo=False,  # type: ignore[arg-type]
                 opset_version=OPSET, input_names=["input"], output_names=["scores"],
                 dynamic_axes={"input": batch, "scores": batch}, do_constant_folding=False,
                 training=torch.onnx.TrainingMode.PRESERVE,
@@ -80,7 +85,9 @@ def _traced(module: nn.Module, example: Tensor, path: str | Path) -> onnx.ModelP
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise DataError(f"'{path}' cannot become ONNX: {type(error).__name__}: {reason}") from error
-    return onnx.load_from_string(file.getvalue())
+    traced = onnx.load_from_string(file.getvalue())
+    _share_constants(traced.graph)
+    return traced
 
 
 def _share_constants(graph: onnx.GraphProto) -> None:
@@ -117,3 +124,71 @@ def _describe(traced: onnx.ModelProto, model: Model) -> None:
         "mean": repr(model.mean), "std": repr(model.std),
     }  # fmt: skip
     helper.set_model_props(traced, facts)
+
+
+def _pack(graph: onnx.GraphProto) -> None:
+    """Replace every constant whose rows are ±s or ±s and 0 by its packed signs; s is a number for each row."""
+    nodes: list[onnx.NodeProto] = []
+    for tensor in list(graph.initializer):
+        if tensor.data_type != TensorProto.FLOAT:
+            continue
+        weight = numpy_helper.to_array(tensor)
+        rows = rows_of(weight) if weight.ndim > 1 and weight.size >= LEAST else None
+        if rows is not None:
+            graph.initializer.remove(tensor)
+            nodes += _Unpacking(graph, tensor.name).nodes(rows)
+    rest = list(graph.node)
+    del graph.node[:]
+    graph.node.extend([*nodes, *rest])
+
+
+class _Unpacking:
+    """The operators that make one constant of bytes."""
+
+    def __init__(self, graph: onnx.GraphProto, name: str) -> None:
+        self._graph, self._name = graph, name
+        self._nodes: list[onnx.NodeProto] = []
+
+    def nodes(self, rows: Rows) -> list[onnx.NodeProto]:
+        """Bytes → signs → the constant's shape → times the size of each row."""
+        signs, sizes = rows
+        made, each = (self._binary(signs), 8) if rows.binary else (self._ternary(signs), 5)
+        if signs.size % each:
+            ends = [self._put("start", np.array([0])), self._put("end", np.array([signs.size]))]
+            made = self._add("Slice", self._add("Reshape", made, self._put("line", np.array([-1]))), *ends)
+        made = self._add("Reshape", made, self._put("shape", np.array(signs.shape)))
+        one = sizes[:1] if (sizes == sizes[0]).all() else sizes.reshape(-1, *[1] * (signs.ndim - 1))
+        self._add("Mul", made, self._put("scale", one), to=self._name)
+        return self._nodes
+
+    def _binary(self, signs: npt.NDArray[np.int8]) -> str:
+        packed = np.packbits(signs.ravel() > 0, bitorder="little")[:, None]
+        bits = self._add("BitwiseAnd", self._put("bits", packed), self._share("bit_masks", MASKS))
+        ones = (self._share("plus", np.ones(1, np.float32)), self._share("minus", -np.ones(1, np.float32)))
+        return self._add("Where", self._add("Cast", bits, kind=TensorProto.BOOL), *ones)
+
+    def _ternary(self, signs: npt.NDArray[np.int8]) -> str:
+        """Five of them in a byte, as digits of base three."""
+        digits = np.pad(signs.ravel() + 1, (0, -signs.size % 5)).reshape(-1, 5)
+        packed = (digits.astype(np.int32) @ POWERS).astype(np.uint8)[:, None]
+        whole = self._add("Cast", self._put("trits", packed), kind=TensorProto.INT32)
+        shifted = self._add("Div", whole, self._share("trit_powers", POWERS))
+        digit = self._add("Mod", shifted, self._share("three", np.array([3], np.int32)))
+        return self._add("Sub", self._add("Cast", digit, kind=TensorProto.FLOAT), self._share("plus", np.ones(1, np.float32)))
+
+    def _put(self, what: str, values: npt.NDArray[np.generic]) -> str:
+        """A constant of this one's own."""
+        return self._share(f"{self._name}.{what}", values)
+
+    def _share(self, name: str, values: npt.NDArray[np.generic]) -> str:
+        """A constant that others of this name are equal to."""
+        if all(tensor.name != name for tensor in self._graph.initializer):
+            self._graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        return name
+
+    def _add(self, operator: str, *inputs: str, kind: int | None = None, to: str | None = None) -> str:
+        output = to or f"{self._name}.{len(self._nodes)}"
+        self._nodes.append(helper.make_node(operator, list(inputs), [output]))
+        if kind is not None:
+            self._nodes[-1].attribute.append(helper.make_attribute("to", kind))
+        return output

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from bifl.export.operations import Activation, Add, Affine, Dot, Doubles, Input, Operation, Pool, Shape
+from bifl.export.operations import Affine, Dot, Operation, Shape
+from bifl.nn.trace import Activation, Add, Input, Pool
 
 Pointwise = Affine | Activation
 
@@ -22,12 +21,10 @@ class Stage:
 
     Attributes:
         layers: names of what was fused.
-        sources: numbers of the stages that it reads.
+        sources: numbers of the stages that it reads: none for the input, two for an addition.
         inner: shape of what it computes pixel by pixel, before pooling.
         shape: of what it writes.
         dot: the convolution or linear layer, if any.
-        scale: its sums are multiplied with this, by channel,
-        shift: and this is added: ϑ, bias and batch-norm in two numbers.
         before: what follows on every pixel.
         pool: over those.
         after: what follows on what was pooled.
@@ -37,10 +34,7 @@ class Stage:
     sources: tuple[int, ...]
     inner: Shape
     shape: Shape
-    kind: str  # input, dot, add or pixel
     dot: Dot | None = None
-    scale: Doubles | None = None
-    shift: Doubles | None = None
     before: list[Pointwise] = field(default_factory=list)
     pool: Pool | None = None
     after: list[Pointwise] = field(default_factory=list)
@@ -50,12 +44,34 @@ class Stage:
         """How often the dot is computed: once a pixel, several times where windows of a pool overlap."""
         if self.pool is None:
             return self.inner.height * self.inner.width
-        return sum(1 for rows in self.windows(0) for columns in self.windows(1) for _ in range(len(rows) * len(columns)))
+        rows, columns = (sum(map(len, self.windows(axis))) for axis in (0, 1))
+        return rows * columns
 
     @property
     def scaled_after(self) -> bool:
-        """Whether sums are pooled before they are scaled: as no scale is negative (`c_arrays.pack`), the largest stays so."""
+        """Whether sums are pooled before they are scaled: as no scale is negative (`bits.Rows`), the largest stays so."""
         return self.dot is not None and self.pool is not None and self.pool.name == "max" and not self.before
+
+    @property
+    def reads_in_place(self) -> bool:
+        """Whether the dot reads its source directly: a kernel of one pixel, all channels, nothing outside of the map."""
+        dot = self.dot
+        return dot is not None and dot.weight.shape[1:3] == (1, 1) and dot.groups == 1 and dot.padding == (0, 0)
+
+    @property
+    def writes_in_place(self) -> bool:
+        """Whether it may overwrite what it reads: it goes element by element."""
+        return self.dot is None and self.pool is None and bool(self.sources)
+
+    @property
+    def window(self) -> int:
+        """Floats of its input that the dot needs as a copy."""
+        return 0 if self.dot is None or self.reads_in_place else self.dot.weight[0].size
+
+    @property
+    def scratch(self) -> int:
+        """Floats that it needs beside what it reads and writes: a window of its input, and one pixel's sums."""
+        return self.window + (self.inner.channels if self.pool is not None else 0)
 
     def windows(self, axis: int) -> list[range]:
         """The rows (or columns) of the inner map that each pooled one is made of."""
@@ -70,59 +86,42 @@ def fuse(operations: list[Operation]) -> list[Stage]:
     """The stages of a network, in order."""
     readers = Counter(source for operation in operations for source in operation.sources)
     stages: list[Stage] = []
-    home: dict[int, int] = {}  # the stage that gives an operation's value
-    for number, (name, work, sources, shape) in enumerate(operations):
-        before = stages[home[sources[0]]] if sources else None
-        if before is not None and readers[sources[0]] == 1 and _join(before, name, work, shape):
-            home[number] = home[sources[0]]
-            continue
-        read = tuple(home[source] for source in sources)
-        stages.append(_begun(name, work, read, before, shape))
-        home[number] = len(stages) - 1
+    home: list[int] = []  # of each operation: the stage that gives its value
+    for operation in operations:
+        read = tuple(home[source] for source in operation.sources)
+        if read and readers[operation.sources[0]] == 1 and _join(stages[read[0]], operation):
+            home.append(read[0])
+        else:
+            stages.append(_new_stage(operation, read, stages))
+            home.append(len(stages) - 1)
     return stages
 
 
-def _begun(name: str, work: object, read: tuple[int, ...], before: Stage | None, shape: Shape) -> Stage:
-    """A new stage that starts with an operation."""
-    if isinstance(work, Input):
-        return Stage([name], (), shape, shape, "input")
-    if isinstance(work, Dot):
-        return Stage([name], read, shape, shape, "dot", work, *_unit(work))
-    if isinstance(work, Add):
-        return Stage([name], read, shape, shape, "add")
-    assert before is not None
-    pixels = before.shape if isinstance(work, Pool) else shape
-    stage = Stage([], read, pixels, pixels, "pixel")
-    joined = _join(stage, name, work, shape)
-    assert joined
+def _new_stage(operation: Operation, read: tuple[int, ...], stages: list[Stage]) -> Stage:
+    """A stage that starts with an operation."""
+    layers, work, _, shape = operation
+    if isinstance(work, (Input, Dot, Add)):
+        return Stage([*layers], read, shape, shape, work if isinstance(work, Dot) else None)
+    pixels = stages[read[0]].shape if isinstance(work, Pool) else shape
+    stage = Stage([], read, pixels, pixels)
+    _join(stage, operation)
     return stage
 
 
-def _unit(dot: Dot) -> tuple[Doubles, Doubles]:
-    """Scale and shift of a layer that no norm follows."""
-    outputs = len(dot.weight)
-    return np.ones(outputs), np.zeros(outputs) if dot.bias is None else dot.bias.astype(np.float64)
-
-
-def _join(stage: Stage, name: str, work: object, shape: Shape) -> bool:
+def _join(stage: Stage, operation: Operation) -> bool:
     """Let a stage do an operation too, if it can."""
-    if stage.kind == "input":
-        return False
-    if isinstance(work, Affine) and len(work.scale) != stage.shape.channels:
-        return False  # by element of a flattened map
+    layers, work, _, shape = operation
+    if not stage.sources or (isinstance(work, Affine) and len(work.scale) != stage.shape.channels):
+        return False  # the input, or a norm by element of a flattened map
     if isinstance(work, Pool) and stage.pool is None:
         stage.pool, stage.shape = work, shape
         if work.name == "max" and all(isinstance(each, Activation) and each.name in ("tanh", "relu") for each in stage.before):
             stage.before, stage.after = [], stage.before  # they rise, so the largest stays the largest, for less work
-    elif isinstance(work, Affine) and stage.dot is not None and not stage.before and stage.pool is None:
-        assert stage.scale is not None
-        assert stage.shift is not None
-        stage.scale, stage.shift = stage.scale * work.scale, stage.shift * work.scale + work.shift
     elif isinstance(work, (Affine, Activation)):
         (stage.before if stage.pool is None else stage.after).append(work)
     else:
         return False
-    stage.layers.append(name)
+    stage.layers += layers
     return True
 
 
@@ -141,20 +140,6 @@ class Memory:
     size: int
 
 
-def scratch_size(stage: Stage) -> int:
-    """Floats that a stage needs beside what it reads and writes: a window of its input, and one pixel's sums."""
-    if stage.dot is None:
-        return stage.inner.channels if stage.pool is not None else 0
-    window = 0 if in_place(stage) else int(np.prod(stage.dot.weight.shape[1:]))
-    return window + (stage.inner.channels if stage.pool is not None else 0)
-
-
-def in_place(stage: Stage) -> bool:
-    """Whether the dot reads its source directly: a kernel of one pixel, all channels, nothing outside of the map."""
-    dot = stage.dot
-    return dot is not None and dot.weight.shape[1:3] == (1, 1) and dot.groups == 1 and dot.padding == (0, 0)
-
-
 def place(stages: list[Stage]) -> Memory:
     """Offsets such that no two values that are needed at one time overlap, each as low as possible."""
     last = {source: number for number, stage in enumerate(stages) for source in stage.sources}
@@ -165,11 +150,11 @@ def place(stages: list[Stage]) -> Memory:
         reuse = next((old for old in stage.sources if last[old] == number), None)
         if number == len(stages) - 1:
             values.append((0, 0))
-        elif stage.kind in ("add", "pixel") and stage.pool is None and reuse is not None:
-            values.append(values[reuse])  # element by element: it may overwrite what it reads
+        elif stage.writes_in_place and reuse is not None:
+            values.append(values[reuse])
         else:
             values.append(_lowest(alive, stage.shape.size))
-        scratch.append(_lowest([*alive, values[-1]], scratch_size(stage)))
+        scratch.append(_lowest([*alive, values[-1]], stage.scratch))
     return Memory(values, scratch, max(offset + length for offset, length in (*values, *scratch)))
 
 

@@ -273,7 +273,7 @@ def _keeps(module: nn.Module, node: fx.Node) -> bool:
     if node.op == "call_module":
         layer = module.get_submodule(str(node.target))
         return type(layer) is nn.Identity or (type(layer) in _DROPOUTS and not layer.training)
-    return node.target == "contiguous"
+    return node.target == "contiguous" or (node.target is functional.dropout and node.kwargs.get("training") is False)
 
 
 def _work(module: nn.Module, node: fx.Node) -> tuple[Work, list[fx.Node]]:

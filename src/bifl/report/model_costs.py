@@ -7,29 +7,26 @@ from typing import NamedTuple
 
 from bifl.errors import BiflError
 from bifl.experiment.model import Model
-from bifl.export import device
+from bifl.export.c_folder import code_of
+from bifl.export.c_model import Cost
 from bifl.runs.results import Series
-from bifl.show.device_costs import costs
 
 MODEL = "model"  # in a run's folder
 
 
 class ModelCost(NamedTuple):
-    """A row of the table; numbers are 0 where `reason` says why there is no C."""
+    """A row of the table."""
 
     series: Series
     file: int  # bytes of the packed model
-    flash: int = 0
-    ram: int = 0
-    additions: int = 0
-    multiplications: int = 0
-    reason: str = ""
+    cost: Cost | None = None
+    reason: str = ""  # why there is no C
 
 
 def model_costs(series: list[Series]) -> list[ModelCost]:
     """A row for every experiment with a model; a network that is Python code of somebody's is not run for it."""
-    found = [(one, Path(one.furthest[0].name) / MODEL) for one in series]
-    return [_cost(one, path) for one, path in found if path.is_file()]
+    paths = [(one, Path(one.furthest[0].name) / MODEL) for one in series]
+    return [_cost(one, path) for one, path in paths if path.is_file()]
 
 
 def _cost(series: Series, path: Path) -> ModelCost:
@@ -38,10 +35,7 @@ def _cost(series: Series, path: Path) -> ModelCost:
         model = Model.read(path)
         if not model.shape:
             return ModelCost(series, size, reason="its file does not say what one input looks like")
-        code = device.generated(model, model.module().eval(), model.shape, MODEL)
+        return ModelCost(series, size, code_of(model, model.module().eval(), model.shape, MODEL).cost)
     except BiflError as error:
-        said = str(error).partition("cannot become C: ")[2]  # the rest of a sentence may name folders of this machine
-        return ModelCost(series, size, reason=said or "its file cannot be read, or not without running Python code")
-    rows = costs(code)
-    additions, multiplications = sum(row.additions for row in rows), sum(row.multiplications for row in rows)
-    return ModelCost(series, size, code.flash, code.ram, additions, multiplications)
+        reason = str(error).partition("cannot become C: ")[2]  # the rest of a sentence may name folders of this machine
+        return ModelCost(series, size, reason=reason or "its file cannot be read, or not without running Python code")

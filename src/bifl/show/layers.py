@@ -1,4 +1,4 @@
-"""A network layer by layer: what is binary, what stays real, and what it weighs.
+"""A network layer by layer: what is binary, what stays real, what it weighs, and what it costs on a device.
 
 >>> from bifl.nn.network import Network
 >>> from bifl.core.forward import binary
@@ -14,13 +14,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+import torch
+from torch import nn
+
 from bifl.codec.symbols import bits_per_symbol
 from bifl.core.forward import Forward
 from bifl.core.message import TERNARY, Alphabet
+from bifl.export.c_model import Code, generate
+from bifl.export.operations import Unsupported
+from bifl.export.raw import Normalisation
 from bifl.files import size
 from bifl.nn.network import Network
-from bifl.show.wrapped_table import NAME, TEXT, Column, WrappedTable
+from bifl.show.wrapped_table import NAME, NUMBER, TEXT, Column, WrappedTable
 
+COMMON = ((1, 28, 28), (3, 84, 84), (9, 128), (3, 32, 32))  # shapes of inputs to try where nobody says one
+PIXELS = Normalisation("uint8_t", 255.0, (0.0,), (1.0,))
 FLOAT_BITS = 32  # of a real number on the wire that is not batch-norm's
 
 
@@ -104,3 +113,39 @@ def price_of_reals(network: Network) -> str | None:
 def _width(alphabet: Alphabet) -> float:
     """Bits of a packed symbol."""
     return 8 / 5 if alphabet == TERNARY else float(bits_per_symbol(alphabet))
+
+
+def device_table(code: Code) -> WrappedTable:
+    """What a person sees."""
+    *rows, whole = [
+        [row.layers, size(row.flash), size(row.ram), f"{row.additions:,}", f"{row.multiplications:,}"]
+        for row in (*code.costs, code.cost)
+    ]
+    names, kinds = ("layers", "flash", "RAM", "additions", "multiplications"), (NAME, *[NUMBER] * 4)
+    columns = [Column(*each) for each in zip(names, kinds, whole, strict=True)]
+    return WrappedTable(columns, rows, "as C on a device")
+
+
+def untrained(network: Network, forward: Forward, shape: tuple[int, ...] | None) -> Code | str:
+    """The C of a network as `forward` would leave it, or why there is none."""
+    aux, reals = network.initial()
+    if forward.alphabet.size:
+        aux = forward.alphabet.values(np.random.default_rng(0).integers(0, forward.alphabet.size, len(aux)))
+    network.show(aux, reals, forward)
+    module = network.ordinary().eval()
+    wanted = next((each for each in ((shape,) if shape else COMMON) if _takes(module, each)), None)
+    if wanted is None:
+        return "say what one input looks like, as in input=1x28x28, to see what the network costs on a device"
+    try:
+        return generate(module, wanted, PIXELS)
+    except Unsupported as error:
+        return f"no C for a device: {error}"
+
+
+@torch.no_grad()
+def _takes(module: nn.Module, shape: tuple[int, ...]) -> bool:
+    try:
+        module(torch.zeros(1, *shape))
+    except (RuntimeError, ValueError, IndexError):
+        return False
+    return True

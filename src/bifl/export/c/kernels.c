@@ -1,49 +1,11 @@
-"""The loops that generated C consists of: what every network needs of them stands at the head of its model.c."""
+/* The loops that generated C consists of. A network gets those that it needs, at the head of its model.c, from the marks on. */
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
 
-from __future__ import annotations
-
-from bifl.export.c_rows import ROWS
-
-SIGNS = """\
-/* Adds eight inputs to sums[o], each as +x or -x: bits shift to shift + 7 of bits[o] are their signs, 1 for -, as in a float.
-   There is no multiplication, and both ways add in the same order, so that all processors get the same bits. */
-#if MODEL_WIDE /* vectors: one output per lane, a sign is flipped by its bit */
-static inline float flipped(float value, uint32_t sign)
-{
-    uint32_t number;
-    memcpy(&number, &value, sizeof number);
-    number ^= sign & 0x80000000u;
-    memcpy(&value, &number, sizeof value);
-    return value;
-}
-
-#define SIGNED(x, j) flipped((x)[j], word << (7 - (j)))
-#define SUM_OF_EIGHT(x) \\
-    (((SIGNED(x, 0) + SIGNED(x, 1)) + (SIGNED(x, 2) + SIGNED(x, 3))) + \\
-     ((SIGNED(x, 4) + SIGNED(x, 5)) + (SIGNED(x, 6) + SIGNED(x, 7))))
-static inline void add_eight(float *restrict sums, const uint32_t *restrict bits, int shift, const float *restrict x, int outputs)
-{
-    for (int o = 0; o < outputs; o++) {
-        const uint32_t word = bits[o] << (24 - shift);
-        sums[o] += SUM_OF_EIGHT(x);
-    }
-}
-
-/* The same for the 32 inputs of whole words: sums are read and written once for all of them. */
-static inline void add_words(float *restrict sums, const uint32_t *restrict bits, const float *restrict x, int outputs)
-{
-    for (int o = 0; o < outputs; o++) {
-        uint32_t word = bits[o] << 24;
-        float sum = sums[o] + SUM_OF_EIGHT(x);
-        word = bits[o] << 16;
-        sum += SUM_OF_EIGHT(x + 8);
-        word = bits[o] << 8;
-        sum += SUM_OF_EIGHT(x + 16);
-        word = bits[o];
-        sums[o] = sum + SUM_OF_EIGHT(x + 24);
-    }
-}
-#else /* no vectors: all 16 sums of four inputs once, then two of them looked up per output */
+/* kernel: signs */
+/* All 16 sums of four inputs: bit j of a sum's number is the sign of input j, 1 for -. */
 static void sums_of_four(float table[16], const float *x)
 {
     const float low[4] = {x[0] + x[1], -x[0] + x[1], x[0] - x[1], -x[0] - x[1]};
@@ -52,6 +14,9 @@ static void sums_of_four(float table[16], const float *x)
         table[i] = low[i & 3] + high[i >> 2];
 }
 
+/* Adds eight inputs to sums[o], each as +x or -x: bits shift to shift + 7 of bits[o] are their signs. The sums of four are computed
+   once for all outputs, which look two of them up. There is no multiplication, and one order, so that all processors get the
+   same bits. */
 static void add_eight(float *restrict sums, const uint32_t *restrict bits, int shift, const float *restrict x, int outputs)
 {
     float first[16], second[16];
@@ -62,7 +27,6 @@ static void add_eight(float *restrict sums, const uint32_t *restrict bits, int s
         sums[o] += first[word & 15] + second[word >> 4 & 15];
     }
 }
-#endif
 
 /* What is left after the last eight of the inputs. */
 static inline void add_rest(float *restrict sums, const uint32_t *restrict bits, int shift, const float *restrict x, int rest,
@@ -82,17 +46,12 @@ static inline void add_rest(float *restrict sums, const uint32_t *restrict bits,
 static inline void add_signs(float *restrict sums, const uint32_t *restrict bits, const float *restrict x, int inputs, int outputs)
 {
     int i = 0;
-#if MODEL_WIDE
-    for (; i + 32 <= inputs; i += 32)
-        add_words(sums, bits + i / 32 * outputs, x + i, outputs);
-#endif
     for (; i + 8 <= inputs; i += 8)
         add_eight(sums, bits + i / 32 * outputs, i % 32, x + i, outputs);
     add_rest(sums, bits + i / 32 * outputs, i % 32, x + i, inputs - i, outputs);
 }
-"""
 
-PRODUCTS = """\
+/* kernel: products */
 /* Adds to sums[o] the sum of all weights[i * outputs + o] * x[i]: a layer that is not binary. */
 static inline void add_products(float *restrict sums, const float *restrict weights, const float *restrict x, int inputs,
                                 int outputs)
@@ -101,9 +60,8 @@ static inline void add_products(float *restrict sums, const float *restrict weig
         for (int o = 0; o < outputs; o++)
             sums[o] += weights[o] * x[i];
 }
-"""
 
-WINDOW = """\
+/* kernel: window */
 /* What a convolution's kernel sees of a map of (height, width, channels). */
 struct window {
     int height, width, channels; /* of the map */
@@ -132,9 +90,42 @@ static inline void take_window(float *restrict window, const float *restrict map
         }
     }
 }
-"""
 
-TANH = """\
+/* kernel: fill */
+static inline void fill(float *v, float value, int count)
+{
+    for (int i = 0; i < count; i++)
+        v[i] = value;
+}
+
+/* kernel: scale */
+static inline void scale_and_shift(float *restrict v, const float *restrict scale, const float *restrict shift, int count)
+{
+    for (int i = 0; i < count; i++)
+        v[i] = v[i] * scale[i] + shift[i];
+}
+
+/* kernel: max */
+static inline void keep_larger(float *restrict best, const float *restrict v, int count)
+{
+    for (int i = 0; i < count; i++)
+        best[i] = v[i] > best[i] ? v[i] : best[i];
+}
+
+/* kernel: mean */
+static inline void add_to(float *restrict sums, const float *restrict v, int count)
+{
+    for (int i = 0; i < count; i++)
+        sums[i] += v[i];
+}
+
+static inline void divide(float *v, float by, int count)
+{
+    for (int i = 0; i < count; i++)
+        v[i] /= by;
+}
+
+/* kernel: tanh */
 /* tanh to 4e-7, by a quotient of polynomials: faster than the library's, and the same bits on every processor. */
 static inline void activate_tanh(float *v, int count)
 {
@@ -158,25 +149,22 @@ static inline void activate_tanh(float *v, int count)
         v[i] = x * p / q;
     }
 }
-"""
 
-RELU = """\
+/* kernel: relu */
 static inline void activate_relu(float *v, int count)
 {
     for (int i = 0; i < count; i++)
         v[i] = v[i] > 0.0f ? v[i] : 0.0f;
 }
-"""
 
-GELU = """\
+/* kernel: gelu */
 static inline void activate_gelu(float *v, int count)
 {
     for (int i = 0; i < count; i++)
         v[i] = 0.5f * v[i] * (1.0f + erff(v[i] * 0.70710678f));
 }
-"""
 
-GELU_TANH = """\
+/* kernel: gelu_tanh */
 static inline void activate_gelu_tanh(float *v, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -185,47 +173,3 @@ static inline void activate_gelu_tanh(float *v, int count)
         v[i] = 0.5f * v[i] * (1.0f + inner);
     }
 }
-"""
-
-SCALE = """\
-static inline void scale_and_shift(float *restrict v, const float *restrict scale, const float *restrict shift, int count)
-{
-    for (int i = 0; i < count; i++)
-        v[i] = v[i] * scale[i] + shift[i];
-}
-"""
-
-FILL = """\
-static inline void fill(float *v, float value, int count)
-{
-    for (int i = 0; i < count; i++)
-        v[i] = value;
-}
-"""
-
-MAX = """\
-static inline void keep_larger(float *restrict best, const float *restrict v, int count)
-{
-    for (int i = 0; i < count; i++)
-        best[i] = v[i] > best[i] ? v[i] : best[i];
-}
-"""
-
-MEAN = """\
-static inline void add_to(float *restrict sums, const float *restrict v, int count)
-{
-    for (int i = 0; i < count; i++)
-        sums[i] += v[i];
-}
-
-static inline void divide(float *v, float by, int count)
-{
-    for (int i = 0; i < count; i++)
-        v[i] /= by;
-}
-"""
-
-IN_ORDER = {
-    "signs": SIGNS, "products": PRODUCTS, "window": WINDOW, "rows": ROWS, "fill": FILL, "scale": SCALE, "max": MAX, "mean": MEAN,
-    "tanh": TANH, "relu": RELU, "gelu": GELU, "gelu_tanh": GELU_TANH,
-}  # fmt: skip

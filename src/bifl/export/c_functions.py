@@ -1,17 +1,58 @@
-"""One C function per stage: loops over the pixels that it writes, calls of the kernels in `c_kernels` inside."""
+"""One C function per stage: loops over the pixels that it writes, calls of the kernels of `c/kernels.c` inside."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from bifl.export.c_arrays import Array, Packed, affine_arrays, number, pack
-from bifl.export.c_rows import in_rows, of_rows
-from bifl.export.operations import Affine, Pool, Shape
-from bifl.export.stages import Pointwise, Stage, in_place
+from bifl.export.bits import rows_of, words_of
+from bifl.export.operations import Affine, Dot, Shape
+from bifl.export.raw import Normalisation
+from bifl.export.stages import Pointwise, Stage
+from bifl.nn.trace import Pool
+
+WIDTH = 120  # of a line of numbers
+
+
+class Array(NamedTuple):
+    """A constant array."""
+
+    name: str
+    values: npt.NDArray[np.generic]  # uint8, uint32 or float32
+
+    @property
+    def text(self) -> str:
+        """Its definition."""
+        spell, kind = _SPELLED[self.values.dtype.name]
+        numbers = [spell(value) for value in self.values.flat]
+        return f"static const {kind} {self.name}[{self.values.size}] = {{\n{_lines(numbers)}\n}};\n"
+
+
+def number(value: Any) -> str:
+    """A float32 as C, exactly: the shortest digits that give it back."""
+    text = str(np.float32(value))
+    return f"{text}f" if any(mark in text for mark in ".e") else f"{text}.0f"
+
+
+_SPELLED: dict[str, tuple[Callable[[Any], str], str]] = {
+    "uint8": (lambda value: str(int(value)), "uint8_t"),
+    "uint32": (lambda value: f"0x{int(value):08x}", "uint32_t"),
+    "float32": (number, "float"),
+}
+
+
+def _lines(words: Sequence[str]) -> str:
+    lines, line = [], "   "
+    for word in words:
+        if len(line) + len(word) + 2 > WIDTH:
+            lines.append(line)
+            line = "   "
+        line += f" {word},"
+    return "\n".join([*lines, line])
 
 
 class Function(NamedTuple):
@@ -21,31 +62,19 @@ class Function(NamedTuple):
     arrays: list[Array]
     text: str
     kernels: set[str]  # that it calls
-    weights: str  # what they are made of
+    weights: str  # what they are made of: binary, ternary or real; empty where there are none
     scratch: bool  # whether it takes working memory
 
-
-class Normalisation(NamedTuple):
-    """What makes floats of the raw inputs: (x/divisor − mean)/std, by channel or for all."""
-
-    kind: str  # the C type of a raw value
-    divisor: float
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-
-def function_name(number: int, stage: Stage) -> str:
-    """A name that C takes: the stage's number and its first layer."""
-    return f"s{number}_{re.sub('[^A-Za-z0-9]', '_', stage.layers[0])}"
+    @property
+    def flash(self) -> int:
+        """Bytes of its constants."""
+        return sum(array.values.nbytes for array in self.arrays)
 
 
 def of_stage(number: int, stage: Stage, source: Shape | None, how: Normalisation) -> Function:
-    """The function of a stage; `source` is the shape of what it reads."""
-    name = function_name(number, stage)
-    if stage.kind == "input":
-        return _input(name, stage, how)
-    assert source is not None
-    return _Body(name, stage, source).function()
+    """The function of a stage, named after its number and first layer; `source` is the shape of what it reads."""
+    name = f"s{number}_{re.sub('[^A-Za-z0-9]', '_', stage.layers[0])}"
+    return _input(name, stage, how) if source is None else _Body(name, stage, source).function()
 
 
 def _input(name: str, stage: Stage, how: Normalisation) -> Function:
@@ -69,26 +98,50 @@ static void {name}(const model_input *in, float *out)
     return Function(name, arrays, text, set(), "", False)
 
 
+class _Packed(NamedTuple):
+    """The constants of a stage's convolution or linear layer."""
+
+    kind: str  # binary, ternary or real
+    weights: list[Array]  # two of them where weights are ternary
+    reals: list[Array]  # scale and shift of the sums of signs; the bias of real weights
+
+
+def _packed(dot: Dot, name: str) -> _Packed:
+    """Bits where they do; ϑ and batch-norm are their scale then."""
+    grouped = (dot.groups, len(dot.weight) // dot.groups, -1)
+    rows = rows_of(dot.weight)
+    if rows is None:
+        weights = np.ascontiguousarray(dot.weight.reshape(grouped).transpose(0, 2, 1))
+        return _Packed("real", [Array(f"{name}_weights", weights)], [Array(f"{name}_bias", dot.bias)])
+    signs, sizes = rows.signs.reshape(grouped), rows.sizes
+    if rows.binary:
+        planes = {"bits": signs > 0}
+    else:  # the mean of two planes of ±1
+        planes, sizes = {"upper_bits": signs >= 0, "lower_bits": signs > 0}, sizes / np.float32(2)
+    words = [Array(f"{name}_{each}", np.stack([words_of(group) for group in plane])) for each, plane in planes.items()]
+    return _Packed("binary" if rows.binary else "ternary", words, [Array(f"{name}_scale", sizes), Array(f"{name}_shift", dot.bias)])
+
+
 class _Body:
     """Writes the function of one stage."""
 
     def __init__(self, name: str, stage: Stage, source: Shape) -> None:
         self._name, self._stage, self._source = name, stage, source
-        self._packed: Packed | None = pack(stage, name) if stage.dot is not None else None
-        self._norms = affine_arrays(stage, name)
+        self._packed = _packed(stage.dot, name) if stage.dot is not None else None
+        self._norms: list[Array] = []
         self._kernels: set[str] = set()
 
     def function(self) -> Function:
         """All of it."""
-        stage = self._stage
+        stage, packed = self._stage, self._packed
         lines = self._whole() if stage.dot is None and stage.pool is None else self._pixel_by_pixel()
-        arrays = [array for pair in self._norms.values() for array in pair] + (self._packed.arrays if self._packed else [])
+        arrays = self._norms + ([*packed.weights, *packed.reals] if packed else [])
         scratch = any("scratch" in line for line in lines)
-        head = "const float *in, const float *other, float *out" if stage.kind == "add" else "const float *in, float *out"
+        head = "const float *in, const float *other, float *out" if len(stage.sources) == 2 else "const float *in, float *out"
         head += ", float *scratch" if scratch else ""
         window = self._window() if "window" in self._kernels else ""
         text = f"/* {self._about()} */\n{window}static void {self._name}({head})\n{{\n" + "\n".join(lines) + "\n}\n"
-        return Function(self._name, arrays, text, self._kernels, self._packed.kind if self._packed else "", scratch)
+        return Function(self._name, arrays, text, self._kernels, packed.kind if packed else "", scratch)
 
     def _about(self) -> str:
         stage = self._stage
@@ -97,11 +150,14 @@ class _Body:
             text += f", {stage.dot.weight.size:,} {self._packed.kind} weights"
         return text
 
+    def _value(self, at: str) -> str:
+        """An element of what a stage without a dot reads."""
+        return f"in[{at}] + other[{at}]" if len(self._stage.sources) == 2 else f"in[{at}]"
+
     def _whole(self) -> list[str]:
         """Element by element, all at once; `out` may be `in`."""
         stage, size = self._stage, self._stage.shape.size
-        value = "in[i] + other[i]" if stage.kind == "add" else "in[i]"
-        lines = [f"    for (int i = 0; i < {size}; i++)", f"        out[i] = {value};"]
+        lines = [f"    for (int i = 0; i < {size}; i++)", f"        out[i] = {self._value('i')};"]
         for work in stage.before:
             if isinstance(work, Affine):
                 channels = len(work.scale)
@@ -119,26 +175,21 @@ class _Body:
         to, y, x = ("out", "0", "0") if single else ("pixel", "y", "x")
         tail = stage.before if stage.pool is None else stage.after
         late = tail if not any(isinstance(work, Affine) for work in tail) else []
-        soon = [] if stage.pool is None or late else stage.after
-        before = stage.before if stage.pool is not None or not late else []
-        inner = self._pooled(stage.pool, to, y, x) if stage.pool is not None else self._pixel(to, y, x, before)
-        inner += self._pointwise(soon, to, step)
+        soon = [] if late else tail
+        inner = self._pixel(to, y, x, soon) if stage.pool is None else self._pooled(stage.pool, to, y, x, soon)
         rest = self._pointwise(late, "out", stage.shape.size)
         if single:
             return inner + rest
-        lines = [
+        return [
             "    float *pixel = out;",
             f"    for (int y = 0; y < {height}; y++)",
             f"        for (int x = 0; x < {width}; x++, pixel += {step}) {{",
             *(f"        {line}" for line in inner),
             "        }",
+            *rest,
         ]
-        if self._packed is not None and in_rows(stage, self._packed.kind):
-            self._kernels.add("rows")
-            lines = ["#if MODEL_WIDE", *of_rows(self._name, stage, self._packed), "#else", *lines, "#endif"]
-        return lines + rest
 
-    def _pooled(self, pool: Pool, to: str, y: str, x: str) -> list[str]:
+    def _pooled(self, pool: Pool, to: str, y: str, x: str, after: list[Pointwise]) -> list[str]:
         """A pooled pixel: the windows' pixels one after the other, none of them stored."""
         stage, channels = self._stage, self._stage.inner.channels
         start = "-FLT_MAX" if pool.name == "max" else "0.0f"
@@ -151,25 +202,25 @@ class _Body:
         ]
         if checks := self._checks(pool):
             lines += [f"            if ({' || '.join(checks)})", "                continue;"]
-        if stage.kind == "pixel" and not stage.before:
+        if stage.dot is None and len(stage.sources) == 1 and not stage.before:
             values = f"in + (row * {stage.inner.width} + column) * {channels}"
         else:
-            values = self._sums()
+            values = f"scratch + {stage.window}" if stage.window else "scratch"
             at = (values, "row", "column")
-            pixel = self._added(*at) if stage.scaled_after else self._pixel(*at, stage.before)
+            pixel = self._sums(*at) if stage.scaled_after else self._pixel(*at, stage.before)
             lines += [f"        {line}" for line in pixel]
         lines += [f"            {_POOLING[pool.name]}({to}, {values}, {channels});", "        }"]
-        lines += [self._scaled(to)] if stage.scaled_after else []
-        return lines + self._mean(pool, to)
+        lines += self._scaled(to) if stage.scaled_after else []
+        return lines + self._mean(pool, to) + self._pointwise(after, to, channels)
 
     def _checks(self, pool: Pool) -> list[str]:
         """What tells pixels outside of the map, where windows reach over its edge."""
-        found = []
+        checks = []
         for axis, name in enumerate(("row", "column")):
             end = (self._stage.shape[1 + axis] - 1) * pool.stride[axis] - pool.padding[axis] + pool.size[axis]
-            found += [f"{name} < 0"] if pool.padding[axis] else []
-            found += [f"{name} >= {self._stage.inner[1 + axis]}"] if end > self._stage.inner[1 + axis] else []
-        return found
+            checks += [f"{name} < 0"] if pool.padding[axis] else []
+            checks += [f"{name} >= {self._stage.inner[1 + axis]}"] if end > self._stage.inner[1 + axis] else []
+        return checks
 
     def _mean(self, pool: Pool, to: str) -> list[str]:
         """The division of a mean, by as many values as PyTorch counts."""
@@ -191,56 +242,55 @@ class _Body:
         by = f"{int(factors[0]) * int(factors[1])}.0f" if plain else f"(float)({factors[0]} * {factors[1]})"
         return [f"    divide({to}, {by}, {channels});"]
 
-    def _sums(self) -> str:
-        """Where one pixel's values stand before they are pooled."""
-        dot = self._stage.dot
-        size = 0 if dot is None or in_place(self._stage) else dot.weight[0].size
-        return f"scratch + {size}" if size else "scratch"
-
     def _pixel(self, to: str, row: str, column: str, before: list[Pointwise]) -> list[str]:
         """One pixel's values before pooling, written to `to`."""
         stage, channels = self._stage, self._stage.inner.channels
         if stage.dot is None:
             at = f"(({row}) * {stage.inner.width} + {column}) * {channels} + c"
-            value = f"in[{at}] + other[{at}]" if stage.kind == "add" else f"in[{at}]"
-            lines = [f"    for (int c = 0; c < {channels}; c++)", f"        ({to})[c] = {value};"]
-            return lines + self._pointwise(before, to, channels)
-        return [*self._added(to, row, column), self._scaled(to), *self._pointwise(before, to, channels)]
+            lines = [f"    for (int c = 0; c < {channels}; c++)", f"        ({to})[c] = {self._value(at)};"]
+        else:
+            lines = self._sums(to, row, column) + self._scaled(to)
+        return lines + self._pointwise(before, to, channels)
 
-    def _added(self, to: str, row: str, column: str) -> list[str]:
-        """One pixel's sums, not yet scaled."""
-        self._kernels.add("fill")
-        return [f"    fill({to}, 0.0f, {self._stage.inner.channels});", *self._dot(to, row, column)]
-
-    def _scaled(self, to: str) -> str:
-        self._kernels.add("scale")
-        return f"    scale_and_shift({to}, {self._name}_scale, {self._name}_shift, {self._stage.inner.channels});"
-
-    def _dot(self, to: str, row: str, column: str) -> list[str]:
-        """The sums of one pixel, group by group."""
+    def _sums(self, to: str, row: str, column: str) -> list[str]:
+        """One pixel's sums, not yet scaled; those of real weights start from the bias."""
         dot, packed = self._stage.dot, self._packed
         assert dot is not None
         assert packed is not None
         inputs, outputs = dot.weight[0].size, len(dot.weight) // dot.groups
-        kernel = "add_products" if packed.kind == "real" else "add_signs"
-        self._kernels.add("products" if packed.kind == "real" else "signs")
-        step = inputs * outputs if packed.kind == "real" else -(-inputs // 32) * outputs
-        if in_place(self._stage):
+        if packed.kind == "real":
+            self._kernels.add("products")
+            kernel, step = "add_products", inputs * outputs
+            first = f"    memcpy({to}, {packed.reals[0].name}, sizeof {packed.reals[0].name});"
+        else:
+            self._kernels |= {"signs", "fill"}
+            kernel, step = "add_signs", -(-inputs // 32) * outputs
+            first = f"    fill({to}, 0.0f, {self._stage.inner.channels});"
+        if self._stage.reads_in_place:
             at = f"(({row}) * {dot.stride[0] * self._source.width} + ({column}) * {dot.stride[1]}) * {inputs}"
             source = "in" if self._stage.inner[1:] == (1, 1) else f"in + {at}"
-            return [f"    {kernel}({to}, {array.name}, {source}, {inputs}, {outputs});" for array in packed.weights]
+            return [first, *(f"    {kernel}({to}, {array.name}, {source}, {inputs}, {outputs});" for array in packed.weights)]
         self._kernels.add("window")
         shape = f"&{self._name}_window"
         if dot.groups == 1:
             calls = [f"    {kernel}({to}, {array.name}, scratch, {inputs}, {outputs});" for array in packed.weights]
-            return [f"    take_window(scratch, in, {shape}, {row}, {column});", *calls]
-        depth = dot.weight.shape[3]
+            return [first, f"    take_window(scratch, in, {shape}, {row}, {column});", *calls]
         calls = [
             f"        {kernel}({to} + g * {outputs}, {array.name} + g * {step}, scratch, {inputs}, {outputs});"
             for array in packed.weights
         ]
-        loop = f"    for (int g = 0; g < {dot.groups}; g++) {{"
-        return [loop, f"        take_window(scratch, in + g * {depth}, {shape}, {row}, {column});", *calls, "    }"]
+        depth, loop = dot.weight.shape[3], f"    for (int g = 0; g < {dot.groups}; g++) {{"
+        return [first, loop, f"        take_window(scratch, in + g * {depth}, {shape}, {row}, {column});", *calls, "    }"]
+
+    def _scaled(self, to: str) -> list[str]:
+        assert self._packed is not None
+        if self._packed.kind == "real":
+            return []
+        return [self._scale_and_shift(to, self._packed.reals, self._stage.inner.channels)]
+
+    def _scale_and_shift(self, to: str, reals: list[Array], count: int) -> str:
+        self._kernels.add("scale")
+        return f"    scale_and_shift({to}, {reals[0].name}, {reals[1].name}, {count});"
 
     def _window(self) -> str:
         dot, source = self._stage.dot, self._source
@@ -253,9 +303,10 @@ class _Body:
         lines = []
         for work in works:
             if isinstance(work, Affine):
-                self._kernels.add("scale")
-                scale, shift = (array.name for array in self._norms[id(work)])
-                lines.append(f"    scale_and_shift({to}, {scale}, {shift}, {count});")
+                name = f"{self._name}_norm{len(self._norms) // 2 + 1}"
+                reals = [Array(f"{name}_scale", work.scale), Array(f"{name}_shift", work.shift)]
+                self._norms += reals
+                lines.append(self._scale_and_shift(to, reals, count))
             else:
                 self._kernels |= {work.name} | ({"tanh"} if work.name == "gelu_tanh" else set())
                 lines.append(f"    activate_{work.name}({to}, {count});")
