@@ -18,7 +18,8 @@ from bifl.core.layout import Layout
 from bifl.core.message import NOTHING, Message
 from bifl.core.sides import ServerSide
 from bifl.core.state import Client, Public, Server
-from bifl.data.partitions import Index, dealer, split
+from bifl.data.inputs import Index
+from bifl.data.partitions import dealer, split
 from bifl.engine.worker import ClientTools
 from bifl.exchanges.exchange import make_answer, take_part
 from bifl.experiment.settings import Experiment

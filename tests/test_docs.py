@@ -22,8 +22,9 @@ import pytest
 import bifl
 from bifl.cli import main
 from bifl.cli.dispatch import parser
-from bifl.data.arrays import Dataset, from_npz
+from bifl.data.arrays import from_npz
 from bifl.data.datasets import dataset
+from bifl.data.inputs import Dataset
 from bifl.engine.simulator import simulate
 from bifl.experiment.settings import Experiment
 from tests.support.commands import Run

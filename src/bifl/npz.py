@@ -62,7 +62,7 @@ def read(file: Path | IO[bytes], wanted: Collection[str] | None = None) -> dict[
         raise Damaged(str(error) or type(error).__name__) from error
 
 
-def mapped(folder: Path) -> dict[str, Array]:
+def map_folder(folder: Path) -> dict[str, Array]:
     """The arrays of a folder's .npy files by name, mapped into memory: what is not used is never read.
 
     Raises:

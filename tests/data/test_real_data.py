@@ -1,204 +1,22 @@
-"""CIFAR-10 from every container and nothing but CIFAR-10, UNIPEN's characters, a LEAF folder that trains, networks for them."""
+"""UNIPEN's characters, a LEAF folder that trains, networks for data of many kinds."""
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
-import pickle
-from itertools import permutations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from bifl.data import cifar, fetching
+from bifl.data.arrays import spread
 from bifl.data.datasets import dataset
-from bifl.data.unipen import spread
 from bifl.errors import BiflError, ConfigError, DataError
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.nn.models import model
 from bifl.nn.network import Network
-from tests.support.archives import npm, packed
 from tests.support.commands import Run
-
-IMAGES = 4
-NAMES = ["data_batch_1", "data_batch_2", "test_batch"]
-
-
-def tables() -> dict[str, Any]:
-    """Batches as (n, 3073) bytes."""
-    dice = np.random.default_rng(0)
-    labels = {name: dice.integers(0, 10, (IMAGES, 1), np.uint8) for name in NAMES}
-    return {name: np.hstack([labels[name], dice.integers(0, 256, (IMAGES, cifar.PIXELS), np.uint8)]) for name in NAMES}
-
-
-TABLES = tables()
-FAMILY = cifar.Family({name: hashlib.sha256(table.tobytes()).hexdigest() for name, table in TABLES.items()}, IMAGES)
-
-
-def pickled(table: Any) -> bytes:
-    """A batch as Python 2 pickled it: `data` is an array whose bytes are a string, `labels` a list."""
-    pixels = table[:, 1:].tobytes()
-    array = (
-        b"cnumpy.core.multiarray\n_reconstruct\nq\x02cnumpy\nndarray\nq\x03K\x00\x85q\x04U\x01bq\x05\x87Rq\x06"
-        b"(K\x01K" + bytes([len(table)]) + b"M\x00\x0c\x86cnumpy\ndtype\nq\x07U\x02u1q\x08K\x00K\x01\x87Rq\x09"
-        b"(K\x03U\x01|q\x0aNNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T"
-        + len(pixels).to_bytes(4, "little") + pixels + b"q\x0btb"
-    )  # fmt: skip
-    labels = b"]q\x0c(" + b"".join(b"K" + bytes([label]) for label in table[:, 0]) + b"e"
-    return bytes(b"\x80\x02}q\x01(U\x04data" + array + b"U\x06labels" + labels + b"U\x0bbatch_labelU\x01xu.")
-
-
-def picture(table: Any) -> bytes:
-    rows = table[:, 1:].reshape(len(table), 3, -1).transpose(0, 2, 1)
-    file = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(rows)).save(file, "PNG")
-    return file.getvalue()
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("BIFL_DATA", str(tmp_path))
-    return tmp_path
-
-
-def check_arrays() -> None:
-    images, labels, test_images, test_labels = cifar.load(FAMILY)
-    assert images.shape == (2 * IMAGES, 3, 32, 32)
-    assert labels.tolist() == [*TABLES[NAMES[0]][:, 0], *TABLES[NAMES[1]][:, 0]]
-    assert test_labels.tolist() == TABLES["test_batch"][:, 0].tolist()
-    assert np.array_equal(test_images.reshape(IMAGES, -1), TABLES["test_batch"][:, 1:])
-
-
-@pytest.mark.parametrize("place", ["", "cifar10", "cifar-10-batches-bin", "cifar10/cifar-10-batches-py"])
-def test_cifar_from_a_folder(folder: Path, place: str) -> None:
-    (folder / place).mkdir(parents=True, exist_ok=True)
-    for name, table in TABLES.items():
-        if place.endswith("py"):
-            (folder / place / name).write_bytes(pickled(table))
-        else:
-            (folder / place / f"{name}.bin").write_bytes(table.tobytes())
-    with fetching.local_only():
-        check_arrays()
-
-
-def test_the_pickles_of_this_test_are_such_as_python_reads() -> None:
-    found = pickle.loads(pickled(TABLES["test_batch"]).replace(b"numpy.core", b"numpy._core"), encoding="latin-1")
-    assert np.array_equal(found["data"], TABLES["test_batch"][:, 1:])
-    assert found["labels"] == TABLES["test_batch"][:, 0].tolist()
-
-
-class Hostile:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Path.touch, (Path("harm"),))
-
-
-@pytest.mark.parametrize(
-    ("raw", "sentence"),
-    [
-        (pickle.dumps(Hostile()), "0 bytes of pixels|bytes of pixels and 0 labels"),
-        (pickled(TABLES["test_batch"])[:-9000], "cannot be read as a batch"),
-        (b"", "cannot be read as a batch"),
-        (b"\x80\x02T\xff\xff\xff\x7f" + b"x" * 20, "cannot be read as a batch"),
-        (pickled(TABLES["data_batch_2"]), "sha256 differs"),
-    ],
-    ids=["code", "short", "empty", "long string", "another"],
-)
-def test_other_pickles_are_refused_and_not_run(folder: Path, monkeypatch: pytest.MonkeyPatch, raw: bytes, sentence: str) -> None:
-    monkeypatch.chdir(folder)
-    for name, table in TABLES.items():
-        (folder / name).write_bytes(pickled(table))
-    (folder / "test_batch").write_bytes(raw)
-    with pytest.raises(DataError, match=sentence):
-        cifar.load(FAMILY)
-    assert not (folder / "harm").exists()
-
-
-def test_cifar_from_its_authors_archive(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {f"cifar-10-batches-bin/{name}.bin": table.tobytes() for name, table in TABLES.items()}
-    monkeypatch.setattr(cifar, "ARCHIVE", packed(folder / "a.tar.gz", files).as_uri())
-    check_arrays()
-    monkeypatch.setattr(cifar, "ARCHIVE", "file:///nowhere")
-    with fetching.local_only():
-        check_arrays()  # it was kept
-
-
-def pictures() -> dict[str, bytes]:
-    """What npm's package holds."""
-    labels = [table[:, 0].tolist() for table in TABLES.values()]
-    lists = {"train_lables.json": json.dumps(labels[0] + labels[1]).encode(), "test_lables.json": json.dumps(labels[2]).encode()}
-    return {f"{name}.png": picture(table) for name, table in TABLES.items()} | lists
-
-
-@pytest.fixture
-def no_author(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cifar, "ARCHIVE", "file:///nowhere")
-
-
-@pytest.mark.usefixtures("no_author")
-def test_cifar_from_pictures(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    npm(folder, monkeypatch, cifar.NPM_PACKAGE, pictures())
-    check_arrays()
-    assert (folder / "cifar10/cifar-10-batches-bin/test_batch.bin").read_bytes() == TABLES["test_batch"].tobytes()
-
-
-@pytest.mark.parametrize("order", list(permutations(NAMES)), ids=",".join)
-@pytest.mark.parametrize("source", ["author", "npm"])
-def test_cifar_is_the_same_in_whatever_order_it_is_packed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, source: str, order: tuple[str, ...]
-) -> None:
-    files = {f"cifar-10-batches-bin/{name}.bin": TABLES[name].tobytes() for name in order}
-    archive = packed(folder / "a.tar.gz", files).as_uri() if source == "author" else "file:///nowhere"
-    monkeypatch.setattr(cifar, "ARCHIVE", archive)
-    there = pictures()
-    npm(folder, monkeypatch, cifar.NPM_PACKAGE, {f"{name}.png": there.pop(f"{name}.png") for name in order} | there)
-    check_arrays()
-
-
-@pytest.mark.parametrize("order", list(permutations(NAMES)), ids=",".join)
-def test_cifar_is_the_same_in_whatever_order_its_source_names_the_batches(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...]
-) -> None:
-    monkeypatch.setattr(cifar, "_from_author", lambda family: {name: TABLES[name].tobytes() for name in order})
-    check_arrays()
-    with fetching.local_only():
-        check_arrays()  # as it was kept
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        (
-            {"test_batch.png": picture(TABLES["test_batch"][:2])},
-            r"not one of CIFAR-10's batches, .* \(it is \(1024, 2\) RGB",
-        ),
-        ({"test_batch.png": b"\x89PNG"}, "not one of CIFAR-10's batches"),
-        ({"test_lables.json": b"[1, 2, 3, 999]"}, "could be fetched neither"),
-        ({"test_lables.json": b"{"}, "could be fetched neither"),
-        ({"test_lables.json": b"7"}, "could be fetched neither"),
-        ({"data_batch_1.png": picture(TABLES["test_batch"])}, "could be fetched neither"),
-    ],
-    ids=["fewer", "damaged", "large label", "no JSON", "no list", "others"],
-)
-@pytest.mark.usefixtures("no_author")
-def test_other_pictures_are_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, bytes], sentence: str
-) -> None:
-    npm(folder, monkeypatch, cifar.NPM_PACKAGE, pictures() | changes)
-    with pytest.raises(DataError, match=sentence):
-        cifar.load(FAMILY)
-    assert not (folder / "cifar10").exists()
-
-
-def test_members_are_bounded(tmp_path: Path) -> None:
-    with packed(tmp_path / "a.tgz", {"a": b"123"}).open("rb") as file, pytest.raises(ValueError, match="more than 2 bytes"):
-        fetching.members(file, ["a"], 2)
-
 
 # ---- UNIPEN ----------------------------------------------------------------------------------------------------------
 
@@ -296,7 +114,7 @@ def test_shortcuts_count() -> None:
     assert torch.equal(block(images), images)
 
 
-def test_a_picture_of_another_size_is_refused(folder: Path) -> None:
-    np.savez(folder / "small.npz", images=np.zeros((40, 3, 8, 8), np.uint8), labels=np.arange(40) % 10)
+def test_a_picture_of_another_size_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "small.npz", images=np.zeros((40, 3, 8, 8), np.uint8), labels=np.arange(40) % 10)
     with pytest.raises(BiflError, match="cifar_cnn"):
-        build(Experiment.of("cifar10-iid", ["dataset=npz", f"dataset.path={folder}/small.npz", "clients=4"]))
+        build(Experiment.of("cifar10-iid", ["dataset=npz", f"dataset.path={tmp_path}/small.npz", "clients=4"]))

@@ -81,7 +81,7 @@ def test_a_disk_that_cannot_be_read_is_not_a_damaged_file(tmp_path: Path, small:
 
     for record in run_rounds(grid, RunFolder.start(tmp_path / "run", experiment), rules(experiment, 1, 5)):
         if record.round == 1:
-            monkeypatch.setattr("bifl.deploy.client_state.mapped", unreadable)
+            monkeypatch.setattr("bifl.deploy.client_state.map_dataset", unreadable)
             grid.nodes[101].online = grid.nodes[102].online = False
             break
     name = (tmp_path / "run/run").read_text()

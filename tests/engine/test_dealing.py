@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bifl.data.shared import Drawn
+from bifl.data.partitions import Drawn
 from bifl.engine.simulator import Dealer
 from tests.support.federation import quick, same, simulated
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bifl.data.partitions import partition, split
-from bifl.data.shared import Drawn
+from bifl.data.partitions import Drawn, partition, split
 from bifl.engine.loop import loop
 from bifl.engine.round import Progress
 from bifl.engine.simulator import Dealer, SimulatedClients, Simulation, simulate

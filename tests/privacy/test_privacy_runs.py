@@ -12,8 +12,9 @@ import pytest
 from bifl import codec
 from bifl.core.message import BINARY, FLOAT32
 from bifl.core.rotation import rotated_length
-from bifl.data.arrays import Dataset, from_npz
+from bifl.data.arrays import from_npz
 from bifl.data.datasets import dataset
+from bifl.data.inputs import Dataset
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
 from bifl.errors import ConfigError, RunError

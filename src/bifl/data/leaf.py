@@ -14,15 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bifl.data import fetching
-from bifl.data.arrays import Array, Dataset, Images, assemble, held_out, image_array, label_array, user_array
-from bifl.data.idx import data_folder
+from bifl.data.arrays import Images, assemble, held_out, image_array, label_array, user_array
+from bifl.data.fetching import INSTALL, allowed, data_folder, pillow
+from bifl.data.inputs import Array, Dataset
 from bifl.errors import ConfigError, DataError
 from bifl.files import parse_json
 from bifl.processes import available_memory
 
 _EXPANSION = 10  # bytes of Python objects for a byte of JSON
-INSTALL = "pip install 'bifl[datasets]'"
 
 
 class Person(NamedTuple):
@@ -41,15 +40,21 @@ class Source(NamedTuple):
         classes: how many.
         parse: a user's `x` as pixels or file names; ValueError if it is neither.
         pixels: (folder, those) → (n, channels, height, width).
-        hub: dataset at Flower's hub, its splits, and the columns of user and label there.
-        mode: of the hub's images, for PIL.
+        hub: its name at Flower's hub.
+        splits: of it there.
+        user: the column there of who made an image.
+        label: the column there of its class.
+        mode: of the images there, for PIL.
     """
 
     name: str
     classes: int
     parse: Callable[[Any], Array]
     pixels: Callable[[Path, Array], Images]
-    hub: tuple[str, tuple[str, ...], str, str]
+    hub: str
+    splits: tuple[str, ...]
+    user: str
+    label: str
     mode: str
 
 
@@ -68,21 +73,16 @@ def load(source: Source, path: str, share: float, test_share: float) -> Dataset:
     if not 0 < share <= 1:
         raise ConfigError(f"dataset.share must be greater than 0 and at most 1, not {share}")
     folder = Path(path) if path else data_folder() / source.name
-    files = _files(folder)
-    if not files and path:
-        raise DataError(f"'{folder}' holds none of LEAF's files all_data_*.json")
-    if not files:
-        return _finish(source, *_from_hub(source, folder, share), test_share, source.hub[0])
-    people = [person for file in files for person in _people(file, source)]
-    chosen = _chosen([person.name for person in people], share)
-    people = [person for person in people if person.name in chosen]
-    if not people:
-        raise DataError(f"LEAF's files in '{folder}' hold no images")
-    images = source.pixels(folder, np.concatenate([person.images for person in people]))
-    labels = np.concatenate([person.labels for person in people])
-    number = {name: place for place, name in enumerate(sorted({person.name for person in people}))}
-    users = np.repeat([number[person.name] for person in people], [len(person.labels) for person in people])
-    return _finish(source, images, labels, users, test_share, f"'{folder}'")
+    files, where = _files(folder), f"'{folder}'"
+    if files:
+        images, labels, users = _from_files(source, folder, files, share)
+    elif path:
+        raise DataError(f"{where} holds none of LEAF's files all_data_*.json")
+    else:
+        (images, labels, users), where = _from_hub(source, folder, share), source.hub
+    numbers = user_array(users, len(images), f"the users of {where}")
+    classes = label_array(labels, len(images), source.classes, f"the labels of {where}")
+    return assemble(images, classes, numbers, source.classes, held_out(numbers, test_share), where)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -91,10 +91,17 @@ def _files(folder: Path) -> list[Path]:
     return next((files for files in places if files), [])
 
 
-def _finish(source: Source, images: Images, labels: Array, users: Array, test_share: float, where: str) -> Dataset:
-    numbers = user_array(users, len(images), f"the users of {where}")
-    checked = label_array(labels, len(images), source.classes, f"the labels of {where}")
-    return assemble(images, checked, numbers, source.classes, held_out(numbers, test_share), where)
+def _from_files(source: Source, folder: Path, files: list[Path], share: float) -> tuple[Images, Array, Array]:
+    """Images, labels and users from LEAF's files."""
+    everyone = [person for file in files for person in _people(file, source)]
+    chosen = _chosen([person.name for person in everyone], share)
+    people = [person for person in everyone if person.name in chosen]
+    if not people:
+        raise DataError(f"LEAF's files in '{folder}' hold no images")
+    images = source.pixels(folder, np.concatenate([person.images for person in people]))
+    number = {name: place for place, name in enumerate(sorted(chosen))}
+    users = np.repeat([number[person.name] for person in people], [len(person.labels) for person in people])
+    return images, np.concatenate([person.labels for person in people]), users
 
 
 def _chosen(names: list[str], share: float) -> set[str]:
@@ -128,31 +135,30 @@ def _people(file: Path, source: Source) -> Iterator[Person]:
 
 def _from_hub(source: Source, folder: Path, share: float) -> tuple[Images, Array, Array]:
     """Images, labels and users from Flower's hub."""
-    hub, splits, user_column, label_column = source.hub
     missing = f"{source.name} is not in '{folder}' (LEAF's all_data_*.json; or set dataset.path)"
-    if not fetching.allowed():
+    if not allowed():
         raise DataError(missing)
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     try:
         from flwr_datasets import FederatedDataset
     except ImportError:
-        raise DataError(f"{missing}, and to fetch {hub} the package flwr-datasets is needed: {INSTALL}") from None
+        raise DataError(f"{missing}, and to fetch {source.hub} the package flwr-datasets is needed: {INSTALL}") from None
     try:
-        remote = FederatedDataset(dataset=hub, partitioners={}, shuffle=False, cache_dir=str(data_folder() / "hub"))
-        tables = [remote.load_split(split) for split in splits]
+        remote = FederatedDataset(dataset=source.hub, partitioners={}, shuffle=False, cache_dir=str(data_folder() / "hub"))
+        tables = [remote.load_split(split) for split in source.splits]
     except Exception as error:  # whatever the hub's client raises where there is no network
         reason = str(error).partition("\n")[0]
-        raise DataError(f"{missing}, and {hub} could not be fetched ({type(error).__name__}: {reason})") from error
-    chosen = _chosen([str(user) for table in tables for user in table[user_column]], share)
+        raise DataError(f"{missing}, and {source.hub} could not be fetched ({type(error).__name__}: {reason})") from error
+    chosen = _chosen([str(user) for table in tables for user in table[source.user]], share)
     images, labels, users = [], [], []
     for table in tables:
-        for row, user in enumerate(map(str, table[user_column])):
+        for row, user in enumerate(map(str, table[source.user])):
             if user in chosen:
                 example = table[row]
                 images.append(_square(example["image"], source.mode))
-                labels.append(int(example[label_column]))
+                labels.append(int(example[source.label]))
                 users.append(user)
-    return image_array(np.stack(images), hub), np.array(labels), np.array(users)
+    return image_array(np.stack(images), source.hub), np.array(labels), np.array(users)
 
 
 def _square(picture: Any, mode: str) -> Images:
@@ -174,7 +180,7 @@ def _grey_pixels(x: Any) -> Array:
 
 FEMNIST = Source(
     "femnist", 62, _grey_pixels, lambda folder, pixels: image_array(pixels, str(folder)),
-    ("flwrlabs/femnist", ("train",), "writer_id", "character"), "L",
+    "flwrlabs/femnist", ("train",), "writer_id", "character", "L",
 )  # fmt: skip
 
 
@@ -190,10 +196,7 @@ def _file_names(x: Any) -> Array:
 
 
 def _read_pictures(folder: Path, names: Array) -> Images:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise DataError(f"celeba's pictures are read by the package pillow, which is not installed: {INSTALL}") from None
+    image = pillow("celeba's")
     places = [folder / place / "img_align_celeba" for place in ("", "raw", "data/raw")]
     place = next((place for place in places if place.is_dir()), None)
     if place is None:
@@ -203,16 +206,16 @@ def _read_pictures(folder: Path, names: Array) -> Images:
     pictures = np.empty((len(names), 3, CELEBA_SIZE, CELEBA_SIZE), np.uint8)
     for number, name in enumerate(names):
         try:
-            with Image.open(place / name) as picture:
+            with image.open(place / name) as picture:
                 pictures[number] = np.moveaxis(_square(picture, "RGB"), 2, 0)
         except FileNotFoundError:
             raise DataError(f"'{place / name}' does not exist, though LEAF's files name it") from None
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
             raise DataError(f"'{place / name}' is not a picture, or damaged ({error})") from error
     return pictures
 
 
 CELEBA = Source(
     "celeba", 2, _file_names, _read_pictures,
-    ("flwrlabs/celeba", ("train", "valid", "test"), "celeb_id", "Smiling"), "RGB",
+    "flwrlabs/celeba", ("train", "valid", "test"), "celeb_id", "Smiling", "RGB",
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Who holds which images (paper §4). A partition is a function (labels, clients, generator, users) → one index array per client.
+"""Who holds which samples (paper §4). A partition is a function (labels, clients, generator, users) → one index array per client.
 
 All partitions always end and, `by_user` apart, shuffle and give sizes with a large common divisor, so that vote counts stay small
-integers. All but `shared` hold every image at most once.
+integers. All but `shared` hold every sample at most once.
 
 >>> import numpy as np
 >>> labels = np.repeat(np.arange(10), 60)
@@ -14,30 +14,28 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
-import numpy.typing as npt
 
-from bifl.data.own_data import failure
-from bifl.data.shared import Drawn
+from bifl.core.randomness import stream
+from bifl.data.arrays import failure
+from bifl.data.inputs import Index
 from bifl.errors import BiflError, ConfigError
 from bifl.registry import Registry, short
 
-Labels = npt.NDArray[np.int64]
-Index = npt.NDArray[np.int64]
-Users = npt.NDArray[np.int64]
-Split = Callable[[Labels, int, np.random.Generator, Users | None], Sequence[Index]]
+Split = Callable[[Index, int, np.random.Generator, Index | None], Sequence[Index]]
 
 partition: Registry[Split] = Registry("partition")
 
 
-def split(deal: Split, labels: Labels, clients: int, seed: int, users: Users | None = None) -> Sequence[Index]:
-    """Deal the images out, and check that every client can train on what it got.
+def split(deal: Split, labels: Index, clients: int, seed: int, users: Index | None = None) -> Sequence[Index]:
+    """Deal the samples out, and check that every client can train on what it got.
 
     Raises:
-        ConfigError: a client would have fewer than the 2 images that batch-norm needs.
+        ConfigError: a client would have fewer than the 2 samples that batch-norm needs.
     """
     if isinstance(deal, Shared):
         return deal(labels, clients, np.random.default_rng([seed, 0]), users)
@@ -98,8 +96,8 @@ def _checked(parts: Any, clients: int, samples: int) -> list[Index]:
     return [part.astype(np.int64, copy=False) for part in arrays]
 
 
-def _deal_evenly(labels: Labels, hands: int, generator: np.random.Generator, users: Users | None = None) -> list[Index]:
-    """Equal hands whose class counts are within one of each other; the few images that do not go round stay out."""
+def _deal_evenly(labels: Index, hands: int, generator: np.random.Generator, users: Index | None = None) -> list[Index]:
+    """Equal hands whose class counts are within one of each other; the few samples that do not go round stay out."""
     order = generator.permutation(len(labels))
     order = order[: len(order) - len(order) % hands]
     by_class = order[np.argsort(labels[order], kind="stable")]
@@ -118,7 +116,7 @@ def by_class(classes_per_client: int = 3) -> Split:
     if classes_per_client < 1:
         raise ConfigError(f"partition.classes_per_client must be 1 or more, not {classes_per_client}")
 
-    def deal(labels: Labels, clients: int, generator: np.random.Generator, users: Users | None) -> list[Index]:
+    def deal(labels: Index, clients: int, generator: np.random.Generator, users: Index | None) -> list[Index]:
         classes, counts = np.unique(labels, return_counts=True)
         shards, rest = divmod(clients * classes_per_client, len(classes))
         if rest or not shards:
@@ -131,8 +129,8 @@ def by_class(classes_per_client: int = 3) -> Split:
             raise ConfigError(f"by_class cuts a class of {counts.min()} images into {shards} shards: use fewer clients")
         pieces = []
         for label in classes:
-            images = generator.permutation(np.flatnonzero(labels == label))
-            pieces += list(images[: size * shards].reshape(shards, size))
+            samples = generator.permutation(np.flatnonzero(labels == label))
+            pieces += list(samples[: size * shards].reshape(shards, size))
         hands = generator.permutation(len(pieces)).reshape(clients, classes_per_client)
         return [np.sort(np.concatenate([pieces[i] for i in hand])) for hand in hands]
 
@@ -143,7 +141,7 @@ def by_class(classes_per_client: int = 3) -> Split:
 def unbalanced() -> Split:
     """A fifth of the clients share 40 % of the images, two fifths 40 %, two fifths 20 %; classes even."""
 
-    def deal(labels: Labels, clients: int, generator: np.random.Generator, users: Users | None) -> list[Index]:
+    def deal(labels: Index, clients: int, generator: np.random.Generator, users: Index | None) -> list[Index]:
         large, medium = round(clients / 5), clients * 2 // 5  # 20, 40, 40 of 100; 18, 35, 36 of FEMNIST's 89, as the paper
         sizes = [4] * large + [2] * medium + [1] * (clients - large - medium)
         return _join(_deal_evenly(labels, sum(sizes), generator), sizes)
@@ -163,7 +161,7 @@ def dirichlet(concentration: float = 0.5) -> Split:
     if not 0 < concentration < float("inf"):
         raise ConfigError(f"partition.concentration must be greater than 0, not {concentration}")
 
-    def deal(labels: Labels, clients: int, generator: np.random.Generator, users: Users | None) -> list[Index]:
+    def deal(labels: Index, clients: int, generator: np.random.Generator, users: Index | None) -> list[Index]:
         classes, counts = np.unique(labels, return_counts=True)
         size = len(labels) // clients
         mixes = np.nan_to_num(generator.dirichlet(concentration * len(classes) * counts / len(labels), size=clients)) + 1e-9
@@ -198,7 +196,7 @@ def quantity(skew: float = 1.0) -> Split:
     if not 0 <= skew < float("inf"):
         raise ConfigError(f"partition.skew must be 0 or more, not {skew}")
 
-    def deal(labels: Labels, clients: int, generator: np.random.Generator, users: Users | None) -> list[Index]:
+    def deal(labels: Index, clients: int, generator: np.random.Generator, users: Index | None) -> list[Index]:
         hands = clients * max(1, min(10, len(labels) // (2 * clients)))
         share = np.arange(1, clients + 1) ** -float(skew)
         exact = (hands - clients) * share / share.sum()
@@ -209,19 +207,56 @@ def quantity(skew: float = 1.0) -> Split:
     return deal
 
 
+class Drawn(Sequence[Index]):
+    """One part for each client: distinct samples, drawn with the client's own stream when they are asked for. Nothing is kept.
+
+    >>> parts = Drawn(np.arange(60_000), size=20, clients=10**9, key=7)
+    >>> len(parts), len(parts[123_456_789]), bool((parts[5] == parts[5]).all())
+    (1000000000, 20, True)
+
+    Args:
+        samples: to draw from.
+        size: of a part.
+        clients: how many there are.
+        key: of the streams.
+    """
+
+    def __init__(self, samples: Index, size: int, clients: int, key: int) -> None:
+        self._samples, self._size, self._clients, self._key = samples, size, clients, key
+
+    def among(self, samples: Index) -> Drawn:
+        """The same draws from other samples of the same number."""
+        return Drawn(samples, self._size, self._clients, self._key)
+
+    def __len__(self) -> int:
+        return self._clients
+
+    @overload
+    def __getitem__(self, number: int) -> Index: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Index]: ...
+    def __getitem__(self, number: int | slice) -> Index | list[Index]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(self._clients))]
+        if not -self._clients <= number < self._clients:
+            raise IndexError(f"there are {self._clients} clients, and no client {number}")
+        generator = stream(self._key, 0, number % self._clients, "shared images")
+        return np.sort(self._samples[generator.choice(len(self._samples), self._size, replace=False)])
+
+
+@dataclass(frozen=True)
 class Shared:
-    """Deals the same images to many."""
+    """Deals the same samples to many."""
 
-    def __init__(self, images: int) -> None:
-        self._images = images
+    images: int
 
-    def __call__(self, labels: Labels, clients: int, generator: np.random.Generator, users: Users | None) -> Drawn:
+    def __call__(self, labels: Index, clients: int, generator: np.random.Generator, users: Index | None) -> Drawn:
         """A part for each client, drawn when it is asked for."""
-        if self._images > len(labels):
+        if self.images > len(labels):
             raise ConfigError(
-                f"partition.images={self._images} is more than the {len(labels)} training images: use at most that many"
+                f"partition.images={self.images} is more than the {len(labels)} training images: use at most that many"
             )
-        return Drawn(np.arange(len(labels)), self._images, clients, int(generator.integers(2**63)))
+        return Drawn(np.arange(len(labels)), self.images, clients, int(generator.integers(2**63)))
 
 
 @partition
@@ -243,7 +278,7 @@ def by_user(at_least: int = 0) -> Split:
     if at_least < 0:
         raise ConfigError(f"partition.at_least must be 0 or more, not {at_least}")
 
-    def deal(labels: Labels, clients: int, generator: np.random.Generator, users: Users | None) -> list[Index]:
+    def deal(labels: Index, clients: int, generator: np.random.Generator, users: Index | None) -> list[Index]:
         if users is None:
             raise ConfigError("partition=by_user needs a dataset that knows who made each image, such as mnist_writers or femnist")
         _, owner, counts = np.unique(users, return_inverse=True, return_counts=True)

@@ -29,9 +29,8 @@ import numpy as np
 
 from bifl.codec import WireError
 from bifl.core.state import Public
-from bifl.data.arrays import Dataset, input_array, target_array
-from bifl.data.datasets import mapped, save
-from bifl.data.inputs import further_array, refuse_missing
+from bifl.data.arrays import further_array, input_array, refuse_missing, target_array
+from bifl.data.inputs import Dataset, map_dataset, save
 from bifl.deploy.operator_choices import Images, Operator, own_images, same_but_for_length
 from bifl.deploy.protocol import Refusal, Terms, terms_fields
 from bifl.engine import checkpoint
@@ -269,7 +268,7 @@ class Home:
             raise Damaged(f"there is no {TERMS}")
         experiment = self.operator.experiment(known["experiment"])
         with _reading(self.folder):
-            train, held = _whole(mapped(self.folder / TRAIN)), _whole(mapped(self.folder / HELD))
+            train, held = _whole(map_dataset(self.folder / TRAIN)), _whole(map_dataset(self.folder / HELD))
             data = train._replace(
                 inputs=np.concatenate([train.inputs, held.inputs]),
                 labels=np.concatenate([train.labels, held.labels]),

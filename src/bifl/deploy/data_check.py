@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bifl.data.arrays import TABLES, Dataset, from_npz, is_arrays, table_text
+from bifl.data.arrays import TABLES, from_npz, is_arrays, table_text
 from bifl.data.datasets import dataset
+from bifl.data.inputs import Dataset
 from bifl.errors import BiflError, ConfigError, DataError
 
 _NOT_IMAGES = {

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from bifl.core.sides import Identity
-from bifl.data.arrays import Array, Dataset, Index, from_npz, input_array, is_arrays, target_array
+from bifl.data.arrays import from_npz, further_array, input_array, is_arrays, target_array
 from bifl.data.datasets import dataset
-from bifl.data.inputs import NONE, forms_of, further_array, further_text, kind_of, read_further, rows
+from bifl.data.inputs import NONE, Array, Dataset, Index, forms_of, further_text, kind_of, read_further, rows
 from bifl.deploy.protocol import Refusal, Terms
 from bifl.errors import BiflError, DataError
 from bifl.experiment.composition import plain_algorithm

@@ -18,8 +18,8 @@ import numpy as np
 
 from bifl.core.sides import Accumulator, Reply, Request, ServerSide
 from bifl.core.state import Client, Public
-from bifl.data.own_data import checked
-from bifl.data.shared import Drawn
+from bifl.data.arrays import checked
+from bifl.data.partitions import Drawn
 from bifl.engine.backends.worker_processes import processes
 from bifl.engine.catch_up import Journal, Step
 from bifl.engine.checkpoint import State

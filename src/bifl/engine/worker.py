@@ -26,8 +26,8 @@ from bifl.core.message import NOTHING, Floats
 from bifl.core.randomness import stream
 from bifl.core.sides import Accumulator, Evaluated, Identity, Reply, Request
 from bifl.core.state import Client, Public
-from bifl.data.arrays import Array
 from bifl.data.datasets import Dataset
+from bifl.data.inputs import Array
 from bifl.engine import checkpoint
 from bifl.engine.client_store import LIMIT, ClientStore
 from bifl.errors import Diverged

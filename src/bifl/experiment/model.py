@@ -27,7 +27,8 @@ from bifl.core import BINARY, FLOAT32, TERNARY, Message, Public
 from bifl.core.forward import FORWARDS, Forward, real
 from bifl.core.layout import Layout
 from bifl.core.message import Floats
-from bifl.data.inputs import BYTES, FLOATS, TOKENS, Dataset, Scale, further_array, input_array, kind_of, refuse_missing
+from bifl.data.arrays import further_array, input_array, refuse_missing
+from bifl.data.inputs import BYTES, FLOATS, TOKENS, Dataset, Scale, kind_of
 from bifl.errors import DataError, Untrusted
 from bifl.experiment.choices import Choice, chosen, from_mapping
 from bifl.experiment.objects import Net, model_name

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from bifl.data.arrays import Array, Dataset, from_arrays
+from bifl.data.arrays import from_arrays
 from bifl.data.datasets import dataset
+from bifl.data.inputs import Array, Dataset
 from bifl.errors import ConfigError, DataError
 from bifl.nn.models import model
 from bifl.registry import GIVEN

@@ -14,13 +14,11 @@ from bifl.attacks import attack
 from bifl.core.randomness import stream
 from bifl.core.state import Public
 from bifl.data import fingerprint
-from bifl.data.arrays import Dataset, groups_of, shape_text
+from bifl.data.arrays import further_array, groups_of, own_dataset, refuse_missing
 from bifl.data.datasets import dataset
 from bifl.data.fingerprint import Loaded
-from bifl.data.inputs import further_array, refuse_missing
-from bifl.data.own_data import own_dataset
-from bifl.data.partitions import Index, dealer, split
-from bifl.data.shared import Drawn
+from bifl.data.inputs import Dataset, Index, shape_text
+from bifl.data.partitions import Drawn, dealer, split
 from bifl.errors import ConfigError, DataError
 from bifl.experiment.choices import Choice
 from bifl.experiment.composition import plain_algorithm

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bifl.data.arrays import Dataset, groups_of, shape_text
+from bifl.data.arrays import groups_of
+from bifl.data.inputs import Dataset, shape_text
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import deal, outputs_word
 from bifl.files import write_atomic, writing

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from bifl.data.arrays import Array
+from bifl.data.inputs import Array
 from bifl.errors import DataError
 from bifl.registry import Registry
 

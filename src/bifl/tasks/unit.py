@@ -11,7 +11,7 @@ import sys
 
 import numpy as np
 
-from bifl.data.arrays import Array
+from bifl.data.inputs import Array
 
 LARGEST, LEAST = 3.0, 0.1  # root mean square and deviation beyond which the first rounds learn nothing but the unit
 

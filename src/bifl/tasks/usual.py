@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bifl.data.arrays import Array
+from bifl.data.inputs import Array
 from bifl.errors import ConfigError, DataError
 from bifl.tasks.task import Sums, Targets, Task, numbers, task, within_reach
 

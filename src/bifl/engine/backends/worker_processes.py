@@ -24,7 +24,8 @@ from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from bifl.data.datasets import Dataset, mapped, save
+from bifl.data.datasets import Dataset
+from bifl.data.inputs import map_dataset, save
 from bifl.engine.worker import Call, Job, Worker, Workers
 from bifl.errors import BiflError, RunError
 from bifl.experiment.transfer import dumps, loads
@@ -129,7 +130,7 @@ def main() -> None:
     with Connection(int(sys.argv[1])) as server:
         try:
             job, folder = loads(receive(server))
-            worker = Worker(job, mapped(folder))
+            worker = Worker(job, map_dataset(folder))
             send(server, _NO_MORE)  # ready
             while True:
                 for result in worker.do(receive(server)):
