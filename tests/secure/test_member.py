@@ -22,7 +22,7 @@ from bifl.secure import cards, primitives, threshold, unmasking
 from bifl.secure import member as members
 from bifl.secure.cards import SumTerms
 from bifl.secure.identities import SimulatedKeys
-from bifl.secure.integers import Fields, Sum, add_own, add_pair, fields, packed, size, unpacked
+from bifl.secure.integers import Fields, Sum, add_own, add_pair, fields, pack, size, unpack
 from bifl.secure.unmasking import RawUploads
 from tests.secure.test_secure_sum import plain, same
 from tests.support.secure_round import COUNT, NEVER, SUM, Table, everywhere
@@ -236,13 +236,13 @@ def test_a_masked_upload_looks_like_noise(symbol: int) -> None:
 
 def _less(masked: bytes, form: Fields, secret: bytes, *others: bytes) -> bytes:
     """What client 1 sends without its own mask; or, given the keys of clients 0, 2 and 3, without those of pairs."""
-    flat = unpacked(masked, (*form.symbols, *form.numbers))
+    flat = unpack(masked, (*form.symbols, *form.numbers))
     parts, sum = (flat[:1], flat[1:]), Sum(SUM, form)
     if not others:
         add_own(parts, secret, sum, -1)
     for sign, other in zip((1, -1, -1), others, strict=False):
         add_pair(parts, secret, other, sum, sign, peers=True)
-    return packed(flat, (*form.symbols, *form.numbers))
+    return pack(flat, (*form.symbols, *form.numbers))
 
 
 def test_sizes_of_sums() -> None:
@@ -303,7 +303,7 @@ def test_a_ghost_hides_nobody() -> None:
     haunted = Haunted()
     table, left = haunted.table, haunted.LEFT
     dealt = {number: table.member(number).shares(haunted.private_reply) for number in left} | {3: bytes(5 * table.sum_terms.dealt)}
-    sum_state, private_replies = unmasking.passed_on(haunted.sum_state, dealt, table.sum_terms)
+    sum_state, private_replies = unmasking.pass_on(haunted.sum_state, dealt, table.sum_terms)
     for number in left:
         table.masked(number, private_replies[number])
     said = {number: table.member(number).agree(SUM, listed(*range(6)), table.place) for number in left}

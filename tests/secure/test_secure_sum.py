@@ -25,10 +25,10 @@ from bifl.secure.integers import (
     check_packed,
     direction,
     fields,
-    packed,
+    pack,
     size,
     summands,
-    unpacked,
+    unpack,
 )
 from tests.support.secure_round import COUNT, SUM, Table, ballot
 
@@ -70,7 +70,7 @@ def test_masks_of_pairs_cancel(count: int) -> None:
         for other in set(range(count)) - {own}:
             add_pair((parts[:1], parts[1:]), seeds[own], publics[other], Sum(SUM, FORM), direction(own, other), peers=True)
         assert any(part.any() for part in parts)
-        total = [field.wrapped(one + two) for field, one, two in zip((*FORM.symbols, *FORM.numbers), total, parts, strict=True)]
+        total = [field.wrap(one + two) for field, one, two in zip((*FORM.symbols, *FORM.numbers), total, parts, strict=True)]
     assert not any(part.any() for part in total)
 
 
@@ -102,11 +102,11 @@ def test_any_k_shares_recover_and_fewer_do_not(count: int, data: st.DataObject) 
 def test_integers_are_packed_in_their_bits(given: list[tuple[int, int]]) -> None:
     form = [Field(*pair) for pair in given]
     numbers = np.random.default_rng(len(given)).integers(0, 2**63, 40, np.uint64)
-    parts = [field.wrapped(numbers[: field.length]) for field in form]
-    data = packed(parts, form)
+    parts = [field.wrap(numbers[: field.length]) for field in form]
+    data = pack(parts, form)
     check_packed(data, form)
     assert len(data) == size(form) == sum(-(-field.length * field.bits // 8) for field in form)
-    for one, other in zip(parts, unpacked(data, form), strict=True):
+    for one, other in zip(parts, unpack(data, form), strict=True):
         assert one.tobytes() == other.tobytes()
 
 

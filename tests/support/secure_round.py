@@ -13,7 +13,7 @@ from bifl.core.sums import Total
 from bifl.secure import threshold, unmasking
 from bifl.secure.cards import SumTerms
 from bifl.secure.identities import SimulatedKeys
-from bifl.secure.integers import Sum, fields, packed, summands
+from bifl.secure.integers import Sum, fields, pack, summands
 from bifl.secure.member import Member
 from bifl.secure.unmasking import RawUploads, SumState
 
@@ -73,7 +73,7 @@ class Table:
         self, sum_state: SumState, private_replies: PrivateReplies, there: Collection[int]
     ) -> tuple[SumState, PrivateReplies]:
         said = {number: self.member(number).shares(private_replies[number]) for number in there}
-        return unmasking.passed_on(sum_state, said, self.sum_terms)
+        return unmasking.pass_on(sum_state, said, self.sum_terms)
 
     def masked(self, number: int, private_reply: bytes) -> bytes:
         member = self.member(number)
@@ -82,7 +82,7 @@ class Table:
         form = fields(self.said[number], own, total)
         parts = summands(self.said[number], times, form)
         member.mask(parts, Sum(SUM, form), self.place)
-        data = packed((*parts[0], *parts[1]), (*form.symbols, *form.numbers))
+        data = pack((*parts[0], *parts[1]), (*form.symbols, *form.numbers))
         member.once(SUM, data)
         return data
 
@@ -100,7 +100,7 @@ class Table:
 
     def reveal(self, sum_state: SumState, private_replies: PrivateReplies, there: Collection[int], count: int = COUNT) -> Total:
         said = {number: self.member(number).reveal(SUM, private_replies[number], self.place) for number in there}
-        return unmasking.unmasked(sum_state, said, self.like, self.sum_terms, SUM, self.place, count)
+        return unmasking.unmask(sum_state, said, self.like, self.sum_terms, SUM, self.place, count)
 
     def whole(self, *there: Collection[int]) -> tuple[Total, SumState]:
         """A round, given who is there in each of its five steps."""

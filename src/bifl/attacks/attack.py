@@ -139,12 +139,12 @@ def _upload(client: Client, public: Public, honest: Algorithm, by: Attack, who: 
     if client.number not in who:
         return said
     abouts = selections(honest, public, client.number)
-    message, memory = return_checks.sent(honest.name, "upload", said, public, abouts)
+    message, memory = return_checks.message(honest.name, "upload", said, public, abouts)
     read = honest.reads(message._replace(sender=client.number, round=public.round + 1), public)
     ballots = message.update.alphabet == BINARY and read.update.alphabet == BINARY  # and not how weights changed
     liar = Liar(client.number, ballots, public.seed, public.round + 1)
     changed = by.trained(client, public, liar)
     if changed is not client:
-        message, memory = return_checks.sent(honest.name, "upload", honest.upload(changed, public), public, abouts)
+        message, memory = return_checks.message(honest.name, "upload", honest.upload(changed, public), public, abouts)
     lie = by.said(message, public, liar)
     return lie if memory is None else Sent(lie, memory)

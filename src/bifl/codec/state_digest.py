@@ -14,10 +14,10 @@ from bifl.core.state import Public
 
 def digest_of(parts: Iterable[bytes]) -> bytes:
     """SHA-256 of several things of any length, each with its length before it: none can end where another one begins."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
-        found.update(len(part).to_bytes(8, "little") + part)
-    return found.digest()
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()
 
 
 def state_digest(public: Public, messages: Iterable[Message | None], first: str = "") -> bytes:

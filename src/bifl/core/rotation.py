@@ -127,6 +127,6 @@ def positions(symbols: Symbols, group: int) -> npt.NDArray[np.int64]:
 
 def spread(symbols: Symbols, group: int, count: int) -> Floats:
     """(count,) ±1 at the loudest numbers, 0 elsewhere. A place beyond the last number is nobody's."""
-    found = np.zeros(len(symbols) * group, np.float32)
-    found[positions(symbols, group)] = (symbols & 1).astype(np.float32) * 2 - 1
-    return found[:count]
+    values = np.zeros(len(symbols) * group, np.float32)
+    values[positions(symbols, group)] = (symbols & 1).astype(np.float32) * 2 - 1
+    return values[:count]

@@ -49,10 +49,10 @@ class _TrainedTernary(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         trits, scales = ctx.saved_tensors
         to_aux, to_scales = torch.empty_like(trits), []
-        for gradient, own, found, factor in zip(*_layers(ctx.sizes, gradients[0], trits, to_aux), scales, strict=True):
-            to_scales.append(torch.mul(gradient, own, out=found).sum())
+        for gradient, own, product, factor in zip(*_layers(ctx.sizes, gradients[0], trits, to_aux), scales, strict=True):
+            to_scales.append(torch.mul(gradient, own, out=product).sum())
             kept = own.abs()  # torch.where would take three times as long
-            torch.mul(kept, factor, out=found).add_(kept.neg_().add_(1)).mul_(gradient)
+            torch.mul(kept, factor, out=product).add_(kept.neg_().add_(1)).mul_(gradient)
         return to_aux, torch.stack(to_scales), None
 
 

@@ -85,9 +85,9 @@ class ExactSum:
     @classmethod
     def of(cls, whole: Integers, fraction: Integers, weight: int) -> ExactSum:
         """A sum that was made elsewhere, in the integers of `fixed_point`."""
-        found = cls()
-        found._whole, found._fine, found.weight = whole, fraction, weight
-        return found
+        total = cls()
+        total._whole, total._fine, total.weight = whole, fraction, weight
+        return total
 
     def add(self, values: npt.ArrayLike, weight: int) -> None:
         """Add `weight` times a vector, of the same length each time.
@@ -138,12 +138,12 @@ class ExactSum:
         if self._fine is None:
             raise ValueError("nothing was added to this sum")
         if self._whole is None:
-            found = np.asarray(self._fine * (1 / _ONE))
+            mean = np.asarray(self._fine * (1 / _ONE))
         else:
             whole, fraction = self._halves()
-            found = np.asarray(whole + fraction / _ONE)
-        found /= self.weight
-        return found
+            mean = np.asarray(whole + fraction / _ONE)
+        mean /= self.weight
+        return mean
 
     def _refuse(self, given: npt.NDArray[Any], weight: int) -> None:
         """Refuse what does not fit to what was added."""
@@ -217,9 +217,9 @@ class VoteSum:
 
 def vote_sum(votes: npt.NDArray[np.int64]) -> VoteSum:
     """A count that was made elsewhere."""
-    found = VoteSum()
-    found._votes = votes
-    return found
+    count = VoteSum()
+    count._votes = votes
+    return count
 
 
 class VectorTally(NamedTuple):

@@ -157,7 +157,7 @@ class Ballot(Summable):
         """The upload within bounds, read as the algorithm reads it, with what it counts for."""
         algorithm = self.algorithm.at(public.round + 1)
         counted = self.bounds.ballot(upload, public)._replace(weight=self.weighing.counts(upload.weight))
-        return return_checks.opened(algorithm.name, algorithm.reads(counted, public), public)
+        return return_checks.read_upload(algorithm.name, algorithm.reads(counted, public), public)
 
     def total(self, public: Public) -> Total | UploadList:
         """Exact sums, or a list for a sum that must see all uploads together."""
@@ -173,7 +173,7 @@ class Ballot(Summable):
             tally = self.privacy.hear(tally, public)
         abouts = selections(algorithm, public, None)
         said = algorithm.broadcast(tally, public, server.server)
-        message, memory = return_checks.sent(algorithm.name, "broadcast", said, public, abouts)
+        message, memory = return_checks.message(algorithm.name, "broadcast", said, public, abouts)
         if memory is not None:
             server = server._replace(server=server.server._replace(memory=memory))
         real = self._sent_reals(message.real, public)
@@ -243,7 +243,7 @@ def _learning_nothing(client: Client, local: Local) -> tuple[Client, float]:
 def make_upload(algorithm: Algorithm, client: Client, public: Public) -> tuple[Client, Message]:
     """The upload of a client that has trained, and the client with what it keeps in memory; its weight is what it counts for."""
     abouts = selections(algorithm, public, client.number)
-    message, memory = return_checks.sent(algorithm.name, "upload", algorithm.upload(client, public), public, abouts)
+    message, memory = return_checks.message(algorithm.name, "upload", algorithm.upload(client, public), public, abouts)
     upload = message._replace(round=public.round + 1, weight=client.weight, sender=client.number)
     return (client if memory is None else client._replace(memory=memory)), upload
 

@@ -31,7 +31,7 @@ from bifl.errors import ConfigError, Refused
 from bifl.exchanges.exchange import BYTES, ByteExchange, Exchange, Summable, bytes_in, from_client, message_of
 from bifl.secure import cards, threshold, unmasking
 from bifl.secure.cards import SumTerms
-from bifl.secure.integers import WIDEST, Sum, fields, packed, summands
+from bifl.secure.integers import WIDEST, Sum, fields, pack, summands
 from bifl.secure.member import Member
 from bifl.secure.unmasking import RawUploads, SumState
 
@@ -175,7 +175,7 @@ class Deal(Step):
 
     def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
         """To each what is sealed for it."""
-        sum_state, private_replies = unmasking.passed_on(server.notes[SUM_STATE], total.uploads, self.sum_terms(public))
+        sum_state, private_replies = unmasking.pass_on(server.notes[SUM_STATE], total.uploads, self.sum_terms(public))
         return server.noting(SUM_STATE, sum_state), private_replies
 
 
@@ -221,7 +221,7 @@ class Masked(Step):
         form = fields(upload, own, total)
         parts = summands(upload, times, form)
         member.mask(parts, Sum(name, form), place)
-        data = packed((*parts[0], *parts[1]), (*form.symbols, *form.numbers))
+        data = pack((*parts[0], *parts[1]), (*form.symbols, *form.numbers))
         member.once(name, data)
         return self.reply(data, side)._replace(client=self._told(side.client, said.client, agreed, uploads=True))
 
@@ -300,7 +300,7 @@ class Reveal(Step):
         """The sum without masks, and what the server makes of it."""
         sum_terms, inner, sum_state = self.sum_terms(public), self.inner, server.notes[SUM_STATE]
         like, place = inner.like(public), inner.place(public)
-        found = unmasking.unmasked(sum_state, total.uploads, like, sum_terms, self.sum, place, public.layout.count)
+        found = unmasking.unmask(sum_state, total.uploads, like, sum_terms, self.sum, place, public.layout.count)
         if not inner.plausible(found.tally(), public, max(sum_state.masked.weights.values())):
             raise Abandoned(f"round {sum_terms.round}: a secure sum holds numbers that no honest clients send: nothing was counted")
         return inner.answer_sum(found, public, server)

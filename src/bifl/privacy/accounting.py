@@ -52,11 +52,11 @@ def gaussian_divergences(multiplier: float, drawn: int = 1, among: int = 1) -> N
         among: clients of whom they are drawn.
     """
     event = _library().GaussianDpEvent(multiplier)
-    found = _divergences(event)
+    divergences = _divergences(event)
     if drawn < among:  # the library's bound for samples of nearly all is above that of all, which holds for them too
-        found = np.minimum(found, _divergences(_library().SampledWithoutReplacementDpEvent(among, drawn, event)))
-    found.flags.writeable = False
-    return found
+        divergences = np.minimum(divergences, _divergences(_library().SampledWithoutReplacementDpEvent(among, drawn, event)))
+    divergences.flags.writeable = False
+    return divergences
 
 
 def _divergences(event: Any) -> Numbers:

@@ -172,7 +172,7 @@ class Private:
         words, about = self.dice(public, client.number, secret), self.selects(public.layout)
         symbols = self.how.says(vector(client, public, self.how.clip), public, words)
         said = Message.of(symbols, self.how.alphabet, public.real)
-        message, _ = return_checks.sent("of this run", "privacy=", said, public, {UPDATE: about})
+        message, _ = return_checks.message("of this run", "privacy=", said, public, {UPDATE: about})
         return message._replace(round=public.round + 1, weight=client.weight, sender=client.number)
 
     def hear(self, tally: Tally, public: Public) -> Tally:
@@ -196,10 +196,10 @@ class Private:
         Raises:
             RunError: what was kept of them makes no sense.
         """
-        found = server.states.get(SUMMED, np.zeros((0, 3), np.int64))
-        if found.dtype.kind != "i" or found.ndim != 2 or found.shape[1] != 3 or (found < 1).any():
-            raise RunError(f"the checkpoint is damaged: the sums that privacy= accounts for are {found.shape} of {found.dtype}")
-        return tuple((clients, among, rounds) for clients, among, rounds in found.tolist())
+        sums = server.states.get(SUMMED, np.zeros((0, 3), np.int64))
+        if sums.dtype.kind != "i" or sums.ndim != 2 or sums.shape[1] != 3 or (sums < 1).any():
+            raise RunError(f"the checkpoint is damaged: the sums that privacy= accounts for are {sums.shape} of {sums.dtype}")
+        return tuple((clients, among, rounds) for clients, among, rounds in sums.tolist())
 
     @property
     def spending(self) -> Spending:

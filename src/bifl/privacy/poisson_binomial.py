@@ -147,8 +147,8 @@ def coarse(clients: int) -> int:
 @lru_cache(maxsize=512)
 def _slopes(clients: int, theta: float, orders: tuple[float, ...], blocks: int) -> Numbers:
     lower, upper = 0.5 - theta, 0.5 + theta
-    found = np.where(np.asarray(orders) * np.log(upper / lower) > _LARGEST, np.inf, 0.0)
-    finite = [(place, orders[place]) for place in np.flatnonzero(np.isfinite(found))]
+    slopes = np.where(np.asarray(orders) * np.log(upper / lower) > _LARGEST, np.inf, 0.0)
+    finite = [(place, orders[place]) for place in np.flatnonzero(np.isfinite(slopes))]
     for high, low in splits(clients - 1, blocks):
         others = np.convolve(binomial(high, upper), binomial(low, lower))
         before, after = np.append(others, 0.0), np.append(0.0, others)  # the sum if this client sends 0, and 1
@@ -156,10 +156,10 @@ def _slopes(clients: int, theta: float, orders: tuple[float, ...], blocks: int) 
         for place, order in finite:
             from_lower = _second_moment(at_lower, after - before, 2 * theta, order)
             to_upper = _second_moment(at_upper, after - before, -2 * theta, 1 - order)
-            found[place] = max(found[place], from_lower / (order - 1), to_upper / (order - 1))
-    found *= MARGIN
-    found.flags.writeable = False
-    return found
+            slopes[place] = max(slopes[place], from_lower / (order - 1), to_upper / (order - 1))
+    slopes *= MARGIN
+    slopes.flags.writeable = False
+    return slopes
 
 
 def splits(others: int, blocks: int = BLOCKS) -> list[tuple[int, int]]:
@@ -173,8 +173,8 @@ def binomial(count: int, share: float) -> Numbers:
     """Probabilities of numbers of ones among bits that are each 1 with one probability, from the first that is not tiny on."""
     ones = np.arange(count + 1.0)
     ways = gammaln(count + 1) - gammaln(ones + 1) - gammaln(count - ones + 1)
-    found: Numbers = np.exp(ways + ones * np.log(share) + (count - ones) * np.log1p(-share))
-    return found[found > _LEAST]
+    chances: Numbers = np.exp(ways + ones * np.log(share) + (count - ones) * np.log1p(-share))
+    return chances[chances > _LEAST]
 
 
 def _second_moment(fixed: Numbers, shift: Numbers, most: float, power: float) -> float:

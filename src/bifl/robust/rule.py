@@ -77,8 +77,8 @@ class RobustSum:
 
     def __call__(self, uploads: Sequence[Message], public: Public, server: Server) -> tuple[Server, Tally]:
         """What was counted, and the server with what the rule remembers."""
-        found = self.rule.total(uploads, public, trust_of(server))
-        tally, trust = return_checks.robust_sum(self.name, found, public)
+        result = self.rule.total(uploads, public, trust_of(server))
+        tally, trust = return_checks.robust_sum(self.name, result, public)
         return server._replace(states={**server.states, TRUST: trust}), tally
 
 
@@ -132,11 +132,11 @@ def said(upload: Message, public: Public) -> Floats:
 
 def products(uploads: Sequence[Message], public: Public, weigh: Callable[[Numbers], Numbers] | None = None) -> Numbers:
     """(uploads, uploads) scalar products of what they say; `weigh`, of (uploads, weights), says how much each weight counts."""
-    found = np.zeros((len(uploads), len(uploads)))
+    inner = np.zeros((len(uploads), len(uploads)))
     for part in blocks(public.layout.count):
         rows = np.stack([_said_part(upload, public, part) for upload in uploads])
-        found += (rows if weigh is None else rows * weigh(rows)) @ rows.T
-    return found
+        inner += (rows if weigh is None else rows * weigh(rows)) @ rows.T
+    return inner
 
 
 def _said_part(upload: Message, public: Public, part: slice) -> Numbers:

@@ -144,11 +144,11 @@ def roster(cards: Sequence[Card]) -> bytes:
 def read_roster(data: bytes, sums: int, most: int) -> list[Card]:
     """All cards, at most so many."""
     body = body_size(sums)
-    found = []
+    cards = []
     for row in _rows(data, _WHO.size + body + SIGNATURE, most, "cards"):
         number, weight = _WHO.unpack_from(row)
-        found.append(Card(number, weight, row[_WHO.size : _WHO.size + body], row[_WHO.size + body :]))
-    return found
+        cards.append(Card(number, weight, row[_WHO.size : _WHO.size + body], row[_WHO.size + body :]))
+    return cards
 
 
 def addressed(rows: Iterable[tuple[int, bytes]]) -> bytes:
@@ -165,11 +165,11 @@ def _rows(data: bytes, size: int, most: int, what: str) -> list[bytes]:
     """Rows that begin with rising numbers."""
     if len(data) % size or not 0 < len(data) // size <= most:
         raise Refused(f"the server's list of {what} is {len(data)} bytes long: it must be 1 to {most} rows of {size}")
-    found = [data[start : start + size] for start in range(0, len(data), size)]
-    numbers = [_NUMBER.unpack_from(row)[0] for row in found]
+    rows = [data[start : start + size] for start in range(0, len(data), size)]
+    numbers = [_NUMBER.unpack_from(row)[0] for row in rows]
     if numbers != sorted(set(numbers)):
         raise Refused(f"the server's list of {what} names a client twice, or is out of order")
-    return found
+    return rows
 
 
 def transcript(cards: bytes, partners: Iterable[int]) -> bytes:

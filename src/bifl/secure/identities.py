@@ -166,15 +166,15 @@ def read_peers(path: Path) -> Mapping[int, bytes]:
     try:
         if path.stat().st_size > _LARGEST:
             raise ValueError(f"it is longer than {_LARGEST} bytes")
-        found = {}
+        peers = {}
         for line in filter(None, path.read_text().splitlines()):
             number, _, text = line.partition(" ")
             key = _public_key(text)
-            if not number.isascii() or not number.isdecimal() or int(number) in found:
+            if not number.isascii() or not number.isdecimal() or int(number) in peers:
                 raise ValueError(f"'{number[:20]}' is no number of a client, or there twice")
-            found[int(number)] = key
+            peers[int(number)] = key
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"cannot read '{path}', the list of all clients' public keys: {error}") from error
-    if len(set(found.values())) != len(found):
+    if len(set(peers.values())) != len(peers):
         raise ConfigError(f"'{path}' gives one key to several clients")
-    return found
+    return peers

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from bifl.core.message import BINARY, UPDATE, Alphabet, Floats, Message, Vector
 from bifl.core.sums import ExactSum, Total, VectorSum, fixed_point, vote_sum
-from bifl.secure.primitives import agreed, derived, keystream
+from bifl.secure.primitives import agree_key, derive_key, keystream
 
 WEIGHTS = 2**6  # |uploaded weights| are below this
 REALS = 2**24  # |real parameters|, statistics and scales| are below this
@@ -50,7 +50,7 @@ class Field(NamedTuple):
         """The smallest type that holds them."""
         return _KINDS[self.bits]
 
-    def wrapped(self, numbers: Integers | Residues) -> Residues:
+    def wrap(self, numbers: Integers | Residues) -> Residues:
         """Integers modulo 2^bits."""
         residues: Residues = numbers.astype(self.kind)
         return residues & self.kind.type((1 << self.bits) - 1)
@@ -78,7 +78,7 @@ def bits_of(most: int) -> int:
     return most.bit_length()
 
 
-def counted(alphabet: Alphabet) -> bool:
+def adds_exactly(alphabet: Alphabet) -> bool:
     """Whether symbols are added as they are: their values must be exact multiples of each other."""
     return alphabet.size > 0 and (alphabet.size - 1) & (alphabet.size - 2) == 0
 
@@ -94,7 +94,7 @@ def fields(like: Message, own: int, total: int) -> Fields:
     update = like.update
     length = len(update.symbols)
     exact = (Field(length, _signed_bits(WEIGHTS * own)), Field(length, _signed_bits(HALF * own)))
-    symbols = (Field(length, bits_of((update.alphabet.size - 1) * own)),) if counted(update.alphabet) else exact
+    symbols = (Field(length, bits_of((update.alphabet.size - 1) * own)),) if adds_exactly(update.alphabet) else exact
     sizes = [(len(like.real), REALS), (len(update.scales), REALS)]
     for _, vector in _others(like):
         sizes += [(len(vector.symbols), WEIGHTS), (len(vector.scales), REALS)]
@@ -114,14 +114,14 @@ def _signed_bits(most: int) -> int:
 def summands(upload: Message, times: int, form: Fields) -> tuple[Parts, Parts]:
     """An upload as integers, `times` its symbols and numbers."""
     update = upload.update
-    whole = counted(update.alphabet)
+    whole = adds_exactly(update.alphabet)
     symbols = [update.symbols.astype(np.int64) * times] if whole else _exact(update.values(), times, WEIGHTS)
     numbers = [*_exact(upload.real, times, REALS), *_exact(update.scales, times, REALS)]
     for _, vector in _others(upload):
         numbers += [*_exact(vector.values(), times, WEIGHTS), *_exact(vector.scales, times, REALS)]
     return (
-        [field.wrapped(part) for field, part in zip(form.symbols, symbols, strict=True)],
-        [field.wrapped(part) for field, part in zip(form.numbers, numbers, strict=True)],
+        [field.wrap(part) for field, part in zip(form.symbols, symbols, strict=True)],
+        [field.wrap(part) for field, part in zip(form.numbers, numbers, strict=True)],
     )
 
 
@@ -130,7 +130,7 @@ def _exact(values: Floats, times: int, most: int) -> list[Integers]:
     return [part * times for part in fixed_point(np.nan_to_num(np.clip(values, -end, end)))]
 
 
-def packed(parts: Sequence[Residues], form: Sequence[Field]) -> bytes:
+def pack(parts: Sequence[Residues], form: Sequence[Field]) -> bytes:
     """Residues as bytes, each in its bits."""
     return b"".join(
         _pack(part[start : start + _CHUNK], field)
@@ -145,7 +145,7 @@ def size(form: Sequence[Field]) -> int:
 
 
 def check_packed(data: bytes, form: Sequence[Field]) -> None:
-    """Refuse what `packed` makes of no residues.
+    """Refuse what `pack` makes of no residues.
 
     Raises:
         ValueError: in a few words.
@@ -159,7 +159,7 @@ def check_packed(data: bytes, form: Sequence[Field]) -> None:
             raise ValueError("the padding after its last number is not zero")
 
 
-def unpacked(data: bytes, form: Sequence[Field]) -> Parts:
+def unpack(data: bytes, form: Sequence[Field]) -> Parts:
     """The residues of checked data."""
     parts, start = [], 0
     for field in form:
@@ -203,7 +203,7 @@ class Sum(NamedTuple):
 def add_own(parts: tuple[Parts, Parts], seed: bytes, sum: Sum, sign: int) -> None:
     """Add a client's own mask, or subtract it."""
     for part, form, what in zip(parts, sum.form, ("symbols", "numbers"), strict=True):
-        _add(part, form, derived(seed, sum.key(f"own {what}")), sign)
+        _add(part, form, derive_key(seed, sum.key(f"own {what}")), sign)
 
 
 def add_pair(parts: tuple[Parts, Parts], seed: bytes, other: bytes, sum: Sum, sign: int, *, peers: bool) -> None:
@@ -217,9 +217,9 @@ def add_pair(parts: tuple[Parts, Parts], seed: bytes, other: bytes, sum: Sum, si
         sign: 1 or −1.
         peers: whether both speak of the same weights; only then do their symbols share a mask.
     """
-    shared = agreed(seed, other, sum.key("pair") + sum.agreed)
+    shared = agree_key(seed, other, sum.key("pair") + sum.agreed)
     for part, form, what in list(zip(parts, sum.form, ("symbols", "numbers"), strict=True))[0 if peers else 1 :]:
-        _add(part, form, derived(shared, what.encode()), sign)
+        _add(part, form, derive_key(shared, what.encode()), sign)
 
 
 def direction(own: int, other: int) -> int:
@@ -293,7 +293,7 @@ def _update_sum(groups: Sequence[Group], like: Message, scales: ExactSum, weight
 
 def _halves(group: Group, alphabet: Alphabet, unit: int) -> tuple[Integers, Integers]:
     """Values in whole numbers and multiples of 2⁻³²; of levels, which step by 2/(size − 1) from −1, that is exact."""
-    if not counted(alphabet):
+    if not adds_exactly(alphabet):
         whole, fraction = group.symbols
         return whole * unit, fraction * unit
     steps = alphabet.size - 1

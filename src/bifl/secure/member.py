@@ -23,7 +23,7 @@ from bifl.errors import Refused
 from bifl.secure import cards
 from bifl.secure.cards import Card, SumTerms
 from bifl.secure.integers import Parts, Sum, add_own, add_pair, direction
-from bifl.secure.primitives import SECRET, Random, agreed, commitment, public_key, seal, split, unseal
+from bifl.secure.primitives import SECRET, Random, agree_key, commitment, public_key, seal, split, unseal
 
 NOTE = "secure_sum"
 PAST = "past"  # what outlasts an attempt: the last round in which a client has revealed anything, and for which survivors
@@ -92,10 +92,10 @@ class Member:
         if "partners" in state:
             self._same(state["partners"], private_reply, "shares")
             return
-        found = self._sealed_shares(private_reply)
-        if self._number in found or not found.keys() <= {card.number for card in self._roster(state)}:
+        sealed = self._sealed_shares(private_reply)
+        if self._number in sealed or not sealed.keys() <= {card.number for card in self._roster(state)}:
             raise Refused("the server passes shares on from clients that are not on its list of keys")
-        self._enough([self._number, *found], "have dealt shares")
+        self._enough([self._number, *sealed], "have dealt shares")
         self._write(state | {"partners": private_reply.hex()})
 
     def alike(self, history: bytes) -> bool:
@@ -222,22 +222,22 @@ class Member:
     def _channel(self, state: dict[str, Any], card: Card, sender: int, receiver: int) -> bytes:
         """The key of one sealed letter."""
         try:
-            return agreed(bytes.fromhex(state["channel"]), card.channel, f"shares {sender} {receiver}".encode())
+            return agree_key(bytes.fromhex(state["channel"]), card.channel, f"shares {sender} {receiver}".encode())
         except ValueError as error:
             raise Refused(f"a key of client {card.number} is none") from error
 
     def _held(self, state: dict[str, Any]) -> dict[int, list[bytes]]:
         """The shares that others have dealt this client. A letter that cannot be opened, or has other marks, is as good as none."""
         known = {card.number: card for card in self._roster(state)}
-        found = {}
+        held = {}
         for number, row in self._sealed_shares(bytes.fromhex(state["partners"])).items():
             key = self._channel(state, known[number], number, self._number)
             inside = unseal(key, row[: self._sum_terms.sealed], b"") or b""
             shares = [inside[start : start + SECRET] for start in range(0, len(inside), SECRET)]
             marks = zip(self._sum_terms.shares(number, self._number), shares, strict=False)
             if b"".join(which.mark(share) for which, share in marks) == row[self._sum_terms.sealed :]:
-                found[number] = shares
-        return found
+                held[number] = shares
+        return held
 
     def _sealed_shares(self, private_reply: bytes) -> dict[int, bytes]:
         """What others have dealt this client, by dealer."""

@@ -3,7 +3,7 @@ GF(2¹²⁸), random bytes of the operating system. Of these only the sharing is
 which recovers secrets here, fifty times as fast.
 
 >>> one, other = secrets.token_bytes(SECRET), secrets.token_bytes(SECRET)
->>> agreed(one, public_key(other), b"test") == agreed(other, public_key(one), b"test")
+>>> agree_key(one, public_key(other), b"test") == agree_key(other, public_key(one), b"test")
 True
 >>> parts, _ = split([one, other], 2, 3)
 >>> combine({1: parts[0], 3: parts[2]}) == one
@@ -33,14 +33,14 @@ Random = Callable[[int], bytes]  # so many random bytes
 _ONCE = bytes(12)  # a nonce: every key seals one letter
 
 
-def derived(secret: bytes, purpose: bytes) -> bytes:
+def derive_key(secret: bytes, purpose: bytes) -> bytes:
     """32 bytes for one purpose."""
     return HKDF(hashes.SHA256(), 32, None, b"bifl secure sum 1 " + purpose).derive(secret)
 
 
 @lru_cache(maxsize=256)  # a client agrees with every other one, and making the key takes as long as agreeing
 def _private(own: bytes) -> X25519PrivateKey:
-    return X25519PrivateKey.from_private_bytes(derived(own, b"private key"))
+    return X25519PrivateKey.from_private_bytes(derive_key(own, b"private key"))
 
 
 def public_key(own: bytes) -> bytes:
@@ -48,13 +48,13 @@ def public_key(own: bytes) -> bytes:
     return _private(own).public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
 
 
-def agreed(own: bytes, theirs: bytes, purpose: bytes) -> bytes:
+def agree_key(own: bytes, theirs: bytes, purpose: bytes) -> bytes:
     """32 bytes that only the owners of two keys know.
 
     Raises:
         ValueError: the other key is none.
     """
-    return derived(_private(own).exchange(X25519PublicKey.from_public_bytes(theirs)), purpose)
+    return derive_key(_private(own).exchange(X25519PublicKey.from_public_bytes(theirs)), purpose)
 
 
 _ANY = bytes(SECRET)  # a seed that hides nothing: whether a key is one does not depend on whom it is tried with
@@ -63,7 +63,7 @@ _ANY = bytes(SECRET)  # a seed that hides nothing: whether a key is one does not
 def is_key(theirs: bytes) -> bool:
     """Whether clients can agree on something with a public key: points of small order give zeros to everybody."""
     try:
-        agreed(_ANY, theirs, b"a trial")
+        agree_key(_ANY, theirs, b"a trial")
     except ValueError:
         return False
     return True
@@ -115,8 +115,8 @@ def split(secret: Sequence[bytes], least: int, count: int, random: Random = secr
                 product ^= value << bit
             over = product >> 128 & high
             value = product & low ^ over ^ over << 1 ^ over << 2 ^ over << 7 ^ term
-        for lane, found in enumerate(shares):
-            found.append((value >> _LANE * lane & (1 << 128) - 1).to_bytes(SECRET, "big"))
+        for lane, row in enumerate(shares):
+            row.append((value >> _LANE * lane & (1 << 128) - 1).to_bytes(SECRET, "big"))
     return shares
 
 

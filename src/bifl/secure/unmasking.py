@@ -16,7 +16,7 @@ from bifl.core.sides import Abandoned, PrivateReplies, Signed
 from bifl.core.sums import Total
 from bifl.secure import cards, primitives
 from bifl.secure.cards import Card, ShareOf, SumTerms
-from bifl.secure.integers import Fields, Group, Parts, Sum, add_own, add_pair, check_packed, direction, fields, total_of, unpacked
+from bifl.secure.integers import Fields, Group, Parts, Sum, add_own, add_pair, check_packed, direction, fields, total_of, unpack
 
 Place = Callable[[int], Hashable]  # client → which weights it speaks of
 Like = Callable[[int], Message]  # client → an upload of the same form
@@ -101,15 +101,16 @@ class RawUploads:
         self.weights |= other.weights
 
 
-def enough(sum_terms: SumTerms, found: Sequence[int], what: str) -> None:
+def enough(sum_terms: SumTerms, clients: Sequence[int], what: str) -> None:
     """Go on, or not.
 
     Raises:
         Abandoned: there are too few.
     """
-    if len(found) < sum_terms.least:
+    if len(clients) < sum_terms.least:
         raise Abandoned(
-            f"round {sum_terms.round}: {len(found)} clients {what}, and the secure sum needs {sum_terms.least}: nothing was counted"
+            f"round {sum_terms.round}: {len(clients)} clients {what}, and the secure sum needs {sum_terms.least}: nothing was "
+            "counted"
         )
 
 
@@ -134,7 +135,7 @@ def card_fault(number: int, weight: int, data: bytes, sum_terms: SumTerms, signe
     return None if all(map(primitives.is_key, keys)) else "one of its keys is none"
 
 
-def passed_on(sum_state: SumState, said: Mapping[int, bytes], sum_terms: SumTerms) -> tuple[SumState, PrivateReplies]:
+def pass_on(sum_state: SumState, said: Mapping[int, bytes], sum_terms: SumTerms) -> tuple[SumState, PrivateReplies]:
     """Sealed letters and marks to those whom they are for."""
     numbers = [card.number for card in sum_state.roster]
     partners = [number for number in numbers if len(said.get(number, b"")) == sum_terms.dealt * (len(numbers) - 1)]
@@ -171,7 +172,7 @@ def masked_fault(sum_state: SumState, number: int, data: bytes, like: Like, plac
 
 def _parts(sum_state: SumState, masked: RawUploads, number: int, form: Fields) -> tuple[Parts, Parts]:
     """A masked upload as residues."""
-    parts = unpacked(masked.uploads[number], (*form.symbols, *form.numbers))
+    parts = unpack(masked.uploads[number], (*form.symbols, *form.numbers))
     return parts[: len(form.symbols)], parts[len(form.symbols) :]
 
 
@@ -193,7 +194,7 @@ def signatures(sum_state: SumState, said: Mapping[int, bytes], sum_terms: SumTer
     return dict.fromkeys(signers, cards.addressed((number, said[number]) for number in signers))
 
 
-def unmasked(
+def unmask(
     sum_state: SumState, said: Mapping[int, bytes], like: Like, sum_terms: SumTerms, name: str, place: Place, count: int
 ) -> Total:
     """The sum, given what clients have revealed.
@@ -217,13 +218,13 @@ def unmasked(
             peers, sign = place(lost) == place(number), -direction(number, lost)
             add_pair(parts, keys[lost], sum_state.cards[number].mask_key(index), which, sign, peers=peers)
         known = groups.get(place(number))
-        groups[place(number)] = parts[0] if known is None else _added(known, parts[0], form.symbols)
-        numbers = _added(numbers, parts[1], form.numbers) if numbers else parts[1]
-    return _counted(sum_state, groups, numbers, like, place, count)
+        groups[place(number)] = parts[0] if known is None else _add(known, parts[0], form.symbols)
+        numbers = _add(numbers, parts[1], form.numbers) if numbers else parts[1]
+    return _total(sum_state, groups, numbers, like, place, count)
 
 
-def _added(one: Parts, other: Parts, form: Sequence[Any]) -> Parts:
-    return [field.wrapped(first + second) for field, first, second in zip(form, one, other, strict=True)]
+def _add(one: Parts, other: Parts, form: Sequence[Any]) -> Parts:
+    return [field.wrap(first + second) for field, first, second in zip(form, one, other, strict=True)]
 
 
 def revealed_fault(sum_state: SumState, number: int, data: bytes, sum_terms: SumTerms, name: str) -> str | None:
@@ -247,10 +248,10 @@ def _revealed(sum_state: SumState, number: int, data: bytes) -> dict[int, bytes 
     return {dealer: row[1:] if row[0] else None for dealer, row in zip(dealers, rows, strict=True)}
 
 
-def _counted(sum_state: SumState, groups: Mapping[Hashable, Parts], numbers: Parts, like: Like, place: Place, count: int) -> Total:
+def _total(sum_state: SumState, groups: Mapping[Hashable, Parts], numbers: Parts, like: Like, place: Place, count: int) -> Total:
     """Sums as a total, if they can be sums of what clients say."""
     weights = {card.number: card.weight for card in sum_state.roster if card.number in sum_state.survivors}
-    found = []
+    sums = []
     for where, parts in groups.items():
         someone = next(number for number in sum_state.survivors if place(number) == where)
         weight = sum(weight for number, weight in weights.items() if place(number) == where)
@@ -260,10 +261,10 @@ def _counted(sum_state: SumState, groups: Mapping[Hashable, Parts], numbers: Par
         )
         if len(form) == 1 and int(signed[0].max(initial=0)) > (like(someone).update.alphabet.size - 1) * weight // sum_state.unit:
             raise Abandoned("a secure sum holds a count of more than there are votes: a client has lied; nothing was counted")
-        found.append(Group(signed, weight, where if isinstance(where, int) else None))
+        sums.append(Group(signed, weight, where if isinstance(where, int) else None))
     form = sum_state.form(like, sum_state.survivors[0], place).numbers
     signed = [field.signed(part) for field, part in zip(form, numbers, strict=True)]
-    return total_of(found, signed, like(sum_state.survivors[0]), list(weights.values()), sum_state.unit, count)
+    return total_of(sums, signed, like(sum_state.survivors[0]), list(weights.values()), sum_state.unit, count)
 
 
 def secret_of(sum_state: SumState, said: Mapping[int, bytes], number: int, index: int, sum_terms: SumTerms) -> bytes:
