@@ -12,9 +12,8 @@ from bifl.report import paper_values
 from bifl.report.remarks import made_by, ordering, other_data, seldom, switches
 from bifl.report.summary import Setting, about, idealised, megabytes, printed
 from bifl.runs.results import LAST, Series, Spread
-from bifl.show import markdown
 from bifl.show.plot import draw, draw_bits
-from bifl.show.wrapped_table import NUMBER, SPREAD, TEXT, Column, WrappedTable
+from bifl.show.tables import NUMBER, SPREAD, TEXT, Column, Table
 from studies.cells import STUDIES, Cell
 from studies.cells import cells as cells_of
 from studies.runner import Store
@@ -123,7 +122,7 @@ class Shown(NamedTuple):
         ]
         return [*other_data(every), *unknown, *seldom(every), *by_column, *_stand_in(every), *([made_by(every)] if every else [])]
 
-    def table(self) -> WrappedTable:
+    def table(self) -> Table:
         """For the terminal."""
         rows = [[text.replace(" × ", "×") for text in line.texts()] for line in self.lines]
         told = [number for number in range(len(HEADINGS)) if number != _SPLIT or len(self.columns()) > 1]
@@ -132,12 +131,12 @@ class Shown(NamedTuple):
         columns = [Column(headings[number], kind) for number, kind in zip(told, kinds, strict=True)]
         some = ", as far as they were evaluated" * any(line.series.averaged is not None for line in self.lines)
         caption = f"last {LAST}: mean of the last {LAST} rounds, or of all{some}; bit: per parameter"
-        return WrappedTable(columns, [[row[number] for number in told] for row in rows], self.title, caption)
+        return Table(columns, [[row[number] for number in told] for row in rows], self.title, caption)
 
     def page(self) -> str:
         """In Markdown, with the picture that `write` puts beside it."""
-        headings = [*HEADINGS, *WIDE_HEADINGS]
-        numbers = markdown.table(headings, (line.wide_texts() for line in self.lines), left=_WORDS)
+        columns = [Column(heading, TEXT if n < _WORDS else NUMBER) for n, heading in enumerate([*HEADINGS, *WIDE_HEADINGS])]
+        numbers = Table(columns, [line.wide_texts() for line in self.lines]).markdown()
         lines = [f"# {self.title}", "", f"`{self.command}`", "", numbers, ""]
         lines += [f"- {remark}" for remark in self.remarks()]
         pictures = [f"![accuracy against rounds and megabytes]({self.name}.png)"]

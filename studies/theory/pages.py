@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rich import box
-from rich.table import Table
-
 from bifl.files import write_atomic, writing
-from bifl.show import markdown
-from bifl.show.wrapped_table import NAME, NUMBER, TEXT, Column, WrappedTable
+from bifl.show.tables import NAME, NUMBER, TEXT, Column, Table
 from studies.theory.findings import Finding
 from studies.theory.misprints import MISPRINTS
 
@@ -20,26 +16,24 @@ _MISPRINTS = ("where", "printed", "meant", "seen by")
 PAGE = "theory.md"
 
 
-def table(findings: Iterable[Finding]) -> WrappedTable:
+def table(findings: Iterable[Finding]) -> Table:
     """One row per claim."""
     kinds = {"claim": NAME, "verdict": TEXT}
-    return WrappedTable([Column(word.replace(" ", "\n"), kinds.get(word, NUMBER)) for word in _COUNTS], _counted(findings))
+    return Table([Column(word.replace(" ", "\n"), kinds.get(word, NUMBER)) for word in _COUNTS], _counted(findings))
 
 
 def statement_table(findings: Iterable[Finding]) -> Table:
     """What the claims say, and what breaks those that are false."""
-    shown = Table(*_STATEMENTS, box=box.SIMPLE_HEAD)
-    for row in _stated(findings):
-        shown.add_row(*row)
-    return shown
+    return _words(_STATEMENTS, _stated(findings))
 
 
 def misprint_table() -> Table:
     """Where the paper says something else than it means."""
-    shown = Table(*_MISPRINTS, box=box.SIMPLE_HEAD, title="misprints", title_justify="left", title_style="bold")
-    for misprint in MISPRINTS:
-        shown.add_row(*misprint)
-    return shown
+    return _words(_MISPRINTS, MISPRINTS, "misprints")
+
+
+def _words(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Table:
+    return Table([Column(heading, TEXT) for heading in headings], rows, title)
 
 
 def write(findings: list[Finding], about: str, pictures: list[Path], folder: Path) -> Path:
@@ -47,10 +41,10 @@ def write(findings: list[Finding], about: str, pictures: list[Path], folder: Pat
     parts = [
         "# The paper's theory on random quadratics",
         about,
-        markdown.table(_COUNTS, _counted(findings)),
-        markdown.table(_STATEMENTS, _stated(findings)),
+        _words(_COUNTS, _counted(findings)).markdown(),
+        statement_table(findings).markdown(),
         "## Misprints",
-        markdown.table(_MISPRINTS, MISPRINTS),
+        misprint_table().markdown(),
         "## Pictures",
         *(f"![{picture.stem}]({picture.name})" for picture in pictures),
     ]

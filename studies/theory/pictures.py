@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bifl.core import likelihood
-from bifl.files import write_atomic, writing
-from bifl.show.plot import PALETTE
+from bifl.show.plot import PALETTE, save
 from studies.theory import descent, lemmas
 from studies.theory.curves import logarithm, ml_pu_curves
 from studies.theory.descent import Walk
@@ -31,11 +29,8 @@ ETA = 0.04  # in 1/β
 def draw(folder: Path, runs: int = RUNS, seed: int = 0) -> list[Path]:
     """Write theory-decay.png, theory-voters.png and ml-pu.png into an existing folder."""
     pictures = {"theory-decay.png": _decay(runs, seed), "theory-voters.png": _voters(runs, seed), "ml-pu.png": _ml_pu()}
-    with writing(folder):
-        for name, figure in pictures.items():
-            picture = io.BytesIO()
-            figure.savefig(picture, format="png", dpi=90)
-            write_atomic(folder / name, picture.getvalue())
+    for name, figure in pictures.items():
+        save(figure, folder / name, dpi=90)
     return [folder / name for name in pictures]
 
 

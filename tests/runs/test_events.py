@@ -15,7 +15,8 @@ from bifl.errors import quoted
 from bifl.experiment.settings import Experiment
 from bifl.runs.events import EVENTS, FINISHED, LONGEST, REFUSED, Reader, read, writer
 from bifl.runs.folder import RunFolder
-from bifl.show.terminal import Meter, console
+from bifl.show.output import console
+from bifl.show.terminal import Meter
 from tests.support.commands import Run
 
 CONTROLS = "\n\r\t\x00\x1b[2J\x9b\x7f\x85\u2028\u2029\u202e\u2066\u200b\ufeff\ud800\U000e0041"

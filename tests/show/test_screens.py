@@ -24,8 +24,8 @@ from bifl.runs.record import Record
 from bifl.show import split_stats
 from bifl.show.output import console, say
 from bifl.show.plot import figure_of_bits, figure_of_rounds, save
+from bifl.show.tables import NAME, SPREAD, Column, Table
 from bifl.show.terminal import Meter, comparison_table, run_table
-from bifl.show.wrapped_table import NAME, SPREAD, Column, WrappedTable
 from studies.reproduce import _refuse_nothing_kept
 from tests.support.commands import Run, refused
 from tests.support.series import series
@@ -53,7 +53,7 @@ def test_no_number_is_cut(width: int) -> None:
         ["b", "1.00 ± 0.10", *"123456"],
     ]
     columns = [Column("algorithm", NAME), Column("accuracy\n%", SPREAD), *(Column(f"bit/param\n{n}") for n in range(6))]
-    words = shown(WrappedTable(columns, rows, "a title", "a caption"), width).split()
+    words = shown(Table(columns, rows, "a title", "a caption"), width).split()
     for cell in (text for row in rows for text in row[2:]):
         assert cell in words
     for number in ("97.75", "1.00", "a", "title", "caption"):
@@ -102,7 +102,7 @@ def test_sentences_wrap_on_screens_only(capsys: pytest.CaptureFixture[str], monk
 
 def test_names_fold_behind_their_joints() -> None:
     rows = [["murmur_momentum+group=32", *(f"{n}2,345.678" for n in range(4))]]
-    text = shown(WrappedTable([Column("algorithm", NAME), *(Column(f"{n}") for n in range(4))], rows), 60)
+    text = shown(Table([Column("algorithm", NAME), *(Column(f"{n}") for n in range(4))], rows), 60)
     assert [line.split()[0] for line in text.splitlines() if line.strip()][2:5] == ["murmur_", "momentum+", "group=32"]
 
 

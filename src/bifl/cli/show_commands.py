@@ -50,9 +50,8 @@ def inspect(options: argparse.Namespace) -> int:
     """What a message or a model file contains."""
     from bifl.experiment.model import MAGIC, Model
     from bifl.export.c_folder import cost_of
-    from bifl.show.inspect import read_file
+    from bifl.show.inspect import contents_tables, read_file
     from bifl.show.output import console
-    from bifl.show.terminal import contents_tables
 
     out = console()
     for table in contents_tables(read_file(options.file, options.trust), options.file.name):

@@ -32,8 +32,8 @@ from bifl.processes import tied
 from bifl.registry import short
 from bifl.runs.events import FAILED, FINISHED, Reader
 from bifl.runs.folder import CONFIG, RunFolder, claim, folder_name, read_records
-from bifl.show.output import say
-from bifl.show.terminal import Meter, console, data_line, run_table
+from bifl.show.output import console, say
+from bifl.show.terminal import Meter, data_line, run_table
 
 # in the run's folder: Flower's own files; how the server was started; the clients of a federation on this machine
 FLOWER, SETTINGS, NEIGHBOURS = "flower", "server.json", "clients"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from rich.table import Table as RichTable
 
 from bifl import codec
 from bifl.core.message import Message
@@ -17,6 +19,7 @@ from bifl.experiment.setup import build
 from bifl.registry import without_folder
 from bifl.runs.folder import CONFIG
 from bifl.runs.mailbox import FOLDER, Mailbox
+from bifl.show.tables import NAME, Column, Table, facts
 
 
 class Layer(NamedTuple):
@@ -53,6 +56,32 @@ def read_file(path: Path, trust: bool = False) -> FileContents:
         return _message(path, data, trust)
     except codec.WireError as error:
         raise _unreadable(path, error) from error
+
+
+def contents_tables(contents: FileContents, name: str) -> Iterator[RichTable | Table]:
+    """What a message or a model file says: facts, sections, layers."""
+    yield facts(contents.facts.items(), name)
+    whole = sum(contents.sections.values())
+    rows = []
+    for key, count in (contents.sections | {"whole file": whole}).items():
+        bits = [f"{8 * count / contents.parameters:.4f}"] if contents.parameters else []
+        rows.append([key, f"{count:,}", f"{count / whole:.1%}", *bits])
+    headings = ("bytes", "share", *(["bit/param"] if contents.parameters else []))
+    yield Table([Column("section", NAME), *map(Column, headings)], rows)
+    if not contents.layers:
+        return
+    headings = ("shape", "weights", "bytes", "bit/weight")
+    texts = [
+        [
+            layer.name,
+            "×".join(map(str, layer.shape)),
+            f"{layer.weights:,}",
+            f"{layer.bits / 8:,.0f}",
+            f"{layer.bits / layer.weights:.4f}",
+        ]
+        for layer in contents.layers
+    ]
+    yield Table([Column("weights of", NAME), *map(Column, headings)], texts)
 
 
 def _message(path: Path, data: bytes, trust: bool) -> FileContents:

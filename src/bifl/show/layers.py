@@ -26,7 +26,7 @@ from bifl.export.operations import Unsupported
 from bifl.export.raw import Normalisation
 from bifl.files import size
 from bifl.nn.network import Network
-from bifl.show.wrapped_table import NAME, NUMBER, TEXT, Column, WrappedTable
+from bifl.show.tables import NAME, NUMBER, TEXT, Column, Table
 
 COMMON = ((1, 28, 28), (3, 84, 84), (9, 128), (3, 32, 32))  # shapes of inputs to try where nobody says one
 PIXELS = Normalisation("uint8_t", 255.0, (0.0,), (1.0,))
@@ -69,14 +69,14 @@ def summarise(network: Network, forward: Forward) -> list[Layer]:
     return rows
 
 
-def table(title: str, layers: list[Layer]) -> WrappedTable:
+def table(title: str, layers: list[Layer]) -> Table:
     """What a person sees."""
     columns = [
         Column("layer", NAME, "all"), Column("kind", TEXT), Column("shape", TEXT), Column("weights", TEXT),
         Column("parameters", footer=f"{sum(layer.parameters for layer in layers):,}"), Column("bits"),
         Column("memory", footer=size(sum(layer.bytes for layer in layers))),
     ]  # fmt: skip
-    return WrappedTable(columns, [[*layer[:4], f"{layer.parameters:,}", layer.bits, size(layer.bytes)] for layer in layers], title)
+    return Table(columns, [[*layer[:4], f"{layer.parameters:,}", layer.bits, size(layer.bytes)] for layer in layers], title)
 
 
 def verdict(layers: list[Layer]) -> str:
@@ -115,7 +115,7 @@ def _width(alphabet: Alphabet) -> float:
     return 8 / 5 if alphabet == TERNARY else float(bits_per_symbol(alphabet))
 
 
-def device_table(code: Code) -> WrappedTable:
+def device_table(code: Code) -> Table:
     """What a person sees."""
     *rows, whole = [
         [row.layers, size(row.flash), size(row.ram), f"{row.additions:,}", f"{row.multiplications:,}"]
@@ -123,7 +123,7 @@ def device_table(code: Code) -> WrappedTable:
     ]
     names, kinds = ("layers", "flash", "RAM", "additions", "multiplications"), (NAME, *[NUMBER] * 4)
     columns = [Column(*each) for each in zip(names, kinds, whole, strict=True)]
-    return WrappedTable(columns, rows, "as C on a device")
+    return Table(columns, rows, "as C on a device")
 
 
 def untrained(network: Network, forward: Forward, shape: tuple[int, ...] | None) -> Code | str:

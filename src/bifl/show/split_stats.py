@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +19,9 @@ from bifl.data.arrays import groups_of
 from bifl.data.inputs import Dataset, shape_text
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import deal, outputs_word
-from bifl.files import write_atomic, writing
 from bifl.show.output import counted
-from bifl.show.wrapped_table import NAME, Column, WrappedTable
+from bifl.show.plot import save
+from bifl.show.tables import NAME, Column, Table
 
 BARS = "#8fb8c9"
 FEW_CLIENTS, FEW_CLASSES = 20, 12  # as many rows and columns as a terminal shows well
@@ -58,12 +57,12 @@ def facts(split: SplitStats) -> str:
     )
 
 
-def table(split: SplitStats) -> WrappedTable:
+def table(split: SplitStats) -> Table:
     """A row per client, or, where these are many, what they are like."""
     return _every_client(split) if len(split.counts) <= FEW_CLIENTS else _summary(split)
 
 
-def _every_client(split: SplitStats) -> WrappedTable:
+def _every_client(split: SplitStats) -> Table:
     few = split.counts.shape[1] <= FEW_CLASSES
     totals = split.counts.sum(0)
     columns = [Column("client", footer="all"), Column("images", footer=f"{split.counts.sum():,}")]
@@ -80,10 +79,10 @@ def _every_client(split: SplitStats) -> WrappedTable:
         people = [] if split.users is None else [f"{split.users[client]:,}"]
         held = [f"{n:,}" if n else "·" for n in row] if few else [str(int((row > 0).sum())), f"{row.max():,}"]
         rows.append([str(client), f"{row.sum():,}", *people, *held])
-    return WrappedTable(columns, rows)
+    return Table(columns, rows)
 
 
-def _summary(split: SplitStats) -> WrappedTable:
+def _summary(split: SplitStats) -> Table:
     headings = ("fewest", "lower\nquarter", "median", "upper\nquarter", "most", "mean")
     counts = split.counts
     rows = {"images": counts.sum(1), "classes": (counts > 0).sum(1)}
@@ -95,7 +94,7 @@ def _summary(split: SplitStats) -> WrappedTable:
     for name, values in rows.items():
         points = np.percentile(values, [0, 25, 50, 75, 100], method="nearest")
         texts.append([name, *(f"{point:,}" for point in points), f"{values.mean():,.1f}"])
-    return WrappedTable([Column("per client", NAME), *map(Column, headings)], texts)
+    return Table([Column("per client", NAME), *map(Column, headings)], texts)
 
 
 def draw(split: SplitStats, path: Path, title: str) -> None:
@@ -127,8 +126,4 @@ def draw(split: SplitStats, path: Path, title: str) -> None:
         axis.set_major_formatter("{x:,.0f}")
     heat.spines[:].set_visible(False)
     figure.colorbar(picture, cax=figure.add_subplot(grid[1, 2]), label="images of a class at a client").outline.set_visible(False)
-    figure.suptitle(title)
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=130)
-    with writing(path.parent):
-        write_atomic(path, image.getvalue())
+    save(figure, path, title, dpi=130)

@@ -10,10 +10,9 @@ from pathlib import Path
 from statistics import mean
 from types import MappingProxyType
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Table as RichTable
 
 from bifl.data.fingerprint import Loaded, sentence
 from bifl.experiment.settings import Experiment
@@ -21,11 +20,8 @@ from bifl.files import size
 from bifl.registry import short
 from bifl.runs.record import Record, tested
 from bifl.runs.results import TARGETS, Series
-from bifl.show.inspect import FileContents
-from bifl.show.output import console, counted, say
-from bifl.show.wrapped_table import NAME, SPREAD, Column, WrappedTable
-
-__all__ = ["Meter", "bar", "comparison_table", "console", "contents_tables", "data_line", "price_table", "run_table", "size"]
+from bifl.show.output import counted, say
+from bifl.show.tables import NAME, SPREAD, Column, Table, facts
 
 
 def bar(out: Console, *columns: TextColumn) -> Progress:
@@ -129,37 +125,30 @@ def _people(record: Record) -> str:
     return text + "".join(f"  {count} {what}" for what in ("refused", "missing") if (count := getattr(record, what)))
 
 
-def run_table(records: list[Record], model: Path, also: Mapping[str, str | None] = MappingProxyType({})) -> Table:
+def run_table(records: list[Record], model: Path, also: Mapping[str, str | None] = MappingProxyType({})) -> RichTable:
     """What a run achieved and cost; `also` are further rows, those that say something."""
     known = tested(records)
-    last, best = known[-1], max(known, key=lambda record: record.score)
-    table = Table(box=box.SIMPLE, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row(last.measure, f"{last.score:.2%} after round {last.round} (best {best.score:.2%}, round {best.round})")
+    last, best, trained = known[-1], max(known, key=lambda record: record.score), records[-1].train_loss
+    rows = [(last.measure, f"{last.score:.2%} after round {last.round} (best {best.score:.2%}, round {best.round})")]
     others = {name: value for name, value in (last.metrics or {}).items() if name != last.measure}
-    if others:
-        table.add_row("also", ", ".join(f"{name} {value:.4g}" for name, value in others.items()))
+    rows.append(("also", ", ".join(f"{name} {value:.4g}" for name, value in others.items())))
     if last.clients_mean is not None and last.clients_p10 is not None and last.clients_worst is not None:
         share = f"mean {last.clients_mean:.2%}, 10th percentile {last.clients_p10:.2%}, worst {last.clients_worst:.2%}"
-        table.add_row("clients", f"{share} on their held-out samples")
-    trained = records[-1].train_loss
-    table.add_row("loss", f"{last.loss:.4f} test" + ("" if math.isnan(trained) else f", {trained:.4f} train"))
+        rows.append(("clients", f"{share} on their held-out samples"))
+    rows.append(("loss", f"{last.loss:.4f} test" + ("" if math.isnan(trained) else f", {trained:.4f} train")))
     if records[-1].epsilon is not None:
-        table.add_row("privacy", f"ε = {records[-1].epsilon:.3g}{_delta(records[-1])}, told of any one client's data")
-    for name, text in also.items():
-        if text:
-            table.add_row(name, text)
-    table.add_row("uploaded", _traffic([(r.up_bytes, r.up_bpp, r.up_ideal_bpp) for r in records]))
-    table.add_row("downloaded", _traffic([(r.down_bytes, r.down_bpp, r.down_ideal_bpp) for r in records]))
-    table.add_row("time", f"{sum(r.seconds for r in records):.1f} s in {counted(len(records), 'round')}")
+        rows.append(("privacy", f"ε = {records[-1].epsilon:.3g}{_delta(records[-1])}, told of any one client's data"))
+    rows += [(name, text or "") for name, text in also.items()]
+    rows.append(("uploaded", _traffic([(r.up_bytes, r.up_bpp, r.up_ideal_bpp) for r in records])))
+    rows.append(("downloaded", _traffic([(r.down_bytes, r.down_bpp, r.down_ideal_bpp) for r in records])))
+    rows.append(("time", f"{sum(r.seconds for r in records):.1f} s in {counted(len(records), 'round')}"))
     refused, missing, catch_up = (sum(getattr(r, name) for r in records) for name in ("refused", "missing", "catch_up_bytes"))
     if refused or missing:
-        table.add_row("left out", f"{counted(refused, 'upload')} refused, {missing} missing")
+        rows.append(("left out", f"{counted(refused, 'upload')} refused, {missing} missing"))
     if catch_up:
-        table.add_row("caught up", f"{size(catch_up)} sent to clients that lacked the weights of a round")
-    table.add_row("model", f"{model} ({size(model.stat().st_size)})")
-    return table
+        rows.append(("caught up", f"{size(catch_up)} sent to clients that lacked the weights of a round"))
+    rows.append(("model", f"{model} ({size(model.stat().st_size)})"))
+    return facts((name, text) for name, text in rows if text)
 
 
 def _traffic(rounds: list[tuple[int, float, float | None]]) -> str:
@@ -168,7 +157,7 @@ def _traffic(rounds: list[tuple[int, float, float | None]]) -> str:
     return f"{size(sum(sizes))} by all clients; per round and parameter {mean(bits):.3f} bit{beside}"
 
 
-def comparison_table(series: list[Series]) -> WrappedTable:
+def comparison_table(series: list[Series]) -> Table:
     """One row per algorithm."""
     seeds = max(len(one.runs) for one in series)
     over = f", mean ± std of {seeds} seeds" if seeds > 1 else ""
@@ -180,10 +169,10 @@ def comparison_table(series: list[Series]) -> WrappedTable:
         numbers = [f"{one.best().mean:.2f}", *(size(one.total(name)) for name in ("up_bytes", "down_bytes"))]
         numbers += [*(f"{one.average(name):.3f}" for name in ("up_bpp", "down_bpp")), f"{one.total('seconds'):.1f}"]
         rows.append([short(one.label), f"{accuracy:.2f}" + ("" if std is None else f" ± {std:.2f}"), *numbers])
-    return WrappedTable(columns, rows, f"after {counted(max(one.rounds for one in series), 'round')}{over}")
+    return Table(columns, rows, f"after {counted(max(one.rounds for one in series), 'round')}{over}")
 
 
-def price_table(series: list[Series]) -> WrappedTable | None:
+def price_table(series: list[Series]) -> Table | None:
     """What accuracies cost: one row per algorithm. None if nobody reached any."""
     prices = {one.label: [one.until(target) for target in TARGETS] for one in series}
     told = [place for place in range(len(TARGETS)) if any(row[place] for row in prices.values())]
@@ -198,40 +187,9 @@ def price_table(series: list[Series]) -> WrappedTable | None:
         numbers = [("–", "–") if one is None else (_bits(one.up_bpp), _bits(one.up_bpp + one.down_bpp)) for one in sent]
         rows.append([short(label), *chain.from_iterable(numbers)])
     seldom = any(one.averaged is not None for one in series)
-    return WrappedTable(columns, rows, f"bits per parameter to reach an accuracy{' in a round that was evaluated' * seldom}")
+    return Table(columns, rows, f"bits per parameter to reach an accuracy{' in a round that was evaluated' * seldom}")
 
 
 def _bits(bits: float) -> str:
     """In three digits."""
     return f"{bits:.{max(0, 2 - math.floor(math.log10(bits)))}f}" if bits > 0 else "0"
-
-
-def contents_tables(contents: FileContents, name: str) -> Iterator[Table | WrappedTable]:
-    """What a message or a model file says: facts, sections, layers."""
-    facts = Table(box=box.SIMPLE, show_header=False, title=name, title_justify="left", title_style="bold")
-    facts.add_column(no_wrap=True)
-    facts.add_column(overflow="fold")
-    for key, value in contents.facts.items():
-        facts.add_row(key, value)
-    yield facts
-    whole = sum(contents.sections.values())
-    rows = []
-    for key, count in (contents.sections | {"whole file": whole}).items():
-        bits = [f"{8 * count / contents.parameters:.4f}"] if contents.parameters else []
-        rows.append([key, f"{count:,}", f"{count / whole:.1%}", *bits])
-    headings = ("bytes", "share", *(["bit/param"] if contents.parameters else []))
-    yield WrappedTable([Column("section", NAME), *map(Column, headings)], rows)
-    if not contents.layers:
-        return
-    headings = ("shape", "weights", "bytes", "bit/weight")
-    texts = [
-        [
-            layer.name,
-            "×".join(map(str, layer.shape)),
-            f"{layer.weights:,}",
-            f"{layer.bits / 8:,.0f}",
-            f"{layer.bits / layer.weights:.4f}",
-        ]
-        for layer in contents.layers
-    ]
-    yield WrappedTable([Column("weights of", NAME), *map(Column, headings)], texts)

@@ -1,11 +1,17 @@
-"""Tables that never cut a number off: where columns do not fit side by side, words wrap, then the columns go on below.
+r"""Tables, described once and printed by two: in a terminal, where no number is cut off, and in Markdown.
+
+Where columns do not fit side by side in a terminal, words wrap, then the columns go on below.
 
 >>> from rich.console import Console
->>> table = WrappedTable([Column("algorithm", NAME), Column("up"), Column("down")], [["a long name", "49.3 MB", "12.3 MB"]])
+>>> table = Table([Column("algorithm", NAME), Column("up"), Column("down")], [["a long name", "49.3 MB", "12.3 MB"]])
 >>> with (screen := Console(width=24)).capture() as shown:
 ...     screen.print(table)
 >>> [line.strip() for line in shown.get().splitlines() if "MB" in line]
 ['a long name  49.3 MB', 'a long name  12.3 MB']
+>>> print(Table([Column("", TEXT), Column("|x|")], [["2 * 3", "6"]]).markdown())
+|  | \|x\| |
+| --- | ---: |
+| 2 \* 3 | 6 |
 """
 
 from __future__ import annotations
@@ -15,10 +21,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from rich import box
+from rich import box, table
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, JustifyMethod
-from rich.table import Table
 from rich.text import Text
 
 NAME, TEXT, NUMBER, SPREAD = "name", "text", "number", "spread"
@@ -34,17 +39,22 @@ class Column(NamedTuple):
     kind: str = NUMBER
     footer: str = ""
 
+    @property
+    def words(self) -> bool:
+        """Whether cells are aligned to the left."""
+        return self.kind in (NAME, TEXT)
+
 
 @dataclass(frozen=True)
-class WrappedTable:
-    """A table for the terminal. The first column is repeated wherever the others go on below."""
+class Table:
+    """A table. In a terminal the first column is repeated wherever the others go on below."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
     title: str = ""
     caption: str = ""
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[table.Table | Text]:
         """What rich prints."""
         if self.title:
             yield Text(self.title, style="bold")
@@ -56,6 +66,12 @@ class WrappedTable:
             yield from (near._close(group, options.max_width) for group in near._groups(options.max_width))
         if self.caption:
             yield Text(self.caption, style="dim")
+
+    def markdown(self) -> str:
+        """What a page shows, without title, caption and footers."""
+        headings = [" ".join(column.heading.split("\n")) for column in self.columns]
+        rule = ["---" if column.words else "---:" for column in self.columns]
+        return "\n".join("| " + " | ".join(map(_escape, row)) + " |" for row in [headings, rule, *self.rows])
 
     def _cells(self, place: int) -> list[str]:
         column = self.columns[place]
@@ -83,24 +99,24 @@ class WrappedTable:
             groups[-1].append(place)
         return groups
 
-    def _close(self, group: list[int], width: int) -> Table:
+    def _close(self, group: list[int], width: int) -> table.Table:
         """Some columns, as near to each other as can be, the widest first made narrower until all fit."""
         widths = {place: self._natural(place) for place in group}
         while _wide(widths.values()) > width and (flexible := [place for place in group if widths[place] > self._least(place)]):
             widths[max(flexible, key=widths.__getitem__)] -= 1
-        table = self._table(widths)
-        table.collapse_padding, table.pad_edge = True, False
-        return table
+        columns = self._table(widths)
+        columns.collapse_padding, columns.pad_edge = True, False
+        return columns
 
-    def _table(self, widths: dict[int, int]) -> Table:
-        table = Table(box=box.SIMPLE_HEAD, show_footer=any(column.footer for column in self.columns))
+    def _table(self, widths: dict[int, int]) -> table.Table:
+        columns = table.Table(box=box.SIMPLE_HEAD, show_footer=any(column.footer for column in self.columns))
         for place, width in widths.items():
-            heading, kind, footer = self.columns[place]
-            side: JustifyMethod = "left" if kind in (NAME, TEXT) else "right"
-            table.add_column(Text(heading), Text(footer), justify=side, width=width, overflow="fold")
+            column = self.columns[place]
+            side: JustifyMethod = "left" if column.words else "right"
+            columns.add_column(Text(column.heading), Text(column.footer), justify=side, width=width, overflow="fold")
         for row in self.rows:
-            table.add_row(*(Text(self._folded(row[place], place, width)) for place, width in widths.items()))
-        return table
+            columns.add_row(*(Text(self._folded(row[place], place, width)) for place, width in widths.items()))
+        return columns
 
     def _folded(self, cell: str, place: int, width: int) -> str:
         """A cell in lines that break where its kind may."""
@@ -125,3 +141,18 @@ def _wide(widths: Iterable[int]) -> int:
     """The width of a table of such columns: a letter at either edge, two between columns."""
     every = list(widths)
     return sum(every) + 2 * len(every)
+
+
+def _escape(text: str) -> str:
+    """Signs that Markdown would take for its own."""
+    return text.replace("|", "\\|").replace("*", "\\*")
+
+
+def facts(rows: Iterable[tuple[str, str]], title: str = "") -> table.Table:
+    """Names, and what there is to say of each."""
+    columns = table.Table(box=box.SIMPLE, show_header=False, title=title or None, title_justify="left", title_style="bold")
+    columns.add_column(no_wrap=True)
+    columns.add_column(overflow="fold")
+    for row in rows:
+        columns.add_row(*row)
+    return columns
