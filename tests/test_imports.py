@@ -33,9 +33,7 @@ def test_storage_does_not_import_the_simulator(package: str) -> None:
 
 
 def test_names_that_need_no_torch_do_not_wait_for_it() -> None:
-    program = (
-        "import bifl, bifl.cli, bifl.errors, bifl.files, bifl.registry, bifl.runs.mailbox, bifl.experiment.presets; bifl.BiflError"
-    )
+    program = "import bifl, bifl.cli, bifl.errors, bifl.files, bifl.registry, bifl.experiment.presets; bifl.BiflError"
     assert not loaded(program, "torch", "numpy", "rich", "flwr")
 
 

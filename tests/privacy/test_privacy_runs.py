@@ -23,7 +23,7 @@ from bifl.experiment.setup import build
 from bifl.privacy.mechanism import numbers
 from bifl.report.remarks import remarks
 from bifl.report.summary import settings as grouped
-from bifl.runs.budget import ended_early
+from bifl.runs.folder import ended_early
 from bifl.runs.results import read
 from tests.support.commands import Run, rounds
 from tests.support.federation import quick, simulated

@@ -70,10 +70,9 @@ def _add(
 def run(options: argparse.Namespace) -> int:
     """Train one model, or continue."""
     from bifl.data.fingerprint import loaded
-    from bifl.runs.budget import ended_early
-    from bifl.show.liars import attack_text, robust_text
+    from bifl.runs.folder import ended_early
     from bifl.show.output import console, say
-    from bifl.show.terminal import Meter, data_line, run_table
+    from bifl.show.terminal import Meter, attack_text, data_line, robust_text, run_table
 
     track, out = _take_track(options), console()
     run, setup = _resume(options) if options.resume else _start(options)
@@ -154,9 +153,8 @@ def compare(options: argparse.Namespace) -> int:
     """Train with several algorithms on the same split: table and picture."""
     from bifl.experiment.setup import LastDataset, build
     from bifl.runs.comparison import Comparison
-    from bifl.show.liars import comparison_text
     from bifl.show.output import console, say
-    from bifl.show.terminal import Meter, data_line
+    from bifl.show.terminal import Meter, comparison_text, data_line
 
     track, data = _take_track(options), LastDataset()
     setups: dict[str, Setup] = {}

@@ -38,9 +38,8 @@ from bifl.experiment.run import share_of
 from bifl.experiment.settings import Experiment, of_words
 from bifl.experiment.setup import Setup, serve
 from bifl.files import write_atomic, writing
-from bifl.runs.budget import ended_early
 from bifl.runs.events import FAILED, FINISHED, Tell, say, writer
-from bifl.runs.folder import CONFIG, RunFolder, claim, folder_name, locked
+from bifl.runs.folder import CONFIG, RunFolder, claim, ended_early, folder_name, locked
 from bifl.runs.record import Record
 from bifl.secure.identities import ClientKeys
 

@@ -35,7 +35,7 @@ from bifl.experiment.setup import Setup
 from bifl.experiment.starting import refuse_nameless
 from bifl.nn.batch import Samples
 from bifl.robust import trust_of
-from bifl.runs.mailbox import Mailbox
+from bifl.runs.folder import Mailbox
 from bifl.runs.record import Record, Traffic, flips, spread, sureness
 from bifl.training.evaluation import evaluate_all
 

@@ -15,16 +15,18 @@ from bifl.errors import BiflError, DataError
 from bifl.experiment import config_file
 from bifl.experiment.choices import Choice, Unloaded
 from bifl.experiment.composition import plain_algorithm
+from bifl.experiment.model import Model
 from bifl.experiment.settings import REGISTRIES, Experiment
 from bifl.experiment.setup import LastDataset
+from bifl.export.c_folder import code_of
+from bifl.export.c_model import Cost
 from bifl.files import write_atomic, writing
 from bifl.registry import short, without_folder
 from bifl.report import charts
-from bifl.report.model_costs import model_costs
 from bifl.report.remarks import remarks
 from bifl.report.summary import Setting, idealised, megabytes, printed, without_path
 from bifl.runs import kept
-from bifl.runs.folder import Result
+from bifl.runs.folder import MODEL, Result
 from bifl.runs.results import LAST, TARGETS, Series
 from bifl.show import split_stats
 from bifl.show.output import counted
@@ -151,9 +153,36 @@ def _section(
         "seldom": any(one.averaged is not None for one in series),
         "sends": any(one.sends for one in series),
         "shown": voted[0] if voted else 0,
-        "models": model_costs(series),
+        "models": _model_costs(series),
         "splits": [_split(f"{key}-split-{number}", one, drawn, images) for number, one in enumerate(_dealt(series))],
     }
+
+
+class ModelCost(NamedTuple):
+    """A row of the table."""
+
+    series: Series
+    file: int  # bytes of the packed model
+    cost: Cost | None = None
+    reason: str = ""  # why there is no C
+
+
+def _model_costs(series: list[Series]) -> list[ModelCost]:
+    """A row for every experiment with a model; a network that is Python code of somebody's is not run for it."""
+    paths = [(one, Path(one.furthest[0].name) / MODEL) for one in series]
+    return [_cost(one, path) for one, path in paths if path.is_file()]
+
+
+def _cost(series: Series, path: Path) -> ModelCost:
+    size = path.stat().st_size
+    try:
+        model = Model.read(path)
+        if not model.shape:
+            return ModelCost(series, size, reason="its file does not say what one input looks like")
+        return ModelCost(series, size, code_of(model, model.module().eval(), model.shape, MODEL).cost)
+    except BiflError as error:
+        reason = str(error).partition("cannot become C: ")[2]  # the rest of a sentence may name folders of this machine
+        return ModelCost(series, size, reason=reason or "its file cannot be read, or not without running Python code")
 
 
 def _dealt(series: list[Series]) -> list[Experiment]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -20,13 +20,14 @@ from bifl.experiment import config_file
 from bifl.experiment.declarations import MAY_CHANGE
 from bifl.experiment.settings import Experiment
 from bifl.experiment.starting import digest_alone, refuse_nameless
-from bifl.files import append_line, sync_folder, write_atomic, writing
+from bifl.files import append_line, sync_folder, write_atomic, write_unlisted, writing
 from bifl.registry import short
-from bifl.runs.mailbox import Mailbox
 from bifl.runs.record import Record
 
 CONFIG, ROUNDS, CLIENTS, CHECKPOINT, MODEL, LOCK = "config.toml", "rounds.jsonl", "clients.jsonl", "checkpoint", "model", ".lock"
 DATA = "data.json"
+MESSAGES = "messages"
+_UPLOADS, _BROADCASTS = {"ballot": "upload"}, {"ballot": "broadcast"}  # messages of other exchanges are called like them
 UNVERSIONED = "0.1"  # the bifl that began the runs that do not say which
 
 
@@ -265,6 +266,38 @@ def read_records(path: Path) -> list[Record]:
                 break  # cut off by a kill
             raise RunError(f"'{path / ROUNDS}' line {number} is not a record of a round") from error
     return records
+
+
+def ended_early(experiment: Experiment, records: Sequence[Record]) -> str | None:
+    """Why a run has fewer rounds than it was to have: `privacy.budget`. None if that did not end it, as far as its records say."""
+    budget = experiment.privacy.parameters.get("budget", 0.0)
+    if not records or not budget or len(records) >= experiment.rounds or records[-1].epsilon is None:
+        return None
+    spent = f"ε = {records[-1].epsilon:.3g} is spent, and another round could exceed privacy.budget={budget:g}"
+    return f"the run ends after round {len(records)} of {experiment.rounds}: {spent}"
+
+
+class Mailbox:
+    """Every message of a run as a file, if they are kept: messages/round-00001/broadcast and messages/round-00001/upload-00000 …
+
+    With `batchnorm=recalibrate` also the exchange that follows: …/statistics-00000 and …/statistics.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._folder = run / MESSAGES
+
+    def broadcast(self, round: int, exchange: str) -> Path:
+        """Where an exchange's broadcast lies."""
+        return self._folder / f"round-{round:05d}" / _BROADCASTS.get(exchange, exchange)
+
+    def keep(self, round: int, exchange: str, sender: str | None, data: bytes) -> None:
+        """Write a message down; the sender is None for the server."""
+        path = self.broadcast(round, exchange)
+        if sender is not None:
+            path = path.with_name(f"{_UPLOADS.get(exchange, exchange)}-{sender}")
+        with writing(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_unlisted(path, data)
 
 
 @contextmanager

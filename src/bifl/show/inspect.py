@@ -17,8 +17,7 @@ from bifl.experiment import config_file
 from bifl.experiment.model import MAGIC, Model, embedded
 from bifl.experiment.setup import build
 from bifl.registry import without_folder
-from bifl.runs.folder import CONFIG
-from bifl.runs.mailbox import FOLDER, Mailbox
+from bifl.runs.folder import CONFIG, MESSAGES, Mailbox
 from bifl.show.tables import NAME, Column, Table, facts
 
 
@@ -173,7 +172,7 @@ def _layers(data: bytes, message: Message, known: codec.Context | None) -> list[
 def _run_of(path: Path) -> Path | None:
     """The run in whose messages folder the file lies."""
     for folder in path.resolve().parents:
-        if folder.name == FOLDER and (folder.parent / CONFIG).is_file():
+        if folder.name == MESSAGES and (folder.parent / CONFIG).is_file():
             return folder.parent
     return None
 
