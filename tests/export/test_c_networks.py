@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from bifl.export.bits import rows_of
 from bifl.export.c_model import generate
-from bifl.export.operations import Unsupported, read
+from bifl.export.operations import Unsupported, fold, read
 from bifl.export.raw import Normalisation
 from bifl.export.stages import fuse, place
 from tests.support.exports import PLAIN, SANITIZED, make, needs, numbers, predict, scattered, scores, write
@@ -123,6 +124,43 @@ def test_floats_are_normalised_by_channel_and_outputs_are_numbers(tmp_path: Path
     write(tmp_path, generate(module, (3, 8), how, classifies=False), raw, wanted)
     make(tmp_path, "test")
     np.testing.assert_allclose(numbers(predict(tmp_path, raw)), wanted, atol=1e-5)
+
+
+@needs("cc", "make")
+def test_a_layer_that_is_called_twice_keeps_its_norms(tmp_path: Path) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.last = nn.Conv2d(2, 2, 3, padding=1), nn.Linear(50, 3)
+            self.norm1, self.norm2 = nn.BatchNorm2d(2), nn.BatchNorm2d(2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.last(self.norm2(self.conv(self.norm1(self.conv(x)))).flatten(1))
+            return out
+
+    module, inputs = scattered(Twice()), np.random.default_rng(0).normal(size=(3, 2, 5, 5)).astype(np.float32)
+    wanted = scores(module, inputs)
+    write(tmp_path, generate(module, (2, 5, 5), PLAIN, classifies=False), inputs, wanted)
+    make(tmp_path, f"CFLAGS={SANITIZED}", "test")
+    np.testing.assert_allclose(numbers(predict(tmp_path, inputs)), wanted, atol=2e-5 * max(1, np.abs(wanted).max()))
+
+
+def test_a_norm_of_other_channels_than_the_layers_stays() -> None:
+    module, inputs = scattered(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))), torch.randn(1, 4, 4)
+    folded, norms = fold(module, inputs)
+    assert norms == {}
+    assert torch.equal(folded(inputs), module(inputs))
+
+
+def test_folding_leaves_the_network_as_it_is_and_its_weights_of_one_size_a_row() -> None:
+    module, inputs = scattered(nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Tanh())), torch.randn(2, 2, 5, 5)
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    wanted = module(inputs)
+    folded, norms = fold(module, inputs[:1])
+    assert norms == {"0": "1"}
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+    torch.testing.assert_close(folded(inputs), wanted)
+    assert rows_of(folded.state_dict()["0.weight"].numpy()) is not None
 
 
 def test_code_that_decides_by_values_is_refused() -> None:
