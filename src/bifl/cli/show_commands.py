@@ -49,7 +49,7 @@ def add(commands: Commands[Parser]) -> None:
 def inspect(options: argparse.Namespace) -> int:
     """What a message or a model file contains."""
     from bifl.experiment.model import MAGIC, Model
-    from bifl.export.c_folder import cost_of
+    from bifl.show import layers
     from bifl.show.inspect import contents_tables, read_file
     from bifl.show.output import console
 
@@ -58,7 +58,7 @@ def inspect(options: argparse.Namespace) -> int:
         out.print(table)
     if options.file.read_bytes().startswith(MAGIC):
         model = Model.read(options.file, options.trust)
-        _show_costs(out, cost_of(model, options.file))
+        _show_costs(out, layers.trained(model, options.file))
     return 0
 
 

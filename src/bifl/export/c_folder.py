@@ -39,16 +39,6 @@ def code_of(model: Model, module: nn.Module, shape: tuple[int, ...], path: str |
         raise DataError(f"'{path}' cannot become C: {error}") from error
 
 
-def cost_of(model: Model, path: str | Path) -> Code | str:
-    """The C of a model for what it costs, or why there is none."""
-    if not model.shape:
-        return "the file does not say what one input looks like, so what it costs on a device is not known"
-    try:
-        return code_of(model, model.module().eval(), model.shape, path)
-    except DataError as error:
-        return str(error)
-
-
 def folder_of(model: Model, module: nn.Module, code: Code, shape: tuple[int, ...]) -> dict[str, str]:
     """The contents of the folder, by name."""
     raw = raw_inputs(model, shape, TESTS)

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,9 @@ from torch import nn
 from bifl.codec.symbols import bits_per_symbol
 from bifl.core.forward import Forward
 from bifl.core.message import TERNARY, Alphabet
+from bifl.errors import DataError
+from bifl.experiment.model import Model
+from bifl.export.c_folder import code_of
 from bifl.export.c_model import Code, generate
 from bifl.export.operations import Unsupported
 from bifl.export.raw import Normalisation
@@ -124,6 +128,16 @@ def device_table(code: Code) -> Table:
     names, kinds = ("layers", "flash", "RAM", "additions", "multiplications"), (NAME, *[NUMBER] * 4)
     columns = [Column(*each) for each in zip(names, kinds, whole, strict=True)]
     return Table(columns, rows, "as C on a device")
+
+
+def trained(model: Model, path: Path) -> Code | str:
+    """The C of a model, or why there is none."""
+    if not model.shape:
+        return "the file does not say what one input looks like, so what it costs on a device is not known"
+    try:
+        return code_of(model, model.module().eval(), model.shape, path)
+    except DataError as error:
+        return str(error)
 
 
 def untrained(network: Network, forward: Forward, shape: tuple[int, ...] | None) -> Code | str:
