@@ -206,7 +206,7 @@ class Home:
         return None if self._ready is None else Kept(self.folder, self.operator, *self._ready, _stamps(self.folder, self.operator))
 
     def _recall(self, worker: Worker, round: int) -> None:
-        """Let the client be what it was after a round: a request that comes again is make_answer as before."""
+        """Let the client be what it was after a round: a request that comes again is answered as before."""
         past = [known for known in checkpoint.rounds_of(self.folder, self.number) if known <= round]
         if not past:
             worker.forget(self.number)

@@ -1,6 +1,6 @@
 """The clients of a deployment: Flower's nodes, asked over its grid, as a round sees them (`bifl.engine.round.Clients`).
 
-A round ends when every client that is there has make_answer, or at its deadline if enough have. What cannot be counted is refused
+A round ends when every client that is there has answered, or at its deadline if enough have. What cannot be counted is refused
 before anything of it is added to what others have said.
 """
 

@@ -68,6 +68,6 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
                 uploading = [number for number in uploading if number in private_replies]
                 continue
             heard.append(codec.decode(codec.encode(news, context), context))
-            public, private_replies = exchange.advance(public, heard[-1]), {}  # one exchange is make_answer by them
+            public, private_replies = exchange.advance(public, heard[-1]), {}  # one exchange is answered by them
         server = side.server
         yield heard[0], public

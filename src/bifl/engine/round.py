@@ -81,7 +81,7 @@ class Clients(ABC):
     def collect(
         self, exchange: Exchange, requests: list[Request], note: Callable[[Reply], None], server: ServerSide
     ) -> Accumulator:
-        """Let clients say something; the sum of it. Every reply that is counted is noted; not every request need be make_answer.
+        """Let clients say something; the sum of it. Every reply that is counted is noted; not every request need be answered.
 
         Who adds up for a server that does not trust the clients checks what they say by what that server knows of the round.
 
@@ -218,7 +218,7 @@ class Outcome(NamedTuple):
     public: Public
     server: ServerSide
     replies: Replies
-    news: Message | None = None  # None if nobody make_answer
+    news: Message | None = None  # None if nobody answered
     data: bytes = b""  # the same as bytes
     ideal: float | None = None  # their number, if the coder were ideal
     receivers: Collection[int] = ()  # who hears it
@@ -407,7 +407,7 @@ class Rounds:
             if not total.clients:
                 if told:
                     return nothing  # everyone went away
-                raise Abandoned(f"round {context.round}: nobody has make_answer in '{exchange.name}': nothing was counted")
+                raise Abandoned(f"round {context.round}: nobody has answered in '{exchange.name}': nothing was counted")
             server, news = make_answer(exchange, total, public, server)
         except Abandoned as error:
             if not told:
