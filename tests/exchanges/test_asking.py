@@ -25,7 +25,7 @@ from bifl.experiment.setup import build
 from bifl.nn.batch import Samples
 from bifl.runs.folder import read_records
 from tests.secure.test_secure_runs import nodes
-from tests.support.commands import bifl, refused
+from tests.support.commands import Run, refused
 from tests.support.federation import deploy, neighbours, quick, same, simulated, spoiled, told
 from tests.support.grid import Clock
 
@@ -208,7 +208,7 @@ def test_what_goes_with_training_is_not_asked_alone(small: Path) -> None:
 # ---- a model on what clients hold out --------------------------------------------------------------------------------
 
 
-def test_a_model_is_evaluated_over_the_clients_of_its_run(tmp_path: Path, small: Path) -> None:
+def test_a_model_is_evaluated_over_the_clients_of_its_run(tmp_path: Path, small: Path, here: Run) -> None:
     run = (
         "dataset=npz",
         f"dataset.path={small}",
@@ -219,8 +219,8 @@ def test_a_model_is_evaluated_over_the_clients_of_its_run(tmp_path: Path, small:
         "holdout=0.2",
         "workers=1",
     )
-    assert bifl("run", *run, "--out", "run", cwd=tmp_path).returncode == 0
-    done = bifl("eval", "run", "--clients", cwd=tmp_path)
+    assert here("run", *run, "--out", "run", cwd=tmp_path).returncode == 0
+    done = here("eval", "run", "--clients", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     table = [line.split() for line in done.stdout.splitlines()]
     last = clients_of(tmp_path / "run")
@@ -229,21 +229,21 @@ def test_a_model_is_evaluated_over_the_clients_of_its_run(tmp_path: Path, small:
     assert ["all", str(sum(row["held"] for row in last))] in [line[:2] for line in table]
 
 
-def test_who_holds_what_is_dealt_as_in_the_run(tmp_path: Path, small: Path) -> None:
+def test_who_holds_what_is_dealt_as_in_the_run(tmp_path: Path, small: Path, here: Run) -> None:
     """Where the server held samples of its own, clients had fewer; they are not tested on what they have trained on."""
     given = ("dataset=npz", f"dataset.path={small}", "clients=3", "rounds=1", "workers=1", "holdout=0.2", "model=mlp")
-    assert bifl("run", *given, "algorithm=fttq", "--out", "run", cwd=tmp_path).returncode == 0
-    done = bifl("eval", "run", "--clients", cwd=tmp_path)
+    assert here("run", *given, "algorithm=fttq", "--out", "run", cwd=tmp_path).returncode == 0
+    done = here("eval", "run", "--clients", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     table = [line.split()[:3] for line in done.stdout.splitlines()]
     for row in clients_of(tmp_path / "run"):
         assert [str(row["client"]), str(row["held"]), f"{row['accuracy']:.4g}"] in table
 
 
-def test_a_model_is_not_evaluated_on_what_it_was_trained_on(tmp_path: Path, small: Path) -> None:
+def test_a_model_is_not_evaluated_on_what_it_was_trained_on(tmp_path: Path, small: Path, here: Run) -> None:
     given = ("dataset=npz", f"dataset.path={small}", "clients=3", "rounds=1", "workers=1", "model=mlp")
-    assert bifl("run", *given, "--out", "run", cwd=tmp_path).returncode == 0
-    done = bifl("eval", "run", "--clients", "holdout=0.2", cwd=tmp_path)
+    assert here("run", *given, "--out", "run", cwd=tmp_path).returncode == 0
+    done = here("eval", "run", "--clients", "holdout=0.2", cwd=tmp_path)
     assert "held out 0 of their samples and have trained on the others, so that holdout=0.2 would test on those" in refused(done)
 
 
@@ -262,8 +262,8 @@ def test_nodes_evaluate_a_model_that_they_are_sent(tmp_path: Path, small: Path, 
 # ---- the command line ------------------------------------------------------------------------------------------------
 
 
-def test_ask_prints_counts_and_bytes(tmp_path: Path) -> None:
-    done = bifl("ask", "dataset=npz", f"dataset.path={windows(tmp_path)}", "clients=4", "secure_sum=true")
+def test_ask_prints_counts_and_bytes(tmp_path: Path, here: Run) -> None:
+    done = here("ask", "dataset=npz", f"dataset.path={windows(tmp_path)}", "clients=4", "secure_sum=true")
     assert done.returncode == 0, done.stderr
     table = [line.split() for line in done.stdout.splitlines()]
     assert ["samples", "48"] in table
@@ -271,19 +271,19 @@ def test_ask_prints_counts_and_bytes(tmp_path: Path) -> None:
     assert "dataset.means=" in done.stdout
 
 
-def test_ask_may_be_asked_for_more_rounds(tmp_path: Path) -> None:
-    done = bifl("ask", "dataset=npz", f"dataset.path={windows(tmp_path)}", "clients=4", "rounds=2")
+def test_ask_may_be_asked_for_more_rounds(tmp_path: Path, here: Run) -> None:
+    done = here("ask", "dataset=npz", f"dataset.path={windows(tmp_path)}", "clients=4", "rounds=2")
     assert done.returncode == 0, done.stderr
     assert ["samples", "48"] in [line.split() for line in done.stdout.splitlines()]
 
 
-def test_counts_of_other_inputs_normalise_no_run(tmp_path: Path) -> None:
+def test_counts_of_other_inputs_normalise_no_run(tmp_path: Path, here: Run) -> None:
     data = {"name": "npz", "path": str(windows(tmp_path))}
     given: dict[str, Any] = {"dataset": data, "clients": 4, "model": {"name": "mlp", "inputs": 10}}
     simulated(tmp_path / "asked", Experiment(**ASKED, **given, workers=1))
     for shape, kind in (("9,128", "floats"), ("2,5", "bytes")):
         words = ["dataset=remote", "dataset.classes=3", f"dataset.shape={shape}", f"dataset.kind={kind}"]
-        done = bifl("federation", "up", "--asked", tmp_path / "asked", *words, cwd=tmp_path)
+        done = here("federation", "up", "--asked", tmp_path / "asked", *words, cwd=tmp_path)
         assert f"inputs that are floats of shape 2,5, and those of this run are {kind} of shape {shape}" in refused(done)
 
 
@@ -307,11 +307,11 @@ def test_huge_inputs_are_counted_in_another_unit(tmp_path: Path) -> None:
     assert normalised_by(report, form)["dataset.stds"].split(",")[1] == f"{report['std 1']:.6g}"
 
 
-def test_a_server_takes_mean_and_deviation_from_what_clients_said(tmp_path: Path) -> None:
+def test_a_server_takes_mean_and_deviation_from_what_clients_said(tmp_path: Path, here: Run) -> None:
     np.savez(tmp_path / "bare.npz", images=np.zeros((9, 8, 8), np.uint8), labels=np.arange(9))
-    done = bifl("federation", "up", "--asked", tmp_path, "dataset=remote", cwd=tmp_path)
+    done = here("federation", "up", "--asked", tmp_path, "dataset=remote", cwd=tmp_path)
     assert f"'{tmp_path}' holds no mean and deviation of inputs" in refused(done)
 
 
-def test_ask_without_a_network_needs_none_of_its_options(tmp_path: Path) -> None:
-    assert "--keys, --out, --min-clients and --deadline go with --listen" in refused(bifl("ask", "--deadline", "3", "clients=3"))
+def test_ask_without_a_network_needs_none_of_its_options(tmp_path: Path, here: Run) -> None:
+    assert "--keys, --out, --min-clients and --deadline go with --listen" in refused(here("ask", "--deadline", "3", "clients=3"))
