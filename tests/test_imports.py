@@ -37,11 +37,17 @@ def test_names_that_need_no_torch_do_not_wait_for_it() -> None:
     assert not loaded(program, "torch", "numpy", "rich", "flwr")
 
 
-@pytest.mark.parametrize("words", [["list"], ["list", "murmur"], ["--help"], ["run", "--rounds", "3"], ["frobnicate"]])
+@pytest.mark.parametrize("words", [["list"], ["--help"], ["run", "--rounds", "3"], ["frobnicate"]])
 def test_what_only_shows_waits_for_nothing_large(words: list[str]) -> None:
     """`bifl list` and `--help` take a third of a second: torch alone takes two."""
     program = f"from bifl.cli import main\ntry: main({words})\nexcept SystemExit: pass\nprint()"
     assert not loaded(program, "torch", "numpy", "rich", "flwr", "bifl.experiment.settings")
+
+
+@pytest.mark.parametrize("word", ["algorithms", "datasets", "partitions", "robust", "attack", "schedule", "murmur", "femnist"])
+def test_what_is_told_of_single_things_does_not_wait_for_torch(word: str) -> None:
+    program = f"from bifl.cli import main\nmain(['list', '{word}'])\nprint()"
+    assert not loaded(program, "torch", "rich", "flwr", "bifl.experiment.settings")
 
 
 def commands(above: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

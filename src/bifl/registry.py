@@ -119,6 +119,29 @@ def run_file(path: Path, text: bytes) -> None:
     _SOURCES[name] = Source(path, text)
 
 
+def defaults(factory: Callable[..., Any], called: str) -> dict[str, Any]:
+    """A factory's keyword arguments, with their defaults.
+
+    Raises:
+        ConfigError: one has a default that no config can spell.
+    """
+    hints = get_type_hints(factory)
+    values = {}
+    for argument in inspect.signature(factory).parameters.values():
+        if argument.default is inspect.Parameter.empty:
+            continue
+        default = float(argument.default) if hints.get(argument.name) is float else argument.default
+        if not isinstance(default, (bool, int, float, str)):
+            raise ConfigError(f"{called}: the default of '{argument.name}' must be a number, a word, or true or false")
+        values[argument.name] = default
+    return values
+
+
+def first_line(factory: Callable[..., Any]) -> str:
+    """The first line of a factory's docstring."""
+    return (inspect.getdoc(factory) or "").partition("\n")[0]
+
+
 class Registry(Generic[T]):
     """Factories by name. Used as a decorator; the function's name, doc and keyword defaults are all there is to say."""
 
@@ -168,23 +191,11 @@ class Registry(Generic[T]):
 
     def parameters(self, name: str) -> dict[str, Any]:
         """What a config may set: the factory's keyword arguments, with their defaults."""
-        factory = self.factory(name)
-        hints = get_type_hints(factory)
-        defaults = {}
-        for argument in inspect.signature(factory).parameters.values():
-            if argument.default is inspect.Parameter.empty:
-                continue
-            default = float(argument.default) if hints.get(argument.name) is float else argument.default
-            if not isinstance(default, (bool, int, float, str)):
-                raise ConfigError(
-                    f"{self.kind} '{name}': the default of '{argument.name}' must be a number, a word, or true or false"
-                )
-            defaults[argument.name] = default
-        return defaults
+        return defaults(self.factory(name), f"{self.kind} '{name}'")
 
     def summary(self, name: str) -> str:
         """First line of the factory's docstring."""
-        return (inspect.getdoc(self.factory(name)) or "").partition("\n")[0]
+        return first_line(self.factory(name))
 
     def make(self, name: str, parameters: Mapping[str, Any], *given: Any) -> T:
         """Build the thing called `name` from the config's parameters, and from what is `given` besides."""

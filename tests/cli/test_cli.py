@@ -14,7 +14,6 @@ import pytest
 
 from bifl.cli import main
 from bifl.experiment.catalogue import catalogue
-from bifl.experiment.details import details
 from bifl.experiment.presets import PRESETS
 from bifl.experiment.settings import Choice, Experiment
 from tests.support.commands import BALLOTS, BIFL, SMALL, Run, refused, rounds
@@ -190,7 +189,7 @@ def test_list_of_a_preset_tells_what_it_sets(here: Run) -> None:
 
 def test_every_algorithm_says_when_to_take_it() -> None:
     for entry in catalogue()["algorithm"]:
-        assert any(text.startswith("Take it ") for text in details("algorithm", entry).docstring), entry.name
+        assert any(text.startswith("Take it ") for text in entry.docstring()), entry.name
 
 
 def test_help_tells_every_key_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:

@@ -202,7 +202,7 @@ def test_the_catalogue_is_what_is_registered() -> None:
     assert list(found) == list(REGISTRIES)
     for key, registry in REGISTRIES.items():
         usual = {name: (registry.parameters(name), registry.summary(name)) for name in registry.names() if ":" not in name}
-        ours = {entry.name: (entry.parameters, entry.about) for entry in found[key]}
+        ours = {entry.name: (entry.parameters(), entry.about()) for entry in found[key]}
         assert ours == {name: usual[name] for name in ours}
         strangers = [name for name in usual if name not in ours]
         assert all(not registry.factory(name).__module__.startswith("bifl.") for name in strangers), strangers

@@ -120,4 +120,4 @@ def _mistyped(options: argparse.Namespace, arguments: Sequence[str], word: str) 
 def _is_key(key: str, known: Sequence[str]) -> bool:
     """Whether a word is a setting, such as rounds, or a parameter of a choice, such as algorithm.alpha."""
     head, _, parameter = key.partition(".")
-    return head in known and (not parameter or any(parameter in entry.parameters for entry in catalogue().get(head, [])))
+    return head in known and (not parameter or any(parameter in entry.parameters() for entry in catalogue().get(head, [])))

@@ -14,7 +14,6 @@ from bifl.cli.parser import Commands, Parser, add_command
 from bifl.errors import ConfigError
 from bifl.experiment.catalogue import Entry, catalogue
 from bifl.experiment.declarations import SETTINGS
-from bifl.experiment.details import details
 from bifl.experiment.presets import PRESETS
 from bifl.registry import closest
 from bifl.show import PLAIN_WIDTH
@@ -85,7 +84,7 @@ def _kinds(word: str, width: int) -> Iterator[Iterable[str]]:
     kind = word.removesuffix("=")
     for key, entries in catalogue().items():
         if kind in (key, f"{key}s"):
-            rows = {entry.name: entry.about for entry in entries}
+            rows = {entry.name: entry.about() for entry in entries}
             yield _section(f"{key}=, one of these (default: {_usual(key)}); bifl list NAME tells all about one", rows, width)
     if kind in (_PRESETS, "preset"):
         rows = {name: preset.about for name, preset in PRESETS.items()}
@@ -101,26 +100,27 @@ def _section(title: str, rows: Mapping[str, str], width: int) -> Iterator[str]:
 def _things(word: str, width: int) -> Iterator[Iterable[str]]:
     """All about the things that are called so."""
     names = {word, word.replace("-", "_")}
-    for key, entries in catalogue().items():
-        yield from (_thing(key, entry, width) for entry in entries if entry.name in names)
+    for entries in catalogue().values():
+        yield from (_thing(entry, width) for entry in entries if entry.name in names)
     if word in PRESETS:
         yield _preset(word, width)
     if word in SETTINGS and word not in catalogue():
         yield [f"{word}={SETTINGS[word].spelled()} (default)", *_paragraphs([SETTINGS[word].help], width)]
 
 
-def _thing(key: str, entry: Entry, width: int) -> Iterator[str]:
-    known = details(key, entry)
+def _thing(entry: Entry, width: int) -> Iterator[str]:
+    key = entry.key
     yield f"{key}={entry.name}" + (" (default)" if _usual(key) == entry.name else "")
-    yield from _paragraphs(known.docstring, width)
-    if entry.parameters:
+    yield from _paragraphs(entry.docstring(), width)
+    if parameters := entry.parameters():
+        ranges = entry.ranges()
         yield ""
-        for name, default in entry.parameters.items():
-            yield from _row(f"{_INDENT}{key}.{name}={default}", known.ranges.get(name, ""), width, column=30)
-    if known.family:
+        for name, default in parameters.items():
+            yield from _row(f"{_INDENT}{key}.{name}={default}", ranges.get(name, ""), width, column=30)
+    if family := entry.family():
         yield ""
         yield from _wrapped(f"{_INDENT}From {entry.file.parent.name}/{entry.file.name}:", width)
-        yield from _paragraphs(known.family, width)
+        yield from _paragraphs(family, width)
 
 
 def _preset(name: str, width: int) -> Iterator[str]:

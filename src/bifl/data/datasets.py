@@ -127,7 +127,10 @@ def uci_har(path: str = "") -> Dataset:
 
 @dataset
 def npz(path: str = "", classes: int = 0, test_share: float = 0.0) -> Dataset:
-    """Your own arrays: inputs (or images) and labels, perhaps users, perhaps split or test_inputs and test_labels, in path=."""
+    """Your own arrays: inputs (or images) and labels, perhaps users, perhaps split or test_inputs and test_labels, in path=.
+
+    classes=0 is as many as the labels tell of; otherwise it is from 1 to 100,000.
+    """
     if not path:
         raise DataError(
             "dataset=npz needs dataset.path=FILE.npz (or a folder of .npy files), with arrays inputs or images, and labels"
