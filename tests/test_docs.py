@@ -21,7 +21,7 @@ import pytest
 
 import bifl
 from bifl.cli import main
-from bifl.cli.dispatch import parser
+from bifl.cli.commands import parser
 from bifl.data.arrays import from_npz
 from bifl.data.datasets import dataset
 from bifl.data.inputs import Dataset

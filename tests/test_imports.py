@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bifl.cli.dispatch import parser
+from bifl.cli.commands import parser
+from bifl.cli.dispatch import load_work
 from tests.support.commands import refused
 
 STORAGE = ("bifl.runs", "bifl.show", "bifl.report", "bifl.experiment", "bifl.data", "bifl.export")
@@ -60,7 +61,7 @@ def commands(above: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParse
 def test_every_command_has_work_and_is_documented() -> None:
     docs = "".join((Path(__file__).parent.parent / "docs" / page).read_text() for page in ("commands.md", "deploy.md"))
     for name, command in commands(parser()).items():
-        assert callable(command.get_default("command")), name
+        assert callable(load_work(command.get_default("command"))), name
         assert re.search(rf"(^|`){name}\b", docs, re.MULTILINE), name
 
 

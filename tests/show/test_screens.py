@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bifl.cli.dispatch import EXAMPLES
-from bifl.cli.parser import RUN_KEYS, wrapped
+from bifl.cli.commands import EXAMPLES, RUN_KEYS, STUDIES
+from bifl.cli.parser import row as help_row
 from bifl.errors import RunError
 from bifl.experiment.catalogue import catalogue
 from bifl.experiment.settings import REGISTRIES, Experiment
@@ -165,13 +165,19 @@ def test_a_picture_of_one_round_shows_points(tmp_path: Path) -> None:
         assert (ticks == np.round(ticks)).all()
 
 
-@pytest.mark.parametrize("width", [58, 78])
-def test_help_fits_the_screen(width: int) -> None:
-    for text in (EXAMPLES, RUN_KEYS):
-        narrow = wrapped(text, width)
-        assert max(map(len, narrow.splitlines())) <= width
-        assert narrow.split() == text.split()
-    assert wrapped(RUN_KEYS, 120) == RUN_KEYS
+@pytest.mark.parametrize("width", [40, 58, 78, 98])
+@pytest.mark.parametrize("column", [24, 47])
+def test_help_fits_the_screen(width: int, column: int) -> None:
+    for rows in (EXAMPLES, STUDIES, *RUN_KEYS.values()):
+        for name, about in rows.items():
+            lines = help_row(f"  {name}", about, width, column)
+            assert max(map(len, lines)) <= max(width, *map(len, f"{name} {about}".split()))
+            assert "".join("".join(lines).split()) == "".join(f"{name}{about}".split())  # a path too long for a line is broken
+
+
+def test_help_begins_beside_what_it_explains() -> None:
+    assert help_row("  lr (0.005)", "rates", 80) == ["  lr (0.005)            rates"]
+    assert help_row("  lr (0.005,0.002,0.001)", "rates", 80) == ["  lr (0.005,0.002,0.001)", 24 * " " + "rates"]
 
 
 @pytest.mark.parametrize(

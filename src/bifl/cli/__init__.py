@@ -1,4 +1,4 @@
-"""The command line: how it is called (`dispatch`), what parsers share (`parser`), and a file for each command or group of them."""
+"""The command line: every command's declaration (`commands`), how it is called (`dispatch`), and a file for the work of each."""
 
 from bifl.cli.dispatch import main
 

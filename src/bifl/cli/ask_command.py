@@ -7,43 +7,31 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bifl.cli.deployment_commands import require_flower
-from bifl.cli.parser import RUN_KEYS, Commands, Parser, add_clients, add_command, add_settings
+from rich.table import Table
+
+from bifl.cli.dispatch import load_work
+from bifl.data.inputs import TOKENS
+from bifl.engine.simulator import Simulation
 from bifl.errors import BiflError, ConfigError
-from bifl.experiment.declarations import SETTINGS
+from bifl.exchanges.input_counts import normalised_by
+from bifl.experiment import config_file
+from bifl.experiment.composition import plain_algorithm
 from bifl.experiment.presets import pairs, preset_of
+from bifl.experiment.run import share_of
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import build, load
 from bifl.files import size
-
-if TYPE_CHECKING:
-    from bifl.experiment.settings import Experiment
-    from bifl.runs.record import Record
+from bifl.runs.folder import CLIENTS, CONFIG, read_records
+from bifl.runs.record import Record
+from bifl.show.output import console, say
 
 _PLAIN = {"algorithm": "fedavg", "rounds": "1"}  # what is trained does not matter where nobody trains
 
 
-def add(commands: Commands[Parser]) -> None:
-    """Declare it."""
-    command = add_command(
-        commands, "ask", ask, keys=[*SETTINGS], epilog=RUN_KEYS, help="count what clients have, without training",
-        description="Ask all clients once for sums: samples, classes, mean and deviation of inputs. exchange=my.py:mine asks "
-        "something of your own.",
-    )  # fmt: skip
-    add_settings(command)
-    add_clients(command)
-
-
 def ask(options: argparse.Namespace) -> int:
     """Ask all clients once, and show what they say in sum."""
-    from rich.table import Table
-
-    from bifl.data.inputs import TOKENS
-    from bifl.exchanges.input_counts import normalised_by
-    from bifl.experiment.settings import Experiment
-    from bifl.experiment.setup import load
-    from bifl.show.output import console, say
-
     preset, overrides = preset_of(options.settings)
     settings = _PLAIN | {"exchange": "inputs"} | pairs(overrides)
     experiment = Experiment.of(preset).changed(settings)
@@ -65,14 +53,6 @@ def ask(options: argparse.Namespace) -> int:
 
 def evaluate_clients(options: argparse.Namespace, model: Path) -> int:
     """Evaluate a model on what clients hold out: client by client, and in all."""
-    from rich.table import Table
-
-    from bifl.experiment import config_file
-    from bifl.experiment.composition import plain_algorithm
-    from bifl.experiment.settings import Experiment
-    from bifl.runs.folder import CONFIG
-    from bifl.show.output import console, say
-
     folder, settings = model.parent, pairs(options.settings)
     run = config_file.read(folder / CONFIG, options.trust) if (folder / CONFIG).is_file() else Experiment()
     plain = {"robust": "none", "attack": "none", "privacy": "none", "secure_sum": "false", "colluders": "0", "participation": "1"}
@@ -102,9 +82,6 @@ def _refuse_trained_on(folder: Path, run: Experiment, experiment: Experiment) ->
     Raises:
         ConfigError: more is held out than was in the run.
     """
-    from bifl.experiment.run import share_of
-    from bifl.experiment.setup import load
-
     data = load(run)
     share, wanted = share_of(run, data), share_of(experiment, data)
     if wanted > share:
@@ -120,18 +97,12 @@ def _hold(
 ) -> tuple[Record, list[dict[str, Any]]]:
     """One round with the clients of a simulation, or with those who come to an address: its record, and what is known of each."""
     if options.listen:
-        from bifl.runs.folder import CLIENTS, read_records
-
-        with require_flower():
-            from bifl.deploy.server_commands import serve_once
+        serve_once = load_work("bifl.deploy.server_commands:serve_once")
         folder = serve_once(options, experiment).path
         lines = (folder / CLIENTS).read_text().splitlines()
         return read_records(folder)[-1], json.loads(lines[-1])["clients"]
     if options.keys or options.out or options.min_clients or options.deadline:
         raise ConfigError("--keys, --out, --min-clients and --deadline go with --listen: a simulation has no network")
-    from bifl.engine.simulator import Simulation
-    from bifl.experiment.setup import build
-
     rows: dict[int, list[dict[str, Any]]] = {}  # by round
     simulation = Simulation(build(experiment, dealt=dealt))
     simulation.note_clients = lambda round, clients: rows.update({round: clients})

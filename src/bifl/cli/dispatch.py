@@ -1,47 +1,18 @@
-"""Runs what was typed: finds the command, and turns errors that a person can cause into one sentence and exit code 2.
-
-A command is a file of this folder called `NAME_command.py` or `NAME_commands.py`: its `add` declares parser, help, keys and work.
-"""
+"""Runs what was typed: finds the command, and turns errors that a person can cause into one sentence and exit code 2."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import pkgutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import Any
 
-import bifl
-from bifl.cli.parser import Parser
+from bifl.cli.commands import parser
 from bifl.errors import BiflError, ConfigError, printable
 from bifl.experiment.catalogue import catalogue
 from bifl.registry import nearest
-
-FIRST = ("training", "ask", "eval", "show", "export", "personalise", "deployment", "reproduce", "report", "list")  # in --help
-EXAMPLES = """\
-examples:
-  bifl run                                     train on embedded digits, with half a bit per weight up
-  bifl run algorithm=up_down algorithm.beta=1  another algorithm, another parameter
-  bifl run mnist-iid --out runs/table1         the paper's setting on full MNIST
-  bifl run --resume runs/table1                continue what was stopped or killed
-  bifl compare seeds=0,1,2 rounds=30           five algorithms: table and picture
-  bifl eval runs/table1                        a trained model on its run's test set …
-  bifl eval runs/table1/model mine.npz         … or on any other
-  bifl export runs/table1/model --onnx m.onnx  … as ONNX; --c DIR: as C for a microcontroller
-  bifl run --keep-messages --out runs/look     keep every message …
-  bifl inspect runs/look/messages/round-00002/upload-00001    … and see what its bytes are
-  bifl reproduce table1                        the paper's Table I on full MNIST, beside its values
-  bifl report runs -o report.html              a page with charts of all runs, beside the paper's values
-  bifl data mnist-nc3                          who holds what; --out FILE.png draws it
-  bifl summary mnist_cnn                       a network layer by layer: what is binary, what it weighs
-  bifl run har dataset.path=windows.npz        windows of sensors: docs/sensors.md
-  bifl list                                    all names; bifl list algorithms: a line each; bifl list murmur: all about it
-  bifl federation up --clients 3 rounds=5      server and clients as processes of their own, over TLS
-  bifl server --listen 0.0.0.0:8000 …          on real machines: docs/deploy.md
-
-Bad input ends with one sentence and exit code 2, Ctrl-C with 130.
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         options = parse(arguments)
-        code: int = options.command(options)
+        code: int = load_work(options.command)(options)
         sys.stdout.flush()
         return code
     except BiflError as error:
@@ -70,21 +41,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def parser() -> Parser:
-    """All commands."""
-    whole = Parser(
-        "bifl", epilog=EXAMPLES, description="Federated learning in which every client uploads a fraction of a bit per weight."
-    )
-    whole.add_argument("--version", action="version", version=f"bifl {bifl.__version__}")
-    commands = whole.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    files = {
-        file.name.partition("_command")[0]: file.name
-        for file in pkgutil.iter_modules([os.path.dirname(__file__)])
-        if "_command" in file.name
-    }
-    for name in dict.fromkeys([*FIRST, *files]):
-        import_module(f"bifl.cli.{files[name]}").add(commands)
-    return whole
+def load_work(name: str) -> Callable[..., Any]:
+    """A function by the name of its module and its own; it says so where Flower, which it needs, is not installed."""
+    module, _, function = name.partition(":")
+    try:
+        work: Callable[..., Any] = getattr(import_module(module), function)
+    except ModuleNotFoundError as error:
+        if not module.startswith("bifl.deploy") or str(error.name).startswith("bifl"):
+            raise
+        raise ConfigError(f"this command needs Flower ({error}): pip install 'bifl[flower]'") from error
+    return work
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bifl.cli import ask_command
-from bifl.cli.parser import Commands, Parser, add_clients, add_command, add_trust
+from bifl.data.arrays import TABLES
+from bifl.data.datasets import dataset
+from bifl.data.inputs import Dataset
 from bifl.errors import ConfigError, DataError, RunError
-from bifl.experiment.declarations import SETTINGS
+from bifl.experiment import config_file
+from bifl.experiment.model import Model
 from bifl.experiment.presets import pairs
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import load
 from bifl.files import size
 from bifl.registry import short, without_folder
-
-if TYPE_CHECKING:
-    from bifl.data.inputs import Dataset
-
-
-def add(commands: Commands[Parser]) -> None:
-    """Declare it."""
-    command = add_command(
-        commands, "eval", evaluate, keys=[*SETTINGS, "path", "test_share"], help="test a trained model",
-        description="Metrics and size of a trained model, on its run's own dataset or on another, or on what clients hold out.",
-    )  # fmt: skip
-    add_trust(command, "run the Python file that the model, or its run's configuration, names")
-    command.add_argument("model", type=Path, metavar="MODEL", help="a run's folder, or a model file: runs/<name>/model")
-    command.add_argument(
-        "settings", nargs="*", metavar="DATA | KEY=VALUE",
-        help="a file (mine.npz), or a dataset from `bifl list` and its parameters (npz path=mine.npz); its test samples are used, "
-        "or all",
-    )  # fmt: skip
-    command.add_argument("--clients", action="store_true", help="on what the clients of its run, or of KEY=VALUE, hold out")
-    add_clients(command)
+from bifl.runs.comparison import PLAN
+from bifl.runs.folder import CLIENTS, CONFIG, MODEL
+from bifl.show.output import console, counted, say
 
 
 class Tested(NamedTuple):
@@ -47,9 +35,6 @@ def evaluate(options: argparse.Namespace) -> int:
     path = _model_file(options.model)
     if options.clients or options.listen:
         return ask_command.evaluate_clients(options, path)
-    from bifl.experiment.model import Model
-    from bifl.show.output import console, counted, say
-
     words = [word for word in options.settings if "=" not in word]
     if len(words) > 1:
         raise ConfigError(f"only one dataset can be given, not {' and '.join(words)}; its parameters are key=value")
@@ -75,9 +60,6 @@ def _model_file(path: Path) -> Path:
     Raises:
         RunError: the folder has none.
     """
-    from bifl.runs.comparison import PLAN
-    from bifl.runs.folder import CONFIG, MODEL
-
     if not path.is_dir():
         return path
     if (path / MODEL).is_file():
@@ -92,10 +74,6 @@ def _model_file(path: Path) -> Path:
 
 def _of_run(path: Path, settings: dict[str, str], trust: bool) -> Tested:
     """The dataset of the run that a folder, or a model file in one, belongs to."""
-    from bifl.experiment import config_file
-    from bifl.experiment.setup import load
-    from bifl.runs.folder import CLIENTS, CONFIG
-
     folder = path if path.is_dir() else path.parent
     if not (folder / CONFIG).is_file():
         raise ConfigError(f"say what to test '{path}' on, such as mnist5k or mine.npz: it lies in no run's folder")
@@ -111,11 +89,6 @@ def _of_run(path: Path, settings: dict[str, str], trust: bool) -> Tested:
 
 def _given(name: str, settings: dict[str, str]) -> Tested:
     """A dataset by name, or a file: where that has no test samples, all of it is tested on."""
-    from bifl.data.arrays import TABLES
-    from bifl.data.datasets import dataset
-    from bifl.experiment.settings import Experiment
-    from bifl.show.output import counted
-
     path = Path(name)
     is_file = name.endswith(".npz") or path.is_dir() or (path.suffix.lower() in TABLES and path.is_file())
     choice = Experiment(dataset=({"name": "npz", "path": name} if is_file else {"name": name}) | settings).dataset
@@ -127,6 +100,4 @@ def _given(name: str, settings: dict[str, str]) -> Tested:
 
 
 def _its_tests(data: Dataset, name: str) -> Tested:
-    from bifl.show.output import counted
-
     return Tested(data, f"{name}'s {counted(len(data.test_labels), 'test sample')}")

@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from bifl.cli.parser import Commands, Parser, add_command, add_trust
 from bifl.errors import ConfigError, DataError
+from bifl.experiment.model import Model
+from bifl.export.c_folder import code_of, folder_of, write
+from bifl.export.raw import input_shape, outputs, raw_inputs
 from bifl.files import size, write_atomic, writing
 from bifl.registry import without_folder
-
-if TYPE_CHECKING:
-    from bifl.experiment.model import Model
-
-
-def add(commands: Commands[Parser]) -> None:
-    """Declare it."""
-    command = add_command(
-        commands, "export", export, help="write a trained model as ONNX or as C",
-        description="Write a trained model as ONNX that runs anywhere, as C99 that runs on a microcontroller, or both: "
-        "docs/devices.md.",
-    )  # fmt: skip
-    add_trust(command, "run the Python file that the model names")
-    command.add_argument("model", type=Path, metavar="MODEL", help="a model file: runs/<name>/model")
-    command.add_argument("--onnx", type=Path, metavar="FILE", help="for onnxruntime and others; weights stay packed bits")
-    command.add_argument("--c", type=Path, metavar="DIR", help="C99 without malloc: model.h, model.c, main.c, Makefile")
-    command.add_argument("--input", metavar="SIZES", help="of one input, as 1x28x28, for model files that do not say it")
+from bifl.show.output import console, say
 
 
 def export(options: argparse.Namespace) -> int:
     """Write a model as ONNX, as C, or both; whatever is refused is refused before anything is written."""
-    from bifl.experiment.model import Model
-    from bifl.export.c_folder import code_of, folder_of, write
-    from bifl.export.raw import outputs, raw_inputs
-    from bifl.show.output import console, say
-
     if not (options.onnx or options.c):
         raise ConfigError("bifl export needs --onnx FILE, --c DIR, or both")
     model = Model.read(options.model, options.trust)
@@ -72,8 +51,6 @@ def export(options: argparse.Namespace) -> int:
 
 def _shape(model: Model, options: argparse.Namespace) -> tuple[int, ...]:
     """Of one input: as typed, or as the model's file says."""
-    from bifl.export.raw import input_shape
-
     if options.input is None:
         if model.shape:
             return model.shape

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from bifl.cli.parser import Commands, Parser, add_command
+from bifl.cli.parser import row
 from bifl.errors import ConfigError
 from bifl.experiment.catalogue import Entry, catalogue
 from bifl.experiment.declarations import SETTINGS
@@ -19,16 +19,7 @@ from bifl.registry import closest
 from bifl.show import PLAIN_WIDTH
 
 _PRESETS = "presets"
-_NAME = 24  # letters of the first column
 _INDENT = "  "
-
-
-def add(commands: Commands[Parser]) -> None:
-    """Declare it."""
-    command = add_command(
-        commands, "list", show_choices, help="show what there is to choose from", description="What keys can be set to."
-    )
-    command.add_argument("what", nargs="?", metavar="KIND | NAME", help="algorithms: a line each; murmur: all about it")
 
 
 def show_choices(options: argparse.Namespace) -> int:
@@ -48,8 +39,8 @@ def overview(width: int) -> Iterator[str]:
     yield from _wrapped("keys (default), and what they can be set to; more of it: bifl list algorithms, bifl list murmur", width)
     yield ""
     for key, entries in catalogue().items():
-        yield from _row(f"{key} ({_usual(key)})", ", ".join(entry.name for entry in entries), width)
-    yield from _row(_PRESETS, ", ".join(PRESETS), width)
+        yield from row(f"{key} ({_usual(key)})", ", ".join(entry.name for entry in entries), width)
+    yield from row(_PRESETS, ", ".join(PRESETS), width)
 
 
 def told(word: str, width: int) -> Iterator[str]:
@@ -94,7 +85,7 @@ def _kinds(word: str, width: int) -> Iterator[Iterable[str]]:
 def _section(title: str, rows: Mapping[str, str], width: int) -> Iterator[str]:
     yield from _wrapped(title, width)
     for name, about in rows.items():
-        yield from _row(f"{_INDENT}{name}", about, width)
+        yield from row(f"{_INDENT}{name}", about, width)
 
 
 def _things(word: str, width: int) -> Iterator[Iterable[str]]:
@@ -116,7 +107,7 @@ def _thing(entry: Entry, width: int) -> Iterator[str]:
         ranges = entry.ranges()
         yield ""
         for name, default in parameters.items():
-            yield from _row(f"{_INDENT}{key}.{name}={default}", ranges.get(name, ""), width, column=30)
+            yield from row(f"{_INDENT}{key}.{name}={default}", ranges.get(name, ""), width, column=30)
     if family := entry.family():
         yield ""
         yield from _wrapped(f"{_INDENT}From {entry.file.parent.name}/{entry.file.name}:", width)
@@ -137,12 +128,6 @@ def _text(value: Any) -> str:
 def _paragraphs(texts: Iterable[str], width: int) -> Iterator[str]:
     for text in texts:
         yield from _wrapped(text, width, _INDENT)
-
-
-def _row(name: str, text: str, width: int, column: int = _NAME) -> list[str]:
-    """A name, and beside it what is said of it."""
-    first = f"{name:<{column - 2}}  "
-    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * column, break_on_hyphens=False) or [name]
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from bifl.cli.parser import Commands, Parser, add_command, add_trust
+from bifl.data.fingerprint import loaded
+from bifl.engine.simulator import Simulation
 from bifl.errors import RunError
+from bifl.experiment.setup import build
 from bifl.files import size
-
-
-def add(commands: Commands[Parser]) -> None:
-    """Declare it."""
-    command = add_command(
-        commands, "personalise", personalise, help="a client's own network, as a model file",
-        description="Train a run's network once more on one client's own images, and keep it as a model file: docs/training.md.",
-    )  # fmt: skip
-    add_trust(command, "run the Python files that the run's configuration names")
-    command.add_argument("run", type=Path, metavar="RUN", help="a run's folder: runs/<name>")
-    command.add_argument("client", type=int, metavar="CLIENT", help="its number, from 0")
-    command.add_argument("-o", "--out", type=Path, metavar="FILE", help="the model file (default: RUN/client-N.model)")
+from bifl.runs.folder import RunFolder, locked
+from bifl.show.output import console, say
 
 
 def personalise(options: argparse.Namespace) -> int:
     """Write the network of one client, and say how it does beside the global one."""
-    from bifl.data.fingerprint import loaded
-    from bifl.engine.simulator import Simulation
-    from bifl.experiment.setup import build
-    from bifl.runs.folder import RunFolder, locked
-    from bifl.show.output import console, say
-
     run = RunFolder.resume(options.run, trust=options.trust)
     with locked(run.path):
         setup = build(run.experiment)

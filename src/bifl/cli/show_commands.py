@@ -1,58 +1,35 @@
-"""The commands that only look: `bifl inspect`, `data`, `summary`."""
+"""The commands that only look: `bifl inspect`, `data`, `summary`, `report`."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING
+import sys
 
-from bifl.cli.parser import RUN_KEYS, Commands, Parser, add_command, add_settings, add_trust
-from bifl.errors import ConfigError
-from bifl.experiment.declarations import SETTINGS
+from rich.console import Console
+
+from bifl.errors import ConfigError, printable
+from bifl.experiment.composition import plain_algorithm
+from bifl.experiment.model import MAGIC, Model
 from bifl.experiment.presets import pairs, preset_of
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from bifl.export.c_model import Code
+from bifl.experiment.run import make_network
+from bifl.experiment.settings import Experiment, of_words
+from bifl.experiment.setup import load
+from bifl.export.c_model import Code
+from bifl.export.raw import input_shape
+from bifl.files import size
+from bifl.report import page
+from bifl.report.summary import settings as group
+from bifl.runs.results import read
+from bifl.show import layers, split_stats
+from bifl.show.inspect import contents_tables, read_file
+from bifl.show.output import console, say
+from bifl.show.plot import title
 
 CLASSES = 10  # of a network whose dataset nobody named
 
 
-def add(commands: Commands[Parser]) -> None:
-    """Declare them."""
-    command = add_command(
-        commands, "inspect", inspect, help="show what a message or a model file contains",
-        description="Header, bytes of every section, bits per weight by layer.",
-    )  # fmt: skip
-    add_trust(command, "run the Python file that the model, or its run's configuration, names")
-    command.add_argument("file", type=Path, metavar="FILE", help="runs/<name>/model, or a message: see bifl run --keep-messages")
-
-    command = add_command(
-        commands, "data", data, keys=[*SETTINGS], epilog=RUN_KEYS, help="show who holds which images",
-        description="How many images of each class every client gets: a table, and with --out a picture.",
-    )  # fmt: skip
-    add_settings(command)
-    command.add_argument("--out", type=Path, metavar="FILE", help="draw it too: a PNG of clients and classes")
-
-    command = add_command(
-        commands, "summary", summary, keys=[*SETTINGS, "classes", "input"], help="show a network layer by layer",
-        description="What is binary in a network, what stays real, what it weighs.",
-    )  # fmt: skip
-    command.add_argument("model", metavar="MODEL", help="a network from `bifl list`, or my.py:mine")
-    command.add_argument(
-        "settings", nargs="*", metavar="PRESET | KEY=VALUE",
-        help="as of bifl run: algorithm=biml, whose weights are binary; dataset=, or else classes=10 and input=1x28x28",
-    )  # fmt: skip
-
-
 def inspect(options: argparse.Namespace) -> int:
     """What a message or a model file contains."""
-    from bifl.experiment.model import MAGIC, Model
-    from bifl.show import layers
-    from bifl.show.inspect import contents_tables, read_file
-    from bifl.show.output import console
-
     out = console()
     for table in contents_tables(read_file(options.file, options.trust), options.file.name):
         out.print(table)
@@ -64,12 +41,6 @@ def inspect(options: argparse.Namespace) -> int:
 
 def data(options: argparse.Namespace) -> int:
     """Who holds what: a table, and a picture if it is asked for."""
-    from bifl.experiment.settings import of_words
-    from bifl.experiment.setup import load
-    from bifl.show import split_stats
-    from bifl.show.output import console, say
-    from bifl.show.plot import title
-
     experiment = of_words(options.settings)
     split = split_stats.count(experiment, load(experiment))
     out = console()
@@ -85,14 +56,6 @@ def data(options: argparse.Namespace) -> int:
 
 def summary(options: argparse.Namespace) -> int:
     """A network layer by layer, as a run with these settings has it."""
-    from bifl.experiment.composition import plain_algorithm
-    from bifl.experiment.run import make_network
-    from bifl.experiment.settings import Experiment
-    from bifl.experiment.setup import load
-    from bifl.export.raw import input_shape
-    from bifl.show import layers
-    from bifl.show.output import console, say
-
     preset, overrides = preset_of(options.settings)
     settings = pairs(overrides)
     typed, shape = settings.pop("classes", None), None
@@ -121,10 +84,17 @@ def summary(options: argparse.Namespace) -> int:
 
 def _show_costs(out: Console, code: Code | str) -> None:
     """What a network costs on a device, or why that is not known."""
-    from bifl.show import layers
-    from bifl.show.output import say
-
     if isinstance(code, str):
         say(out, code)
     else:
         out.print(layers.device_table(code))
+
+
+def report(options: argparse.Namespace) -> int:
+    """Finished runs as one HTML file."""
+    runs = read(options.runs)
+    for problem in runs.unreadable:
+        print(f"bifl: left out: {printable(problem)}", file=sys.stderr)
+    page.write(group(runs.results), options.out)
+    say(console(), f"report: {options.out} ({size(options.out.stat().st_size)})")
+    return 0

@@ -5,75 +5,29 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from bifl.cli.parser import KEYS, RUN_KEYS, Commands, Parser, add_command, add_settings, add_trust, settings_help
+from bifl.data.fingerprint import Loaded, loaded
+from bifl.engine import running
 from bifl.errors import ConfigError, RunError
-from bifl.experiment.declarations import SETTINGS
 from bifl.experiment.presets import pairs, preset_of
+from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import LastDataset, Setup, build
+from bifl.nn.sent import remark
 from bifl.registry import short
-
-if TYPE_CHECKING:
-    from bifl.data.fingerprint import Loaded
-    from bifl.experiment.setup import LastDataset, Setup
-    from bifl.runs.comparison import Comparison
-    from bifl.runs.folder import RunFolder
-    from bifl.show.terminal import Meter
-
-_TRACK = """\
-  track (nothing)       tensorboard or mlflow: log every round there too; may be given with --resume
-"""
-_COMPARE_KEYS = f"""\
-{KEYS}\
-  algorithms (fedavg,murmur,full,biml,up_down)
-                        names from `bifl list`, parameters after plus signs: biml,up_down+beta=1;
-                        my.py:mine is one from a file of your own
-  seeds (0)             several give mean ± standard deviation
-"""
-
-
-def add(commands: Commands[Parser]) -> None:
-    """Declare them."""
-    command = _add(
-        commands, "run", run, keys=[*SETTINGS, "track"], help="train one model", epilog=RUN_KEYS + _TRACK,
-        description="Train one model federatedly.",
-    )  # fmt: skip
-    command.add_argument(
-        "--keep-messages", action="store_true", help="keep a copy of every message in DIR/messages, for bifl inspect"
-    )
-    _add(
-        commands, "compare", compare, keys=[*SETTINGS, "track", "algorithms", "seeds"],
-        help="train with several algorithms on the same split", epilog=_COMPARE_KEYS + settings_help("algorithm", "seed") + _TRACK,
-        description="Train with several algorithms on the same split: a table, and a picture of accuracy against bytes.",
-    )  # fmt: skip
-
-
-def _add(
-    commands: Commands[Parser], name: str, work: Callable[[argparse.Namespace], int], *, keys: list[str], **texts: str
-) -> Parser:
-    command = add_command(commands, name, work, keys=keys, **texts)
-    add_settings(command)
-    add_trust(command, "run the Python files that the configuration in --resume's folder names")
-    where = command.add_mutually_exclusive_group()
-    where.add_argument("--out", type=Path, metavar="DIR", help="write into exactly this folder (default: runs/<name>)")
-    where.add_argument(
-        "--resume", type=Path, metavar="DIR", help="continue what is in this folder; rounds= and workers= may change"
-    )
-    return command
-
+from bifl.runs.comparison import ALGORITHMS, Comparison, planned
+from bifl.runs.folder import CONFIG, RunFolder, claim, ended_early, folder_name
+from bifl.runs.trackers import checked, followed
+from bifl.show.output import console, say
+from bifl.show.plot import draw, draw_bits, title
+from bifl.show.terminal import Meter, attack_text, comparison_table, comparison_text, data_line, price_table, robust_text, run_table
+from bifl.tasks import unit
 
 # ---- run ----------------------------------------------------------------------------------------------------------------
 
 
 def run(options: argparse.Namespace) -> int:
     """Train one model, or continue."""
-    from bifl.data.fingerprint import loaded
-    from bifl.runs.folder import ended_early
-    from bifl.show.output import console, say
-    from bifl.show.terminal import Meter, attack_text, data_line, robust_text, run_table
-
     track, out = _take_track(options), console()
     run, setup = _resume(options) if options.resume else _start(options)
     run.keep_messages = options.keep_messages
@@ -94,8 +48,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _resume(options: argparse.Namespace) -> tuple[RunFolder, Setup]:
-    from bifl.experiment.setup import build
-    from bifl.runs.folder import RunFolder
 
     run = RunFolder.resume(options.resume, pairs(options.settings), options.trust)
     return run, build(run.experiment)
@@ -103,13 +55,6 @@ def _resume(options: argparse.Namespace) -> tuple[RunFolder, Setup]:
 
 def _start(options: argparse.Namespace) -> tuple[RunFolder, Setup]:
     """A new run; what cannot be run is refused before anything is written."""
-    from bifl.engine import running
-    from bifl.experiment.settings import Experiment
-    from bifl.experiment.setup import build
-    from bifl.nn.sent import remark
-    from bifl.runs.folder import RunFolder, claim, folder_name
-    from bifl.tasks import unit
-
     preset, overrides = preset_of(options.settings)
     experiment = Experiment.of(preset, overrides)
     setup = build(experiment)
@@ -120,8 +65,6 @@ def _start(options: argparse.Namespace) -> tuple[RunFolder, Setup]:
 
 
 def _train(run: RunFolder, setup: Setup, meter: Meter, label: str, track: str | None) -> None:
-    from bifl.engine import running
-    from bifl.runs.trackers import followed
 
     meter.begin(label, run.records())
     for record in followed(running.run(run, setup), run, track):
@@ -130,8 +73,6 @@ def _train(run: RunFolder, setup: Setup, meter: Meter, label: str, track: str | 
 
 def _take_track(options: argparse.Namespace) -> str | None:
     """Take track= out of the settings: it decides no numbers, so it is none of the experiment's."""
-    from bifl.runs.trackers import checked
-
     kinds = [word.removeprefix("track=") for word in options.settings if word.startswith("track=")]
     options.settings = [word for word in options.settings if not word.startswith("track=")]
     if len(kinds) > 1:
@@ -151,11 +92,6 @@ def _stopped(run: RunFolder, command: str, track: str | None) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """Train with several algorithms on the same split: table and picture."""
-    from bifl.experiment.setup import LastDataset, build
-    from bifl.runs.comparison import Comparison
-    from bifl.show.output import console, say
-    from bifl.show.terminal import Meter, comparison_text, data_line
-
     track, data = _take_track(options), LastDataset()
     setups: dict[str, Setup] = {}
     if options.resume:
@@ -179,14 +115,6 @@ def compare(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace, data: LastDataset) -> tuple[Comparison, dict[str, Setup]]:
     """A new comparison, and what its runs stand for, by their folders' names; refused before anything is written if one is."""
-    from bifl.engine import running
-    from bifl.experiment.settings import Experiment
-    from bifl.experiment.setup import build
-    from bifl.nn.sent import remark
-    from bifl.runs.comparison import ALGORITHMS, Comparison, planned
-    from bifl.runs.folder import claim
-    from bifl.tasks import unit
-
     preset, overrides = preset_of(options.settings)
     settings = pairs(overrides)
     for single, several in (("algorithm", "algorithms"), ("seed", "seeds")):
@@ -211,8 +139,6 @@ def _settle(comparison: Comparison, data: LastDataset) -> Loaded:
     Raises:
         RunError: some have others, or had others before.
     """
-    from bifl.runs.folder import CONFIG
-
     facts = [data.loaded(run.experiment) for _, run in comparison.runs]
     if len(set(facts)) > 1:
         raise RunError(f"the runs in '{comparison.path}' have different data, by their {CONFIG}: they cannot be compared")
@@ -222,10 +148,6 @@ def _settle(comparison: Comparison, data: LastDataset) -> Loaded:
 
 def _show(comparison: Comparison) -> None:
     """Tables and pictures."""
-    from bifl.show.output import console, say
-    from bifl.show.plot import draw, draw_bits, title
-    from bifl.show.terminal import comparison_table, price_table
-
     series, out = comparison.series(), console()
     out.print(comparison_table(series))
     if prices := price_table(series):
