@@ -137,7 +137,9 @@ class Silent(Exchange):
 def test_rounds_without_a_broadcast_are_refused(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, such a round was held for ever."""
     monkeypatch.setattr(exchange, "make", lambda *given: Silent())
-    with pytest.raises(RunError, match="exchange 'silent' completes the round: its answer must be a message for all, not letters"):
+    with pytest.raises(
+        RunError, match="exchange 'silent' completes the round: its answer must be a message for all, not private replies"
+    ):
         next(iter(simulate(quick(small, rounds=1, workers=1))))
 
 

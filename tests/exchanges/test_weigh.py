@@ -52,5 +52,5 @@ def test_a_client_hides_among_equals_only() -> None:
     table = Table([1, 1, 100])
     _, private_replies = table.keys(range(3))  # by a server that has all weighed by their images
     with pytest.raises(Refused, match="would count more than once, and all count once here"):
-        table.member(0, table.sum_terms._replace(weighing=Weighing.ONCE)).shares(private_replies[0])
+        table.member(0, table.terms._replace(weighing=Weighing.ONCE)).shares(private_replies[0])
     assert table.member(0).shares(private_replies[0])

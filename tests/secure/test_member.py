@@ -99,31 +99,31 @@ def test_a_key_that_is_none() -> None:
     table = Table([1] * 4)
     sum_state, _ = table.keys(ALL)
     bad = sum_state.roster[1]._replace(body=sum_state.roster[1].body[:32] + bytes(32) + sum_state.roster[1].body[64:])
-    bad = bad._replace(signature=table.identity.sign(1, bad.text(1, table.sum_terms.digest)))
+    bad = bad._replace(signature=table.identity.sign(1, bad.text(1, table.terms.digest)))
     private_reply = cards.roster([sum_state.roster[0], bad, *sum_state.roster[2:]])
     sealed = {number: table.member(number).shares(private_reply) for number in (0, 2, 3)}
-    shares = cards.addressed((number, sealed[number][: table.sum_terms.dealt]) for number in (2, 3))
+    shares = cards.addressed((number, sealed[number][: table.terms.dealt]) for number in (2, 3))
     with pytest.raises(Refused, match="a key of client 1 is none"):
-        table.masked(0, cards.addressed([(1, bytes(table.sum_terms.dealt))]) + shares)
+        table.masked(0, cards.addressed([(1, bytes(table.terms.dealt))]) + shares)
 
 
 def test_no_way_back_to_an_earlier_round() -> None:
     table = Table([1] * 4)
-    table.sum_terms = table.sum_terms._replace(round=5)
+    table.terms = table.terms._replace(round=5)
     table.whole(ALL, ALL, ALL, ALL, ALL)
     with pytest.raises(Refused, match="does not go back to 4"):
-        table.member(0, table.sum_terms._replace(round=4)).keys(NEVER)
+        table.member(0, table.terms._replace(round=4)).keys(NEVER)
     for number in ALL:  # keys of a later round forget what was secret, not what was revealed
-        table.member(number, table.sum_terms._replace(round=6)).keys(NEVER)
+        table.member(number, table.terms._replace(round=6)).keys(NEVER)
     with pytest.raises(Refused, match="does not go back to 4"):
-        table.member(0, table.sum_terms._replace(round=4)).keys(NEVER)
+        table.member(0, table.terms._replace(round=4)).keys(NEVER)
     with pytest.raises(Refused, match="another list of survivors"):
         table.whole(*[range(3)] * 5)
     same(table.whole(ALL, ALL, ALL, ALL, ALL)[0].tally(), plain(table, list(ALL)))  # the same sum again tells nothing new
-    table.sum_terms = table.sum_terms._replace(round=6)
+    table.terms = table.terms._replace(round=6)
     same(table.whole(*[range(3)] * 5)[0].tally(), plain(table, [0, 1, 2]))  # and the next round is another one
     with pytest.raises(Refused, match="does not go back to 5"):
-        table.member(0, table.sum_terms._replace(round=5)).keys(NEVER)
+        table.member(0, table.terms._replace(round=5)).keys(NEVER)
 
 
 def test_the_server_cannot_sit_in_the_middle() -> None:
@@ -142,7 +142,7 @@ def test_the_server_cannot_sit_in_the_middle() -> None:
     with pytest.raises(Refused, match="keys of client 1 are not signed"):
         table.member(0).shares(heavier)
     table.member(0).shares(private_replies[0])
-    again, other = table.keys([1, 2, 3]) if table.sum_terms.least <= 3 else (sum_state, private_replies)
+    again, other = table.keys([1, 2, 3]) if table.terms.least <= 3 else (sum_state, private_replies)
     with pytest.raises(Refused, match="another list of keys"):
         table.member(0).shares(cards.roster([sum_state.roster[0], *again.roster]))
     assert other
@@ -230,25 +230,24 @@ def test_a_masked_upload_looks_like_noise(symbol: int) -> None:
     seen += [combined(one, other) for one, other in itertools.combinations(seen[:4], 2)]
     assert len(seen) == 12
     for data in seen:
-        assert len(data) == size((*form.symbols, *form.numbers)) > 80_000
+        assert len(data) == size(form.flat) > 80_000
         assert spread(data) < 255 + 3 * 22.6
 
 
 def _less(masked: bytes, form: Fields, secret: bytes, *others: bytes) -> bytes:
     """What client 1 sends without its own mask; or, given the keys of clients 0, 2 and 3, without those of pairs."""
-    flat = unpack(masked, (*form.symbols, *form.numbers))
-    parts, sum = (flat[:1], flat[1:]), Sum(SUM, form)
+    parts, sum = unpack(masked, form.flat), Sum(SUM, form)
     if not others:
         add_own(parts, secret, sum, -1)
     for sign, other in zip((1, -1, -1), others, strict=False):
         add_pair(parts, secret, other, sum, sign, peers=True)
-    return pack(flat, (*form.symbols, *form.numbers))
+    return pack(parts, form.flat)
 
 
 def test_sizes_of_sums() -> None:
-    sum_terms = SumTerms(1, ("a", "b"), 4, 3, 2)
-    assert sum_terms.sealed == 4 * primitives.SECRET + primitives.TAG
-    assert sum_terms.dealt == sum_terms.sealed + 4 * cards.MARK
+    terms = SumTerms(1, ("a", "b"), 4, 3, 2)
+    assert terms.sealed == 4 * primitives.SECRET + primitives.TAG
+    assert terms.dealt == terms.sealed + 4 * cards.MARK
 
 
 # ---- clients that are not there ----------------------------------------------------------------------------------------------
@@ -269,9 +268,9 @@ class Haunted:
         sum_state, private_replies = earlier.uploads(sum_state, private_replies, (1, 2, 4, 5))
         private_replies = earlier.agree(sum_state, private_replies, (1, 2, 4, 5))
         said = {number: earlier.member(number).reveal(SUM, private_replies[number], self.place) for number in (1, 2, 4, 5)}
-        assert unmasking.secret_of(sum_state, said, 3, 0, earlier.sum_terms)  # what takes all masks of client 3 away
+        assert unmasking.secret_of(sum_state, said, 3, 0, earlier.terms)  # what takes all masks of client 3 away
         self.table = self._table(run)
-        self.table.sum_terms = self.table.sum_terms._replace(**told)
+        self.table.terms = self.table.terms._replace(**told)
         now, _ = self.table.keys(self.LEFT)
         self.sum_state = unmasking.SumState(tuple(sorted([*now.roster, sum_state.cards[3]])))
         self.private_reply = cards.roster(self.sum_state.roster)
@@ -302,8 +301,8 @@ def test_a_ghost_hides_nobody() -> None:
     """Where nothing tells the replayed card from a fresh one: the ghost signs nothing, and nobody reveals a sum of one client."""
     haunted = Haunted()
     table, left = haunted.table, haunted.LEFT
-    dealt = {number: table.member(number).shares(haunted.private_reply) for number in left} | {3: bytes(5 * table.sum_terms.dealt)}
-    sum_state, private_replies = unmasking.pass_on(haunted.sum_state, dealt, table.sum_terms)
+    dealt = {number: table.member(number).shares(haunted.private_reply) for number in left} | {3: bytes(5 * table.terms.dealt)}
+    sum_state, private_replies = unmasking.pass_on(haunted.sum_state, dealt, table.terms)
     for number in left:
         table.masked(number, private_replies[number])
     said = {number: table.member(number).agree(SUM, listed(*range(6)), table.place) for number in left}
@@ -311,7 +310,7 @@ def test_a_ghost_hides_nobody() -> None:
         with pytest.raises(Refused, match="of a part of the weights fewer than 2 clients have signed who is left"):
             table.member(number).reveal(SUM, cards.addressed(sorted(said.items())), table.place)
     with pytest.raises(Abandoned, match="1 have signed who is left, and the secure sum needs 2"):
-        unmasking.signatures(replace(sum_state, survivors=tuple(range(6))), said, table.sum_terms, table.place)
+        unmasking.signatures(replace(sum_state, survivors=tuple(range(6))), said, table.terms, table)
 
 
 def test_only_those_who_sign_are_counted() -> None:
@@ -332,12 +331,12 @@ def test_no_masks_cancel_among_those_who_train_different_models(lost: tuple[int,
     table, there = Table([1] * 4), [number for number in ALL if number not in lost]
     sum_state, private_replies = table.keys(ALL)
     sum_state, private_replies = table.shares(sum_state, private_replies, ALL)
-    told, said = table.sum_terms, RawUploads()
+    told, said = table.terms, RawUploads()
     for number in there:
-        table.sum_terms = told._replace(agreed=b"this model" if number else b"another one")
+        table.terms = told._replace(agreed=b"this model" if number else b"another one")
         said.uploads[number] = table.masked(number, private_replies[number])
-    table.sum_terms = told._replace(agreed=b"this model")
-    sum_state, private_replies = unmasking.survivors(sum_state, said, table.like, table.sum_terms, everywhere)
+    table.terms = told._replace(agreed=b"this model")
+    sum_state, private_replies = unmasking.survivors(sum_state, said, table, table.terms)
     with contextlib.suppress(Abandoned):  # what is left is noise: most often counts above all votes
         found = table.reveal(sum_state, table.agree(sum_state, private_replies, there), there).tally()
         assert not np.array_equal(found.real, plain(table, there).real)

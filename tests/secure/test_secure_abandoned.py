@@ -122,7 +122,7 @@ def test_numbers_that_no_mean_can_reach_are_counted_in_no_round(
     experiment = quick(small, rounds=2, model="mlp", clients=4, secure_sum=True, **settings)
     trained, honest = build(experiment).public.layout.trained, summands
 
-    def masked(upload: Said, times: int, form: Fields) -> tuple[Parts, Parts]:
+    def masked(upload: Said, times: int, form: Fields) -> Parts:
         return honest(lie(upload, trained) if upload.sender == 3 else upload, times, form)
 
     monkeypatch.setattr(secure_sum, "summands", masked)
@@ -139,7 +139,7 @@ def test_implausible_statistics_are_not_told_and_cost_no_round(
     """One of four masks them: the rounds are those without statistics."""
     honest = summands
 
-    def masked(upload: Said, times: int, form: Fields) -> tuple[Parts, Parts]:
+    def masked(upload: Said, times: int, form: Fields) -> Parts:
         lies = upload.sender == 3 and not len(upload.update.symbols)
         return honest(upload._replace(real=upload.real + np.float32(1e6)) if lies else upload, times, form)
 

@@ -20,13 +20,13 @@ from bifl.core.state import Public
 from bifl.core.sums import Weighing
 from bifl.data.inputs import Dataset
 from bifl.exchanges.exchange import BYTES
-from bifl.exchanges.secure_sum import CommonGround, Keys
+from bifl.exchanges.secure_sum import CommonGround
 from bifl.experiment.identity import agreed
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.secure import cards, primitives
 from bifl.secure.identities import SimulatedKeys, verified
-from bifl.secure.integers import Field, Fields, Sum, add_pair
+from bifl.secure.integers import Field, Fields, Parts, Sum, add_pair
 from tests.support.secure_round import NEVER, SUM, Table
 
 ALL = range(4)
@@ -93,7 +93,7 @@ def test_a_card_and_what_is_signed(table: Table) -> None:
     channel, mask_key, commitment, history, signature = data[:32], data[32:64], data[64:96], data[96:128], data[128:]
     assert history == b"h" * 32
     assert len(signature) == 96
-    terms = hashlib.sha256(b"bifl circle 1 " + struct.pack("<III", 4, 3, 2) + b"ballot " + table.sum_terms.agreed).digest()
+    terms = hashlib.sha256(b"bifl circle 1 " + struct.pack("<III", 4, 3, 2) + b"ballot " + table.terms.agreed).digest()
     signed = b"bifl keys 3 " + struct.pack("<III", 1, 2, 300) + terms + channel + mask_key + commitment + history
     assert signature == Fixed().sign(2, signed)
     row = cards.roster([cards.Card(2, 300, data[:128], signature)])
@@ -114,7 +114,7 @@ def test_all_agree_on_settings_and_model() -> None:
     public, data = setup.public, setup.data
 
     def terms(other: Experiment, state: Public = public, data: Dataset = data) -> bytes:
-        return Keys("keys", ("ballot",), 4, 0, CommonGround(agreed(other, data)), Weighing.ONCE, 1).sum_terms(state).agreed
+        return CommonGround(("ballot",), 4, 0, agreed(other, data), Weighing.ONCE).terms(state, 1).agreed
 
     vectors = [vector.astype("<f4").tobytes() for vector in (public.weights, public.real, public.scales)]
     parts = [agreed(experiment, data).encode(), f"{public.layout.fingerprint} 0 0".encode(), *vectors, b""]
@@ -161,10 +161,10 @@ def test_masks_are_key_streams_of_keys_for_one_purpose() -> None:
     """A pair's mask of four numbers of 5 bits and two of 33: bytes and words of eight bytes of two streams of ChaCha20."""
     seed, other = bytes(16), primitives.public_key(bytes(range(16)))
     form = Fields((Field(4, 5),), (Field(2, 33),))
-    parts = [np.zeros(4, np.uint8)], [np.zeros(2, np.uint64)]
+    parts: Parts = [np.zeros(4, np.uint8), np.zeros(2, np.uint64)]
     add_pair(parts, seed, other, Sum(SUM, form, b"the terms"), 1, peers=True)
     shared = HKDF(hashes.SHA256(), 32, None, b"bifl secure sum 1 ballot pairthe terms").derive(exchanged(seed, other))
-    for part, name, mask in ((parts[0][0], b"symbols", 31), (parts[1][0], b"numbers", 2**33 - 1)):
+    for part, name, mask in ((parts[0], b"symbols", 31), (parts[1], b"numbers", 2**33 - 1)):
         key = HKDF(hashes.SHA256(), 32, None, b"bifl secure sum 1 " + name).derive(shared)
         stream = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor().update(bytes(part.nbytes))
         assert part.tolist() == [word & mask for word in np.frombuffer(stream, part.dtype).tolist()]

@@ -18,6 +18,7 @@ from bifl.secure.identities import SimulatedKeys
 from bifl.secure.integers import (
     Field,
     Fields,
+    Parts,
     Sum,
     add_own,
     add_pair,
@@ -64,13 +65,13 @@ def plain(table: Table, numbers: list[int]) -> Tally:
 def test_masks_of_pairs_cancel(count: int) -> None:
     seeds = [token_bytes(primitives.SECRET) for _ in range(count)]
     publics = list(map(primitives.public_key, seeds))
-    total = [np.zeros(field.length, field.kind) for field in (*FORM.symbols, *FORM.numbers)]
+    total = [np.zeros(field.length, field.kind) for field in FORM.flat]
     for own in range(count):
-        parts = [np.zeros(field.length, field.kind) for field in (*FORM.symbols, *FORM.numbers)]
+        parts = [np.zeros(field.length, field.kind) for field in FORM.flat]
         for other in set(range(count)) - {own}:
-            add_pair((parts[:1], parts[1:]), seeds[own], publics[other], Sum(SUM, FORM), direction(own, other), peers=True)
+            add_pair(parts, seeds[own], publics[other], Sum(SUM, FORM), direction(own, other), peers=True)
         assert any(part.any() for part in parts)
-        total = [field.wrap(one + two) for field, one, two in zip((*FORM.symbols, *FORM.numbers), total, parts, strict=True)]
+        total = [field.wrap(one + two) for field, one, two in zip(FORM.flat, total, parts, strict=True)]
     assert not any(part.any() for part in total)
 
 
@@ -80,10 +81,10 @@ def test_a_mask_is_never_used_twice() -> None:
     seen = set()
     for name in ("ballot", "statistics"):
         for pair in (False, True):
-            parts = [np.zeros(16, np.uint64)], [np.zeros(16, np.uint64)]
+            parts: Parts = [np.zeros(16, np.uint64), np.zeros(16, np.uint64)]
             form = Fields((Field(16, 64),), (Field(16, 64),))
             add_pair(parts, seed, other, Sum(name, form), 1, peers=True) if pair else add_own(parts, seed, Sum(name, form), 1)
-            seen |= {part[0].tobytes() for part in parts}
+            seen |= {part.tobytes() for part in parts}
     assert len(seen) == 8
 
 
@@ -137,9 +138,9 @@ def test_the_sum_is_exact_whoever_is_lost(lost: list[set[int]], weights: list[in
     try:
         total, _ = table.whole(*map(sorted, there))
     except Abandoned:
-        assert len(there[-1]) < table.sum_terms.least
+        assert len(there[-1]) < table.terms.least
         return
-    assert len(there[-1]) >= table.sum_terms.least
+    assert len(there[-1]) >= table.terms.least
     same(total.tally(), plain(table, sorted(there[2])))
 
 
@@ -196,6 +197,6 @@ def test_numbers_out_of_range_count_as_its_end(value: float, counts: float) -> N
     """Their owner does not refuse to send them: that would tell the server something of its data."""
     upload = Message.of(np.array([value], np.float32), FLOAT32, np.zeros(0, np.float32))
     form = fields(upload, 5, 5)
-    (whole, fraction), _ = summands(upload, 5, form)
+    whole, fraction, *_ = summands(upload, 5, form)
     exact = form.symbols[0].signed(whole) + form.symbols[1].signed(fraction) * 2.0**-32
     assert exact == pytest.approx(5 * counts, rel=1e-6)

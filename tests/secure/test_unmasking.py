@@ -37,10 +37,10 @@ class Revealed:
         self.said = {number: table.member(number).reveal(SUM, private_replies[number], everywhere) for number in range(6)}
 
     def total(self, said: dict[int, bytes]) -> Total:
-        return unmasking.unmask(self.sum_state, said, self.table.like, self.table.sum_terms, SUM, everywhere, COUNT)
+        return unmasking.unmask(self.sum_state, said, self.table, self.table.terms, SUM, COUNT)
 
     def fault(self, number: int, data: bytes) -> str | None:
-        return unmasking.revealed_fault(self.sum_state, number, data, self.table.sum_terms, SUM)
+        return unmasking.revealed_fault(self.sum_state, number, data, self.table.terms, SUM)
 
 
 REVEALED = Revealed()
@@ -73,7 +73,7 @@ def test_one_whose_letters_cannot_be_read_is_at_fault_when_it_is_lost() -> None:
     sum_state, private_replies = table.keys(ALL)
     said = {number: table.member(number).shares(private_replies[number]) for number in ALL}
     said[3] = spoiled(said[3], 0)  # what it has dealt client 0
-    sum_state, private_replies = unmasking.pass_on(sum_state, said, table.sum_terms)
+    sum_state, private_replies = unmasking.pass_on(sum_state, said, table.terms)
     sum_state, private_replies = table.uploads(sum_state, private_replies, range(3))
     with pytest.raises(Abandoned, match=r"client 3 was lost, .* can be used by 2 clients, and 3 are needed") as found:
         table.reveal(sum_state, table.agree(sum_state, private_replies, range(3)), range(3))
@@ -86,12 +86,12 @@ def test_one_that_frames_another_with_wrong_marks_is_not_believed() -> None:
     table = Table([1] * 4)
     sum_state, private_replies = table.keys(ALL)
     said = {number: table.member(number).shares(private_replies[number]) for number in ALL}
-    said[3] = spoiled(said[3], table.sum_terms.sealed)
-    sum_state, private_replies = unmasking.pass_on(sum_state, said, table.sum_terms)
+    said[3] = spoiled(said[3], table.terms.sealed)
+    sum_state, private_replies = unmasking.pass_on(sum_state, said, table.terms)
     sum_state, private_replies = table.uploads(sum_state, private_replies, ALL)
     signatures = table.agree(sum_state, private_replies, ALL)
     shown = table.member(0).reveal(SUM, signatures[0], everywhere)
-    assert unmasking.revealed_fault(sum_state, 0, shown, table.sum_terms, SUM) is None
+    assert unmasking.revealed_fault(sum_state, 0, shown, table.terms, SUM) is None
     assert shown[-cards.REVEALED :] == bytes(cards.REVEALED)
     same(table.reveal(sum_state, signatures, ALL).tally(), plain(table, list(ALL)))
 
@@ -106,7 +106,7 @@ def test_shares_of_another_secret_stop_a_round_and_their_dealer_is_named(monkeyp
     )
     said[3] = table.member(3).shares(private_replies[3])
     monkeypatch.undo()
-    sum_state, private_replies = unmasking.pass_on(sum_state, said, table.sum_terms)
+    sum_state, private_replies = unmasking.pass_on(sum_state, said, table.terms)
     sum_state, private_replies = table.uploads(sum_state, private_replies, ALL)
     private_replies = table.agree(sum_state, private_replies, ALL)
     with pytest.raises(Abandoned, match=r"client 3 does not reveal its mask, .* of another secret") as found:
@@ -136,5 +136,5 @@ def test_an_upload_of_another_form_is_left_out() -> None:
     said = unmasking.RawUploads()
     said.uploads = {number: table.masked(number, private_replies[number]) for number in ALL}
     said.uploads[2] += b"\0"
-    sum_state, _ = unmasking.survivors(sum_state, said, table.like, table.sum_terms, everywhere)
+    sum_state, _ = unmasking.survivors(sum_state, said, table, table.terms)
     assert sum_state.survivors == (0, 1, 3)

@@ -13,7 +13,7 @@ from bifl.core.sums import Total
 from bifl.secure import threshold, unmasking
 from bifl.secure.cards import SumTerms
 from bifl.secure.identities import SimulatedKeys
-from bifl.secure.integers import Sum, fields, pack, summands
+from bifl.secure.integers import fields, pack, summands
 from bifl.secure.member import Member
 from bifl.secure.unmasking import RawUploads, SumState
 
@@ -50,15 +50,15 @@ class Table:
         self, weights: list[int], colluders: int = 0, alphabet: Alphabet = BINARY, place: Callable[[int], Hashable] = everywhere
     ) -> None:
         count = len(weights)
-        self.sum_terms = SumTerms(1, (SUM,), count, threshold(count, colluders), 2 + colluders)
+        self.terms = SumTerms(1, (SUM,), count, threshold(count, colluders), 2 + colluders)
         self.identity, self.place, self.alphabet = SimulatedKeys(7), place, alphabet
         self.random: Callable[[int], bytes] = secrets.token_bytes
         self.weights = dict(enumerate(weights))
         self.notes: dict[int, dict[str, bytes]] = {number: {} for number in self.weights}
         self.said = {number: ballot(number, weight, alphabet) for number, weight in self.weights.items()}
 
-    def member(self, number: int, sum_terms: SumTerms | None = None) -> Member:
-        return Member(self.notes[number], self.identity, number, self.weights[number], sum_terms or self.sum_terms, self.random)
+    def member(self, number: int, terms: SumTerms | None = None) -> Member:
+        return Member(self.notes[number], self.identity, number, self.weights[number], terms or self.terms, self.random)
 
     def like(self, number: int) -> Message:
         return ballot(number, 1, self.alphabet)
@@ -67,13 +67,13 @@ class Table:
         said = RawUploads()
         for number in there:
             said.uploads[number], said.weights[number] = self.member(number).keys(NEVER), self.weights[number]
-        return unmasking.roster(said, self.sum_terms)
+        return unmasking.roster(said, self.terms)
 
     def shares(
         self, sum_state: SumState, private_replies: PrivateReplies, there: Collection[int]
     ) -> tuple[SumState, PrivateReplies]:
         said = {number: self.member(number).shares(private_replies[number]) for number in there}
-        return unmasking.pass_on(sum_state, said, self.sum_terms)
+        return unmasking.pass_on(sum_state, said, self.terms)
 
     def masked(self, number: int, private_reply: bytes) -> bytes:
         member = self.member(number)
@@ -81,8 +81,8 @@ class Table:
         times, own, total = member.units(self.place)
         form = fields(self.said[number], own, total)
         parts = summands(self.said[number], times, form)
-        member.mask(parts, Sum(SUM, form), self.place)
-        data = pack((*parts[0], *parts[1]), (*form.symbols, *form.numbers))
+        member.mask(parts, SUM, form, self.place)
+        data = pack(parts, form.flat)
         member.once(SUM, data)
         return data
 
@@ -92,15 +92,15 @@ class Table:
         said = RawUploads()
         for number in there:
             said.uploads[number] = self.masked(number, private_replies[number])
-        return unmasking.survivors(sum_state, said, self.like, self.sum_terms, self.place)
+        return unmasking.survivors(sum_state, said, self, self.terms)
 
     def agree(self, sum_state: SumState, private_replies: PrivateReplies, there: Collection[int]) -> PrivateReplies:
         said = {number: self.member(number).agree(SUM, private_replies[number], self.place) for number in there}
-        return unmasking.signatures(sum_state, said, self.sum_terms, self.place)
+        return unmasking.signatures(sum_state, said, self.terms, self)
 
     def reveal(self, sum_state: SumState, private_replies: PrivateReplies, there: Collection[int], count: int = COUNT) -> Total:
         said = {number: self.member(number).reveal(SUM, private_replies[number], self.place) for number in there}
-        return unmasking.unmask(sum_state, said, self.like, self.sum_terms, SUM, self.place, count)
+        return unmasking.unmask(sum_state, said, self, self.terms, SUM, count)
 
     def whole(self, *there: Collection[int]) -> tuple[Total, SumState]:
         """A round, given who is there in each of its five steps."""

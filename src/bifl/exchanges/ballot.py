@@ -1,7 +1,4 @@
-"""The ballot: clients train and upload what came of it, the server broadcasts what it makes of the sum.
-
-What is uploaded and broadcast is the algorithm's choice (`bifl.core.algorithm`).
-"""
+"""The ballot: clients train and upload what came of it, the server broadcasts what the algorithm makes of the sum."""
 
 from __future__ import annotations
 
@@ -33,32 +30,18 @@ Train = Callable[[Client, Local], tuple[Client, float]]  # local training of aux
 
 @dataclass(frozen=True)
 class Ballot(Summable):
-    """The exchange in which clients train, and which completes the round.
-
-    Attributes:
-        algorithm: of the experiment.
-        bounds: how far the real numbers of one upload may reach.
-        precision: of the real numbers.
-        in_context: whether messages are coded in what both ends know.
-        idle_trains: whether clients that do not upload train all the same.
-        repeats_statistics: whether ballots carry the last statistics of batch-norm instead of those of training, which nobody
-            needs where an exchange of their own follows.
-        tells_loss: whether clients tell their training loss.
-        weighing: what a client counts for.
-        robust: a sum that liars cannot steer; None takes the algorithm's own.
-        privacy: how clients say their updates so that the sum tells little of one; None where they say them as they are.
-    """
+    """The exchange in which clients train, and which completes the round."""
 
     algorithm: Algorithms
-    bounds: Bounds
-    precision: Precision
-    in_context: bool = True
-    idle_trains: bool = True
-    repeats_statistics: bool = False
+    bounds: Bounds  # how far the real numbers of one upload may reach
+    precision: Precision  # of the real numbers
+    in_context: bool = True  # messages are coded in what both ends know
+    idle_trains: bool = True  # clients that do not upload train all the same
+    repeats_statistics: bool = False  # instead of those of training, which nobody needs where an exchange of their own follows
     tells_loss: bool = True
-    weighing: Weighing = Weighing.SAMPLES
-    robust: RobustSum | None = None
-    privacy: Private | None = None
+    weighing: Weighing = Weighing.SAMPLES  # what a client counts for
+    robust: RobustSum | None = None  # a sum that liars cannot steer; None takes the algorithm's own
+    privacy: Private | None = None  # how clients say their updates so that the sum tells little of one
     name: str = "ballot"
     main: bool = True
     trains: bool = True
@@ -73,12 +56,9 @@ class Ballot(Summable):
         """The public state, as far as it is made use of."""
         known = public if self.in_context else None
         selects = partial(self._selects, public.bare(public.round))
-        return Context(public.layout, public.round + 1, self.precision, known, selects, self._start(public))
-
-    def _start(self, public: Public) -> Floats | None:
-        """What changes of layers kept real are told from; None where they are sent as they are, or there are none."""
-        coded = self.precision.upload_change and public.layout.kept
-        return public.real[: public.layout.trained][public.layout.of_kept] if coded else None
+        changes = self.precision.upload_change and public.layout.kept  # of layers kept real: told from the public ones
+        start = public.real[: public.layout.trained][public.layout.of_kept] if changes else None
+        return Context(public.layout, public.round + 1, self.precision, known, selects, start)
 
     def plain(self, public: Public, round: int) -> Context:
         """The layout, and what the messages of that round are about."""
@@ -115,10 +95,15 @@ class Ballot(Summable):
         client, loss = self._trained(side.client, public, side.train)
         if not self.tells_loss and not _finite(loss, client):  # even that there is none would tell something
             client, _ = self._trained(side.client, public, _learning_nothing)
-        told = loss if self.tells_loss else None
-        if not uploads or (told is not None and not np.isfinite(told)):
-            return ClientReply(None, client, told)
-        return self._upload(side, client, public)._replace(loss=told)
+        told_loss = loss if self.tells_loss else None
+        if not uploads or (told_loss is not None and not np.isfinite(told_loss)):
+            return ClientReply(None, client, told_loss)
+        counted = client._replace(weight=self.weighing.counts(client.weight))
+        if self.privacy is None:
+            counted, upload = make_upload(self.algorithm.at(public.round + 1), counted, public)
+        else:
+            upload = self.privacy.upload(counted, public, round_secret(side.notes, public))
+        return ClientReply(upload, counted._replace(weight=client.weight), told_loss)
 
     def train(self, client: Client, public: Public, train: Train) -> tuple[Client, float]:
         """React to the news, the last round's broadcast, which there is none of in the first round, and train."""
@@ -136,15 +121,6 @@ class Ballot(Summable):
         """The client after training, with the real numbers that it sends."""
         client, loss = self.train(client, public, train)
         return client._replace(real=self._sent_reals(client.real, public)), loss
-
-    def _upload(self, side: ClientSide, client: Client, public: Public) -> ClientReply:
-        """Say what came of the training."""
-        counted = client._replace(weight=self.weighing.counts(client.weight))
-        if self.privacy is None:
-            told, upload = make_upload(self.algorithm.at(public.round + 1), counted, public)
-        else:
-            told, upload = counted, self.privacy.upload(counted, public, round_secret(side.notes, public))
-        return ClientReply(upload._replace(weight=client.weight), told._replace(weight=client.weight))
 
     def _sent_reals(self, real: Floats, public: Public) -> Floats:
         """The real numbers that a message carries, given those after training."""

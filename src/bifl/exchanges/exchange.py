@@ -1,7 +1,6 @@
 """A round is a list of exchanges. In an exchange clients say something, the server adds it up and answers, everyone absorbs that.
 
-The ballot is one exchange (`ballot`), batch-norm's statistics are another (`batchnorm`). No model, update or statistic crosses
-between a client and the server in another way. Who carries a round out knows no exchange by name: it asks clients to `say`
+Nothing else crosses between a client and the server. Who carries a round out knows no exchange by name: it asks clients to `say`
 something, adds up what the uploads are read as (`open`), sends the `answer` to all, and all move on by `advance`. One exchange is
 what the round is held for (`main`): most often the ballot. Others may come before it, among those who were drawn to upload, or
 after it, among those whose uploads were counted. An answer is one message for all, or a private reply to each (`PrivateReplies`):
@@ -12,7 +11,7 @@ round.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +21,7 @@ import numpy.typing as npt
 from bifl import codec
 from bifl.codec import Context, Precision, field_error
 from bifl.core.layout import Layout
-from bifl.core.message import NOTHING, UPDATE, Alphabet, Floats, Message, Selection, Vector, reals_only
+from bifl.core.message import NOTHING, UPDATE, Alphabet, Floats, Message, Selection, reals_only
 from bifl.core.sides import Accumulator, ClientReply, ClientSide, PrivateReplies, ServerSide
 from bifl.core.state import Client, Public
 from bifl.core.sums import LARGEST_TRAINED, Tally, Total, Weighing, all_below
@@ -63,46 +62,18 @@ class Surroundings(NamedTuple):
 class Exchange(ABC):
     """One kind of exchange. A new one has a name, a layout of its numbers, and says what `say`, `open`, `answer`, `advance` do."""
 
-    if TYPE_CHECKING:  # a property for the checker alone: frozen records have fields of these names
-
-        @property
-        def name(self) -> str:
-            """A word, by which both ends and the files of a run know it."""
-
-    @property
-    def main(self) -> bool:
-        """Whether the round is held for it: enough uploads must come, and who sent one has voted."""
-        return False
-
-    @property
-    def trains(self) -> bool:
-        """Whether clients train in it: they tell their loss, and those who upload nothing may take part as well."""
-        return False
-
-    @property
-    def computes(self) -> bool:
-        """Whether networks compute with clients' inputs in it, none of which may be missing then."""
-        return True
-
-    @property
-    def uploads(self) -> bool:
-        """Whether clients upload anything in it; otherwise there is no answer either."""
-        return True
+    name: str  # by which both ends and the files of a run know it
+    main: bool = False  # the round is held for it: enough uploads must come, and who sent one has voted
+    trains: bool = False  # clients train in it: they tell their loss, and those who upload nothing may take part as well
+    computes: bool = True  # networks compute with clients' inputs in it, none of which may be missing then
+    uploads: bool = True  # clients upload something in it; otherwise there is no answer either
+    remembers: bool = False  # clients keep something for its next round, in `Client.states` under its name
+    quorum: int = 0  # how many must answer, whatever the rules of a deployment say
 
     @property
     def tells(self) -> bool:
         """Whether its answer is a broadcast; otherwise it is private replies, or there is none."""
         return self.uploads
-
-    @property
-    def remembers(self) -> bool:
-        """Whether clients keep something for its next round, in `Client.states` under its name."""
-        return False
-
-    @property
-    def quorum(self) -> int:
-        """How many must answer, whatever the rules of a deployment say."""
-        return 0
 
     @property
     def ahead(self) -> int:
@@ -143,14 +114,9 @@ class Exchange(ABC):
         return reals_only(np.zeros(self.layout(public).reals, np.float32))
 
     def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
-        """What an upload counts as: within bounds, and in the form that is added up. A client may say anything: think of bounds.
+        """What an upload counts as, within bounds, in the form that is added up; by default as it is. A client may say anything.
 
-        By default it counts as it is.
-
-        Args:
-            upload: as it was sent.
-            public: the public state.
-            server: what the server knows of the round so far; None where another adds up for it.
+        `server` is what the server knows of the round so far; None where another adds up for it.
 
         Raises:
             BiflError: it cannot be counted.
@@ -204,26 +170,6 @@ class Summable(Exchange):
         """What the server makes of a sum alone; by default what it makes of any."""
         return self.answer(total, public, server)
 
-    def place(self, public: Public) -> Callable[[int], Hashable]:
-        """Client → where it speaks; None where all speak of all."""
-
-        def where(number: int) -> Hashable:
-            about = self.selects(public, number)
-            return None if about is None else about.place
-
-        return where
-
-    def like(self, public: Public) -> Callable[[int], Message]:
-        """Client → an upload of the form of its own."""
-        form = self.form(public)
-
-        def of(number: int) -> Message:
-            about = self.selects(public, number)
-            length = len(form.update.symbols) if about is None else about.length
-            return form.with_update(symbols=np.zeros(length, form.update.symbols.dtype))
-
-        return of
-
 
 class ByteExchange(Exchange):
     """An exchange whose uploads are bytes for any reader, of which `open` checks all."""
@@ -235,6 +181,16 @@ class ByteExchange(Exchange):
     def form(self, public: Public) -> Message:
         """Bytes."""
         return message_of(b"")
+
+
+def message_of(data: bytes) -> Message:
+    """Bytes as a message, for any reader."""
+    return Message.of(np.frombuffer(data, np.uint8), BYTES, NOTHING)
+
+
+def bytes_in(upload: Message) -> bytes:
+    """The bytes of a message of bytes."""
+    return upload.update.symbols.astype(np.uint8).tobytes()
 
 
 def take_part(which: Exchange, side: ClientSide, public: Public, *, uploads: bool, tells_loss: bool) -> ClientReply:
@@ -268,7 +224,7 @@ def make_answer(which: Exchange, total: Any, public: Public, server: ServerSide)
     if isinstance(news, Message):
         return server, news._replace(round=public.round + which.ahead, weight=1, sender=None)
     if which.completes:
-        raise RunError(f"exchange '{which.name}' completes the round: its answer must be a message for all, not letters")
+        raise RunError(f"exchange '{which.name}' completes the round: its answer must be a message for all, not private replies")
     return server, news
 
 
@@ -285,16 +241,6 @@ def main_of(exchanges: Sequence[Exchange]) -> Exchange:
 def completing(exchanges: Sequence[Exchange]) -> Exchange:
     """The exchange whose broadcast completes the round: the main one itself, or the end of its secure sum."""
     return next(one for one in exchanges if one.completes)
-
-
-def message_of(data: bytes) -> Message:
-    """Bytes as a message, for any reader."""
-    return Message.of(np.frombuffer(data, np.uint8), BYTES, NOTHING)
-
-
-def bytes_in(upload: Message) -> bytes:
-    """The bytes of a message of bytes."""
-    return upload.update.symbols.astype(np.uint8).tobytes()
 
 
 # ---- how an upload is taken in -------------------------------------------------------------------------------------------
@@ -320,12 +266,6 @@ class Intake:
     The readable loop, a worker and the server of a deployment do the same. A server that did not make the uploads itself says whom
     each one should be from, and then nothing is believed that can be checked.
 
-    Args:
-        exchange: that they belong to.
-        public: the public state.
-        context: of the exchange's messages.
-        server: what the server knows of the round; None where another adds up for it.
-
     Attributes:
         total: the sum of all that was taken in.
     """
@@ -336,18 +276,14 @@ class Intake:
         self.total = exchange.total(public)
 
     def take(self, data: bytes, sender: Sender | None = None) -> Receipt:
-        """Count an upload.
-
-        Args:
-            data: the upload.
-            sender: whom it should be from; None for one that was made here.
+        """Count an upload of a sender; None for one that was made here.
 
         Raises:
             Exception: it cannot be counted, and nothing of it was.
         """
         upload = codec.decode(data, self._context)
         if sender is not None:
-            refuse_misfit(upload, sender, self._form)
+            _refuse_misfit(upload, sender, self._form)
         opened = self._exchange.open(upload, self._public, self._server)
         if sender is not None:
             self._try(opened)
@@ -369,12 +305,8 @@ class Intake:
             finite(opened.real, *(part for vector in opened.vectors.values() for part in (vector.values(), vector.scales)))
 
 
-def refuse_misfit(upload: Message, sender: Sender, form: Message) -> None:
-    """Refuse what can be read and yet cannot be counted.
-
-    Raises:
-        WireError: as for what cannot be read.
-    """
+def _refuse_misfit(upload: Message, sender: Sender, form: Message) -> None:
+    """Refuse what can be read and yet cannot be counted, as what cannot be read."""
     if upload.sender != sender.number:
         raise field_error("sender", f"is from client {upload.sender}, not from {sender.number}")
     if upload.weight != sender.weight:
@@ -384,17 +316,13 @@ def refuse_misfit(upload: Message, sender: Sender, form: Message) -> None:
         names, wanted = (", ".join(sorted(vectors)) for vectors in (upload.vectors, form.vectors))
         raise field_error("further", f"holds the vectors {names}, this algorithm's uploads hold {wanted}")
     for name, vector in upload.vectors.items():
-        _refuse_other_vector(name, vector, form.vectors[name])
-
-
-def _refuse_other_vector(name: str, vector: Vector, form: Vector) -> None:
-    which = "" if name == UPDATE else f"in the vector '{name}': "
-    if vector.alphabet != form.alphabet:
-        raise field_error(
-            "alphabet", f"{which}is spelled in {vector.alphabet.name}, this algorithm's uploads in {form.alphabet.name}"
-        )
-    if len(vector.scales) != len(form.scales):
-        raise field_error("scales", f"{which}has {len(vector.scales)} scales, this algorithm's uploads have {len(form.scales)}")
+        which, fitting = "" if name == UPDATE else f"in the vector '{name}': ", form.vectors[name]
+        if vector.alphabet != fitting.alphabet:
+            spelled = f"is spelled in {vector.alphabet.name}, this algorithm's uploads in {fitting.alphabet.name}"
+            raise field_error("alphabet", which + spelled)
+        if len(vector.scales) != len(fitting.scales):
+            counted = f"has {len(vector.scales)} scales, this algorithm's uploads have {len(fitting.scales)}"
+            raise field_error("scales", which + counted)
 
 
 def numbers(message: Message) -> list[npt.NDArray[Any]]:

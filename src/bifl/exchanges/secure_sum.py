@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -31,101 +32,97 @@ from bifl.errors import ConfigError, Refused
 from bifl.exchanges.exchange import BYTES, ByteExchange, Exchange, Summable, bytes_in, from_client, message_of
 from bifl.secure import cards, threshold, unmasking
 from bifl.secure.cards import SumTerms
-from bifl.secure.integers import WIDEST, Sum, fields, pack, summands
+from bifl.secure.integers import WIDEST, fields, pack, summands
 from bifl.secure.member import Member
-from bifl.secure.unmasking import RawUploads, SumState
+from bifl.secure.unmasking import RawUploads
 
 INSTEAD = "biml, up_down, up_only, sign_majority, fedvote, fedpm, fedavg, full, float16 or murmur_dealt"
 SUM_STATE = "sum_state"  # under which the server notes what it knows of the round so far
 
 
-def sum_state_of(server: ServerSide | None) -> SumState | None:
-    """What the server knows of the round so far; None where nothing is known."""
-    return None if server is None else server.notes.get(SUM_STATE)
-
-
 class CommonGround:
-    """What all clients of a run agree on: settings, and the public state with which they train.
+    """What all clients of a run agree on: which sums are made of whom, the settings, and the public state that they train with."""
 
-    Args:
-        ground: what all agree on.
-    """
-
-    def __init__(self, settings: str) -> None:
-        self._settings = settings
+    def __init__(self, sums: tuple[str, ...], voters: int, colluders: int, settings: str, weighing: Weighing) -> None:
+        self._sums, self._voters, self._colluders, self._settings, self._weighing = sums, voters, colluders, settings, weighing
         self._last: tuple[Public, bytes] | None = None  # all steps of a round, and clients of a simulation, have the same
 
-    def digest(self, public: Public) -> bytes:
-        """Of the settings and of all that clients train with but their data."""
+    def terms(self, public: Public, ahead: int) -> SumTerms:
+        """Who may sum what in a round, bound to the settings and the model.
+
+        If others trained another model, or otherwise, they could be made to say nothing, and the sum would be what one says.
+        """
         if self._last is None or self._last[0] is not public:
-            by = (public.news,)  # clients move their own weights by it
-            self._last = public, state_digest(public, by, self._settings)
-        return self._last[1]
+            self._last = public, state_digest(public, (public.news,), self._settings)  # clients move their own weights by the news
+        agreed, least = self._last[1], threshold(self._voters, self._colluders)
+        return SumTerms(public.round + ahead, self._sums, self._voters, least, 2 + self._colluders, agreed, self._weighing)
+
+
+@dataclass(frozen=True)
+class SpeakersOf:
+    """How clients speak in an exchange (`unmasking.Speakers`)."""
+
+    exchange: Summable
+    public: Public
+
+    @cached_property
+    def _form(self) -> Message:
+        return self.exchange.form(self.public)
+
+    def place(self, number: int) -> Hashable:
+        """Which weights a client speaks of; None of all."""
+        about = self.exchange.selects(self.public, number)
+        return None if about is None else about.place
+
+    def like(self, number: int) -> Message:
+        """An upload of the form of its own."""
+        form, about = self._form, self.exchange.selects(self.public, number)
+        length = len(form.update.symbols) if about is None else about.length
+        return form.with_update(symbols=np.zeros(length, form.update.symbols.dtype))
 
 
 @dataclass(frozen=True)
 class Step(ByteExchange):
-    """What all exchanges of a secure sum have in common.
-
-    Attributes:
-        name: of the exchange.
-        sums: names of the round's sums.
-        voters: n, how many clients are drawn to take part in a round.
-        colluders: how many of them may be in league with the server.
-        ground: what all agree on.
-        weighing: what a client counts for.
-        ahead: 1 if it belongs to the round after the last complete one.
-    """
+    """What all exchanges of a secure sum have in common."""
 
     name: str
-    sums: tuple[str, ...]
-    voters: int
-    colluders: int
     ground: CommonGround
-    weighing: Weighing
-    ahead: int = 0
+    ahead: int = 0  # 1 if it belongs to the round after the last complete one
     main: bool = False
     trains: bool = False
     computes: bool = False
     tells: bool = False
     quorum: int = 0  # nobody can join a round under way, so that waiting longer than the deadline is of no use
 
-    def sum_terms(self, public: Public) -> SumTerms:
-        """Who may sum what, bound to the settings and the model.
-
-        If others trained another model, or otherwise, they could be made to say nothing, and the sum would be what one says.
-        """
-        least, agreed = threshold(self.voters, self.colluders), self.ground.digest(public)
-        return SumTerms(public.round + self.ahead, self.sums, self.voters, least, 2 + self.colluders, agreed, self.weighing)
-
-    def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
-        """Why an upload is not believed, by what is known of the round so far; None where nothing is found."""
-        return None
+    def terms(self, public: Public) -> SumTerms:
+        """Who may sum what."""
+        return self.ground.terms(public, self.ahead)
 
     def member(self, side: ClientSide, public: Public) -> Member:
         """A client's part."""
         if side.identity is None:
             raise Refused("a secure sum needs keys to sign with, and this client has none: start it with --key and --peers")
-        sum_terms = self.sum_terms(public)
-        return Member(side.notes, side.identity, side.client.number, sum_terms.weighing.counts(side.client.weight), sum_terms)
-
-    def reply(self, data: bytes, side: ClientSide) -> ClientReply:
-        """Bytes as a message."""
-        return ClientReply(message_of(data), side.client)
+        terms = self.terms(public)
+        return Member(side.notes, side.identity, side.client.number, terms.weighing.counts(side.client.weight), terms)
 
     def longest(self, public: Public) -> int:
         """Bytes that an upload can have."""
-        return self.voters * max(cards.dealt_size(len(self.sums)), cards.REVEALED) + cards.said_size(len(self.sums))
+        terms = self.terms(public)
+        return terms.most * max(terms.dealt, cards.REVEALED) + terms.card
+
+    def fault(self, upload: Message, public: Public, server: ServerSide) -> str | None:
+        """Why an upload is not believed, by what is known of the round so far; None where nothing is found."""
+        return None
 
     def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
-        """The upload, if it is bytes of this round and not too many."""
+        """The upload, if it is bytes of this round and not too many. A worker believes its own clients."""
         if upload.round != public.round + self.ahead:
             raise field_error("round", f"is of round {upload.round}, this is round {public.round + self.ahead}")
         if upload.update.alphabet != BYTES or len(upload.vectors) > 1 or len(upload.real) or len(upload.update.scales):
             raise field_error("alphabet", "is no message of a secure sum")
         if not 0 < len(upload.update.symbols) <= self.longest(public):
             raise field_error("symbols", f"is {len(upload.update.symbols)} bytes long, where {self.longest(public)} are the most")
-        if problem := self.fault(upload.sender or 0, upload, public, server):
+        if server is not None and (problem := self.fault(upload, public, server)):
             raise Refused(problem)
         return upload
 
@@ -138,45 +135,38 @@ class Step(ByteExchange):
 class Keys(Step):
     """Clients send signed keys; each gets all of them."""
 
-    def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
+    def fault(self, upload: Message, public: Public, server: ServerSide) -> str | None:
         """A card must be signed by its client, and its keys must be some."""
-        return unmasking.card_fault(
-            number, upload.weight, bytes_in(upload), self.sum_terms(public), None if server is None else server.signed
-        )
+        terms = self.terms(public)
+        return unmasking.card_fault(upload.sender or 0, upload.weight, bytes_in(upload), terms, server.signed)
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Make keys."""
-        return self.reply(self.member(side, public).keys(shown(side.client)), side)
+        return _reply(self.member(side, public).keys(shown(side.client)), side.client)
 
     def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
         """All keys to all."""
-        size = cards.said_size(len(self.sums))
-        total.uploads = {number: data for number, data in total.uploads.items() if len(data) == size}
-        sum_state, private_replies = unmasking.roster(total, self.sum_terms(public))
-        return server.noting(SUM_STATE, sum_state), private_replies
+        state, private_replies = unmasking.roster(total, self.terms(public))
+        return server.noting(SUM_STATE, state), private_replies
 
 
 @dataclass(frozen=True)
 class Deal(Step):
     """Clients seal shares of their secrets for each other; the server passes them on."""
 
-    def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
+    def fault(self, upload: Message, public: Public, server: ServerSide) -> str | None:
         """What is sealed cannot be checked; there must be as much of it as there are clients."""
-        sum_state = sum_state_of(server)
-        if sum_state is None:
-            return None
-        wanted = cards.dealt_size(len(self.sums)) * (len(sum_state.roster) - 1)
-        dealt = len(upload.update.symbols)
+        wanted, dealt = self.terms(public).dealt * (len(server.notes[SUM_STATE].roster) - 1), len(upload.update.symbols)
         return None if dealt == wanted else f"what it has dealt is {dealt} bytes long, not {wanted}"
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Check everyone's keys, and deal shares."""
-        return self.reply(self.member(side, public).shares(side.private_reply), side)
+        return _reply(self.member(side, public).shares(side.private_reply), side.client)
 
     def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
         """To each what is sealed for it."""
-        sum_state, private_replies = unmasking.pass_on(server.notes[SUM_STATE], total.uploads, self.sum_terms(public))
-        return server.noting(SUM_STATE, sum_state), private_replies
+        state, private_replies = unmasking.pass_on(server.notes[SUM_STATE], total.uploads, self.terms(public))
+        return server.noting(SUM_STATE, state), private_replies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,13 +175,10 @@ class Masked(Step):
 
     inner: Summable
 
-    def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
+    def fault(self, upload: Message, public: Public, server: ServerSide) -> str | None:
         """A masked upload tells nothing but its form."""
-        sum_state = sum_state_of(server)
-        if sum_state is None:
-            return None
-        like, place = self.inner.like(public), self.inner.place(public)
-        return unmasking.masked_fault(sum_state, number, bytes_in(upload), like, place)
+        speakers = SpeakersOf(self.inner, public)
+        return unmasking.masked_fault(server.notes[SUM_STATE], upload.sender or 0, bytes_in(upload), speakers)
 
     def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
         """As without masks."""
@@ -201,31 +188,29 @@ class Masked(Step):
         """Say what would be said without masks, as the server would read it, and mask it. Nothing else leaves the client."""
         if self.main and not self.trains and public.round:  # a client's numbers stay as they are: two sums could be subtracted
             raise Refused(f"the server asks for a second sum in the exchange '{self.name}', which must be of one round")
-        inner, agreed = self.inner, self.sum_terms(public).agreed
+        inner, before, agreed = self.inner, side.client, self.terms(public).agreed
         if not uploads:
-            return ClientReply(None, self._told(side.client, inner.say(side, public, uploads=False).client, agreed, uploads=False))
+            return ClientReply(None, self._continue(before, inner.say(side, public, uploads=False).client, agreed, uploads=False))
         member = self.member(side, public)
         if side.private_reply:
             member.partners(side.private_reply)  # refused, if at all, before it trains
-        if self.trains and not member.alike(shown(side.client)):
+        if self.trains and not member.alike(shown(before)):
             side.begin_afresh()
-        place, name = self.inner.place(public), self.name
+        before, place = side.client, SpeakersOf(inner, public).place
         times, own, total = member.units(place)
-        made_of = _made_of(side.client, public.before, agreed)
-        member.once(f"{name}, made of", made_of)  # refused, if at all, whatever comes of it
-        said = inner.say(side, public, uploads=True)
-        known = inner.context(public)
-        assert said.message is not None  # there is one where uploads are asked for and no loss is told
-        message = from_client(said.message, inner, side.client, public)
-        upload = summand(inner, codec.decode(codec.encode(message, known), known), public)
+        member.once(f"{self.name}, made of", _made_of(before, public.before, agreed))  # refused, if at all, whatever comes of it
+        reply = inner.say(side, public, uploads=True)
+        assert reply.message is not None  # there is one where uploads are asked for and no loss is told
+        message, context = from_client(reply.message, inner, before, public), inner.context(public)
+        upload = summand(inner, codec.decode(codec.encode(message, context), context), public)
         form = fields(upload, own, total)
         parts = summands(upload, times, form)
-        member.mask(parts, Sum(name, form), place)
-        data = pack((*parts[0], *parts[1]), (*form.symbols, *form.numbers))
-        member.once(name, data)
-        return self.reply(data, side)._replace(client=self._told(side.client, said.client, agreed, uploads=True))
+        member.mask(parts, self.name, form, place)
+        data = pack(parts, form.flat)
+        member.once(self.name, data)
+        return _reply(data, self._continue(before, reply.client, agreed, uploads=True))
 
-    def _told(self, before: Client, after: Client, agreed: bytes, *, uploads: bool) -> Client:
+    def _continue(self, before: Client, after: Client, agreed: bytes, *, uploads: bool) -> Client:
         """The client after its turn; if it has trained, with its new history."""
         return continued(before, after, agreed, uploads=uploads) if self.trains else after
 
@@ -237,52 +222,46 @@ class Masked(Step):
 
     def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
         """Who is in the sum, to those who are."""
-        like, place = self.inner.like(public), self.inner.place(public)
-        sum_state, private_replies = unmasking.survivors(server.notes[SUM_STATE], total, like, self.sum_terms(public), place)
-        return server.noting(SUM_STATE, sum_state), private_replies
+        speakers, terms = SpeakersOf(self.inner, public), self.terms(public)
+        state, private_replies = unmasking.survivors(server.notes[SUM_STATE], total, speakers, terms)
+        return server.noting(SUM_STATE, state), private_replies
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agree(Step):
     """Clients sign who they were told is in the sum; each gets the others' signatures."""
 
-    sum: str
     inner: Summable
 
-    def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
+    def fault(self, upload: Message, public: Public, server: ServerSide) -> str | None:
         """The list must be signed by its client."""
-        sum_state = sum_state_of(server)
-        if server is None or sum_state is None or server.signed is None:
-            return None
-        signed = server.signed(number, unmasking.to_sign(sum_state, self.sum), bytes_in(upload))
-        return None if signed else "it has not signed the list of those who are left"
+        text = unmasking.to_sign(server.notes[SUM_STATE], self.inner.name)
+        good = server.signed is None or server.signed(upload.sender or 0, text, bytes_in(upload))
+        return None if good else "it has not signed the list of those who are left"
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Sign."""
-        return self.reply(self.member(side, public).agree(self.sum, side.private_reply, self.inner.place(public)), side)
+        place = SpeakersOf(self.inner, public).place
+        return _reply(self.member(side, public).agree(self.inner.name, side.private_reply, place), side.client)
 
     def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
         """All signatures to all."""
-        return server, unmasking.signatures(
-            server.notes[SUM_STATE], total.uploads, self.sum_terms(public), self.inner.place(public)
-        )
+        speakers = SpeakersOf(self.inner, public)
+        return server, unmasking.signatures(server.notes[SUM_STATE], total.uploads, self.terms(public), speakers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reveal(Step):
     """Clients reveal what takes the masks away; the broadcast is that of the exchange without masks."""
 
-    sum: str
     inner: Summable
     tells: bool = True
     completes: bool = False
 
-    def fault(self, number: int, upload: Message, public: Public, server: ServerSide | None) -> str | None:
+    def fault(self, upload: Message, public: Public, server: ServerSide) -> str | None:
         """What is revealed must be what was committed to and dealt."""
-        sum_state = sum_state_of(server)
-        if sum_state is None:
-            return None
-        return unmasking.revealed_fault(sum_state, number, bytes_in(upload), self.sum_terms(public), self.sum)
+        state, number, data = server.notes[SUM_STATE], upload.sender or 0, bytes_in(upload)
+        return unmasking.revealed_fault(state, number, data, self.terms(public), self.inner.name)
 
     def context(self, public: Public) -> Context:
         """As without masks."""
@@ -294,16 +273,16 @@ class Reveal(Step):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Reveal."""
-        return self.reply(self.member(side, public).reveal(self.sum, side.private_reply, self.inner.place(public)), side)
+        place = SpeakersOf(self.inner, public).place
+        return _reply(self.member(side, public).reveal(self.inner.name, side.private_reply, place), side.client)
 
     def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, Message | PrivateReplies]:
         """The sum without masks, and what the server makes of it."""
-        sum_terms, inner, sum_state = self.sum_terms(public), self.inner, server.notes[SUM_STATE]
-        like, place = inner.like(public), inner.place(public)
-        found = unmasking.unmask(sum_state, total.uploads, like, sum_terms, self.sum, place, public.layout.count)
-        if not inner.plausible(found.tally(), public, max(sum_state.masked.weights.values())):
-            raise Abandoned(f"round {sum_terms.round}: a secure sum holds numbers that no honest clients send: nothing was counted")
-        return inner.answer_sum(found, public, server)
+        terms, inner, state, count = self.terms(public), self.inner, server.notes[SUM_STATE], public.layout.count
+        whole = unmasking.unmask(state, total.uploads, SpeakersOf(inner, public), terms, inner.name, count)
+        if not inner.plausible(whole.tally(), public, max(state.masked.weights.values())):
+            raise Abandoned(f"round {terms.round}: a secure sum holds numbers that no honest clients send: nothing was counted")
+        return inner.answer_sum(whole, public, server)
 
     def advance(self, public: Public, news: Message) -> Public:
         """As without masks."""
@@ -314,35 +293,21 @@ class Reveal(Step):
         return self.inner.repeat(public)
 
 
-def _made_of(client: Client, before: Message | None, agreed: bytes) -> bytes:
-    """A digest of all that a client's upload is made of but its images: what a server may choose, and what the client remembers.
-
-    Args:
-        client: as it remembers.
-        before: the broadcast before the last.
-        agreed: a digest of the public state and the last broadcast.
-    """
-    vectors = [client.aux, client.start, client.memory, client.scales]
-    vectors += [] if before is None else [before.update.symbols, before.real, before.update.scales]
-    alphabet = "" if before is None else repr(before.update.alphabet)
-    others = b"" if before is None or len(before.vectors) == 1 else codec.encode(before)
-    return digest_of([agreed, *(vector.tobytes() for vector in vectors), bytes([client.voted]), alphabet.encode(), others])
+def _reply(data: bytes, client: Client) -> ClientReply:
+    return ClientReply(message_of(data), client)
 
 
 def secure_exchanges(
     parts: Sequence[Summable], voters: int, colluders: int, settings: str, weighing: Weighing
 ) -> tuple[Exchange, ...]:
     """The exchanges of a round whose ballot, and what follows it, are said under masks; all must agree on the settings."""
-    sums = tuple(part.name for part in parts)
-    ground = CommonGround(settings)
-    first = (sums, voters, colluders, ground, weighing, 1)
-    steps: list[Exchange] = [Keys("keys", *first, quorum=threshold(voters, colluders)), Deal("shares", *first)]
+    ground = CommonGround(tuple(part.name for part in parts), voters, colluders, settings, weighing)
+    steps: list[Exchange] = [Keys("keys", ground, 1, quorum=threshold(voters, colluders)), Deal("shares", ground, 1)]
     for part in parts:
-        common = (sums, voters, colluders, ground, weighing, part.ahead)
         steps += [
-            Masked(part.name, *common, main=part.main, trains=part.trains, computes=part.computes, inner=part),
-            Agree(f"{part.name}_agree", *common, sum=part.name, inner=part),
-            Reveal(f"{part.name}_reveal", *common, sum=part.name, inner=part, completes=part.completes),
+            Masked(part.name, ground, part.ahead, part.main, part.trains, part.computes, inner=part),
+            Agree(f"{part.name}_agree", ground, part.ahead, inner=part),
+            Reveal(f"{part.name}_reveal", ground, part.ahead, inner=part, completes=part.completes),
         ]
     return tuple(steps)
 
@@ -358,16 +323,24 @@ def shown(client: Client) -> bytes:
 
 
 def continued(before: Client, after: Client, agreed: bytes, *, uploads: bool) -> Client:
-    """A client that has trained, with its new history.
+    """A client that has trained, with its new history, given a digest of the public state, the last broadcast and the settings.
 
-    Args:
-        before: as its turn began.
-        after: as it is now.
-        agreed: a digest of the public state that it has trained with, the last broadcast, and the settings.
-        uploads: whether it has uploaded too, which an algorithm may remember.
+    Whether it has uploaded too, an algorithm may remember.
     """
     history = hashlib.sha256(shown(before) + agreed + bytes([uploads])).digest()
     return after._replace(states={**after.states, HISTORY: history})
+
+
+def _made_of(client: Client, before: Message | None, agreed: bytes) -> bytes:
+    """A digest of all that a client's upload is made of but its images: what a server may choose, and what the client remembers.
+
+    `before` is the broadcast before the last, `agreed` a digest of the public state and the last broadcast.
+    """
+    vectors = [client.aux, client.start, client.memory, client.scales]
+    vectors += [] if before is None else [before.update.symbols, before.real, before.update.scales]
+    alphabet = "" if before is None else repr(before.update.alphabet)
+    others = b"" if before is None or len(before.vectors) == 1 else codec.encode(before)
+    return digest_of([agreed, *(vector.tobytes() for vector in vectors), bytes([client.voted]), alphabet.encode(), others])
 
 
 # ---- what can be summed: what of an upload is added up, and what is refused ------------------------------------------------
@@ -385,10 +358,11 @@ def summand(exchange: Summable, upload: Message, public: Public) -> Message:
     """
     opened = exchange.bounded(upload, public)
     about = None if upload.sender is None else exchange.selects(public, upload.sender)
-    values, said = opened.update.values(), upload.update.values()
+    values, scales = opened.update.values(), opened.update.scales
     where = slice(None) if about is None else slice(about.place, (about.place or 0) + about.length)
     outside = np.delete(values, np.arange(len(values))[where])
-    same = np.array_equal(values[where], said) and not outside.any() and np.array_equal(opened.update.scales, upload.update.scales)
+    same = np.array_equal(values[where], upload.update.values()) and np.array_equal(scales, upload.update.scales)
+    same = same and not outside.any()
     plain = all(_as_they_are(upload.vectors[name], opened.vectors[name]) for name in upload.vectors if name != UPDATE)
     if not same or not plain or (about is not None and about.place is None):
         raise Unsummable("its uploads are read with their sender's own scales, rotation or choice of weights")
@@ -402,19 +376,12 @@ def _as_they_are(said: Vector, opened: Vector) -> bool:
 
 
 def check_groups(exchange: Summable, name: str, public: Public, clients: int, together: int) -> None:
-    """Refuse an algorithm that deals the weights to groups of clients too small to hide in.
-
-    Args:
-        exchange: the ballot.
-        name: of the algorithm.
-        public: the public state before the first round.
-        clients: how many there are, of whom `public.voters` are drawn in a round.
-        together: that must speak of the same weights.
+    """Refuse an algorithm that deals the weights to groups of fewer clients than must speak `together` to hide each other.
 
     Raises:
         ConfigError: in one sentence.
     """
-    place = exchange.place(public)
+    place = SpeakersOf(exchange, public).place
     if place(0) is None:
         return
     smallest = min(Counter(map(place, range(clients))).values()) * public.voters // clients

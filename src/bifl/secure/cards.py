@@ -27,7 +27,7 @@ REVEALED = 1 + SECRET  # whether there is a share, and the share
 
 
 class Card(NamedTuple):
-    """A client's public keys of one round, and the history of what it remembers."""
+    """What a client signs for one round."""
 
     number: int
     weight: int
@@ -57,31 +57,6 @@ class Card(NamedTuple):
     def history(self) -> bytes:
         """A digest of all that the client's memory was made of but its own data."""
         return self.body[-DIGEST:]
-
-
-def body_size(sums: int) -> int:
-    """Bytes of a card's body."""
-    return PUBLIC + sums * (PUBLIC + DIGEST) + DIGEST
-
-
-def sums_of(body: bytes) -> int:
-    """How many sums a card is for."""
-    return (len(body) - PUBLIC - DIGEST) // (PUBLIC + DIGEST)
-
-
-def said_size(sums: int) -> int:
-    """Bytes of a card as its owner sends it."""
-    return body_size(sums) + SIGNATURE
-
-
-def sealed_size(sums: int) -> int:
-    """Bytes of a sealed letter with shares: two a sum."""
-    return 2 * SECRET * sums + TAG
-
-
-def dealt_size(sums: int) -> int:
-    """Bytes that a client deals another: a sealed letter, and the marks of the shares in it."""
-    return sealed_size(sums) + 2 * MARK * sums
 
 
 class ShareOf(NamedTuple):
@@ -122,14 +97,24 @@ class SumTerms(NamedTuple):
         return hashlib.sha256(b"bifl circle 1 " + numbers + " ".join(self.sums).encode() + b" " + self.agreed).digest()
 
     @property
+    def body(self) -> int:
+        """Bytes of a card's body."""
+        return PUBLIC + len(self.sums) * (PUBLIC + DIGEST) + DIGEST
+
+    @property
+    def card(self) -> int:
+        """Bytes of a card as its owner sends it."""
+        return self.body + SIGNATURE
+
+    @property
     def sealed(self) -> int:
-        """Bytes of a sealed letter with shares."""
-        return sealed_size(len(self.sums))
+        """Bytes of a sealed letter with shares: two a sum."""
+        return 2 * SECRET * len(self.sums) + TAG
 
     @property
     def dealt(self) -> int:
         """Bytes that a client deals another: the letter, and marks of the shares."""
-        return dealt_size(len(self.sums))
+        return self.sealed + 2 * MARK * len(self.sums)
 
     def shares(self, dealer: int, holder: int) -> list[ShareOf]:
         """Those that one client deals another, in order."""
@@ -141,14 +126,11 @@ def roster(cards: Sequence[Card]) -> bytes:
     return b"".join(_WHO.pack(card.number, card.weight) + card.body + card.signature for card in cards)
 
 
-def read_roster(data: bytes, sums: int, most: int) -> list[Card]:
-    """All cards, at most so many."""
-    body = body_size(sums)
-    cards = []
-    for row in _rows(data, _WHO.size + body + SIGNATURE, most, "cards"):
-        number, weight = _WHO.unpack_from(row)
-        cards.append(Card(number, weight, row[_WHO.size : _WHO.size + body], row[_WHO.size + body :]))
-    return cards
+def read_roster(data: bytes, terms: SumTerms) -> list[Card]:
+    """All cards, at most so many as may take part."""
+    end = _WHO.size + terms.body
+    rows = _rows(data, _WHO.size + terms.card, terms.most, "cards")
+    return [Card(*_WHO.unpack_from(row), row[_WHO.size : end], row[end:]) for row in rows]
 
 
 def addressed(rows: Iterable[tuple[int, bytes]]) -> bytes:

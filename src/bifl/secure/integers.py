@@ -34,7 +34,7 @@ _CHUNK = 2**15  # numbers that are packed at a time: whole bytes at every width
 
 Integers = npt.NDArray[np.int64]
 Residues = npt.NDArray[np.unsignedinteger]
-
+Parts = list[Residues]  # the residues of an upload, field by field
 
 _KINDS = [np.dtype(f"<u{1 << max(0, (bits - 1).bit_length() - 3)}") for bits in range(WIDEST + 1)]
 
@@ -69,8 +69,10 @@ class Fields(NamedTuple):
     symbols: tuple[Field, ...]
     numbers: tuple[Field, ...]
 
-
-Parts = list[Residues]
+    @property
+    def flat(self) -> tuple[Field, ...]:
+        """All, in order."""
+        return self.symbols + self.numbers
 
 
 def bits_of(most: int) -> int:
@@ -84,13 +86,7 @@ def adds_exactly(alphabet: Alphabet) -> bool:
 
 
 def fields(like: Message, own: int, total: int) -> Fields:
-    """The fields of uploads of one form.
-
-    Args:
-        like: an upload of that form.
-        own: the weight of all who speak of the same weights, in units.
-        total: the weight of all, in units.
-    """
+    """The fields of uploads like one, given the weight of all who speak of the same weights, and of all, in units."""
     update = like.update
     length = len(update.symbols)
     exact = (Field(length, _signed_bits(WEIGHTS * own)), Field(length, _signed_bits(HALF * own)))
@@ -111,7 +107,7 @@ def _signed_bits(most: int) -> int:
     return min(WIDEST, most.bit_length() + 1)
 
 
-def summands(upload: Message, times: int, form: Fields) -> tuple[Parts, Parts]:
+def summands(upload: Message, times: int, form: Fields) -> Parts:
     """An upload as integers, `times` its symbols and numbers."""
     update = upload.update
     whole = adds_exactly(update.alphabet)
@@ -119,10 +115,7 @@ def summands(upload: Message, times: int, form: Fields) -> tuple[Parts, Parts]:
     numbers = [*_exact(upload.real, times, REALS), *_exact(update.scales, times, REALS)]
     for _, vector in _others(upload):
         numbers += [*_exact(vector.values(), times, WEIGHTS), *_exact(vector.scales, times, REALS)]
-    return (
-        [field.wrap(part) for field, part in zip(form.symbols, symbols, strict=True)],
-        [field.wrap(part) for field, part in zip(form.numbers, numbers, strict=True)],
-    )
+    return [field.wrap(part) for field, part in zip(form.flat, [*symbols, *numbers], strict=True)]
 
 
 def _exact(values: Floats, times: int, most: int) -> list[Integers]:
@@ -200,26 +193,22 @@ class Sum(NamedTuple):
         return f"{self.name} {what}".encode()
 
 
-def add_own(parts: tuple[Parts, Parts], seed: bytes, sum: Sum, sign: int) -> None:
-    """Add a client's own mask, or subtract it."""
-    for part, form, what in zip(parts, sum.form, ("symbols", "numbers"), strict=True):
-        _add(part, form, derive_key(seed, sum.key(f"own {what}")), sign)
+def add_own(parts: Parts, seed: bytes, sum: Sum, sign: int) -> None:
+    """Add a client's own mask, or subtract it (`sign` −1)."""
+    symbols, numbers = sum.form
+    _add(parts[: len(symbols)], symbols, derive_key(seed, sum.key("own symbols")), sign)
+    _add(parts[len(symbols) :], numbers, derive_key(seed, sum.key("own numbers")), sign)
 
 
-def add_pair(parts: tuple[Parts, Parts], seed: bytes, other: bytes, sum: Sum, sign: int, *, peers: bool) -> None:
-    """Add a pair's mask, or subtract it.
+def add_pair(parts: Parts, seed: bytes, other: bytes, sum: Sum, sign: int, *, peers: bool) -> None:
+    """Add the mask of a pair, or subtract it, given the seed of one's key and the other's public key.
 
-    Args:
-        parts: symbols and numbers.
-        seed: of one's key.
-        other: the other's public key.
-        sum: which one.
-        sign: 1 or −1.
-        peers: whether both speak of the same weights; only then do their symbols share a mask.
+    Their symbols share one only if they speak of the same weights (`peers`).
     """
-    shared = agree_key(seed, other, sum.key("pair") + sum.agreed)
-    for part, form, what in list(zip(parts, sum.form, ("symbols", "numbers"), strict=True))[0 if peers else 1 :]:
-        _add(part, form, derive_key(shared, what.encode()), sign)
+    shared, (symbols, numbers) = agree_key(seed, other, sum.key("pair") + sum.agreed), sum.form
+    if peers:
+        _add(parts[: len(symbols)], symbols, derive_key(shared, b"symbols"), sign)
+    _add(parts[len(symbols) :], numbers, derive_key(shared, b"numbers"), sign)
 
 
 def direction(own: int, other: int) -> int:
@@ -265,10 +254,10 @@ def total_of(
     """
     weight = sum(weights)
     halves = zip(numbers[::2], numbers[1::2], strict=True)
-    real, *sums = (ExactSum.of(whole * unit, fraction * unit, weight) for whole, fraction in halves)
-    vectors = {UPDATE: _update_sum(groups, like, sums[0], weight, unit, count)}
+    real, update_scales, *sums = (ExactSum.of(whole * unit, fraction * unit, weight) for whole, fraction in halves)
+    vectors = {UPDATE: _update_sum(groups, like, update_scales, weight, unit, count)}
     for place, (name, vector) in enumerate(_others(like)):
-        values, scales = sums[1 + 2 * place : 3 + 2 * place]
+        values, scales = sums[2 * place : 2 + 2 * place]
         if vector.alphabet == BINARY:  # a sum of −1 and 1
             votes = np.clip((numbers[4 + 4 * place] * unit + weight) // 2, 0, weight)
             vectors[name] = VectorSum(ballots=vote_sum(votes), scales=scales)

@@ -14,6 +14,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, MutableMapping, Sequence
+from dataclasses import dataclass
 from secrets import token_bytes
 from typing import Any
 
@@ -22,7 +23,7 @@ from bifl.core.sums import LARGEST_WEIGHT
 from bifl.errors import Refused
 from bifl.secure import cards
 from bifl.secure.cards import Card, SumTerms
-from bifl.secure.integers import Parts, Sum, add_own, add_pair, direction
+from bifl.secure.integers import Fields, Parts, Sum, add_own, add_pair, direction
 from bifl.secure.primitives import SECRET, Random, agree_key, commitment, public_key, seal, split, unseal
 
 NOTE = "secure_sum"
@@ -30,41 +31,32 @@ PAST = "past"  # what outlasts an attempt: the last round in which a client has 
 NEVER: dict[str, Any] = {"round": 0, "lists": {}}
 
 
+@dataclass(frozen=True)
 class Member:
-    """One client in one round.
+    """One client in one round."""
 
-    Args:
-        notes: what the client keeps between two requests.
-        identity: its keys, and those of the others.
-        number: of the client.
-        weight: of its summands.
-        sum_terms: who may sum what.
-        random: so many random bytes that nobody else has.
-    """
-
-    def __init__(
-        self, notes: MutableMapping[str, bytes], identity: Identity, number: int, weight: int, sum_terms: SumTerms,
-        random: Random = token_bytes,
-    ) -> None:  # fmt: skip
-        self._notes, self._identity, self._number, self._weight, self._sum_terms = notes, identity, number, weight, sum_terms
-        self._random = random
+    notes: MutableMapping[str, bytes]  # what it keeps between two requests
+    identity: Identity  # its keys, and those of the others
+    number: int
+    weight: int  # of its summands
+    terms: SumTerms
+    random: Random = token_bytes  # so many random bytes that nobody else has
 
     # ---- step by step ------------------------------------------------------------------------------------------------
 
     def keys(self, history: bytes) -> bytes:
         """Fresh keys, signed: the beginning of a round, or of another attempt at it. What was secret before is forgotten.
 
-        Args:
-            history: a digest of all that this client's memory was made of but its own data.
+        `history` is a digest of all that this client's memory was made of but its own data.
         """
-        past, round = self._read().get(PAST, NEVER), self._sum_terms.round
+        past, round = self._read().get(PAST, NEVER), self.terms.round
         if past["round"] > round:
             raise Refused(f"this client has taken part in a secure sum of round {past['round']}: it does not go back to {round}")
-        secrets = [[self._seed(), self._seed()] for _ in self._sum_terms.sums]  # of the masks' key, and of the own mask
+        secrets = [[self._seed(), self._seed()] for _ in self.terms.sums]  # of the masks' key, and of the own mask
         state = {"round": round, "channel": self._seed(), "seeds": secrets, "history": history.hex()}
         self._write(state | {PAST: past})
-        card = Card(self._number, self._weight, self._body(state), b"")
-        return card.body + self._identity.sign(self._number, card.text(round, self._sum_terms.digest))
+        card = Card(self.number, self.weight, self._body(state), b"")
+        return card.body + self.identity.sign(self.number, card.text(round, self.terms.digest))
 
     def shares(self, private_reply: bytes) -> bytes:
         """Given all cards: shares of this client's secrets, sealed for every other client in order, and their marks."""
@@ -75,13 +67,13 @@ class Member:
         roster = self._checked_roster(private_reply, state)
         place = {card.number: index for index, card in enumerate(roster)}
         secrets = [bytes.fromhex(secret) for pair in state["seeds"] for secret in pair]
-        split_up = split(secrets, self._sum_terms.least, len(roster), self._random)
+        split_up = split(secrets, self.terms.least, len(roster), self.random)
         dealt = b""
         for card in roster:
-            if card.number != self._number:
+            if card.number != self.number:
                 shares = [parts[place[card.number]] for parts in split_up]
-                known = zip(self._sum_terms.shares(self._number, card.number), shares, strict=True)
-                dealt += seal(self._channel(state, card, self._number, card.number), b"".join(shares), b"")
+                known = zip(self.terms.shares(self.number, card.number), shares, strict=True)
+                dealt += seal(self._channel(state, card, self.number, card.number), b"".join(shares), b"")
                 dealt += b"".join(which.mark(share) for which, share in known)
         self._write(state | {"roster": private_reply.hex(), "dealt": dealt.hex()})
         return dealt
@@ -93,9 +85,9 @@ class Member:
             self._same(state["partners"], private_reply, "shares")
             return
         sealed = self._sealed_shares(private_reply)
-        if self._number in sealed or not sealed.keys() <= {card.number for card in self._roster(state)}:
+        if self.number in sealed or not sealed.keys() <= {card.number for card in self._roster(state)}:
             raise Refused("the server passes shares on from clients that are not on its list of keys")
-        self._enough([self._number, *sealed], "have dealt shares")
+        self._enough([self.number, *sealed], "have dealt shares")
         self._write(state | {"partners": private_reply.hex()})
 
     def alike(self, history: bytes) -> bool:
@@ -113,19 +105,18 @@ class Member:
         """This client's weight, that of all who speak of the same weights, and that of all, in units that divide each."""
         weights = {card.number: card.weight for card in self._roster(self._state("partners"))}
         unit = math.gcd(*weights.values())
-        own = sum(weight for number, weight in weights.items() if place(number) == place(self._number))
-        return self._weight // unit, own // unit, sum(weights.values()) // unit
+        own = sum(weight for number, weight in weights.items() if place(number) == place(self.number))
+        return self.weight // unit, own // unit, sum(weights.values()) // unit
 
-    def mask(self, parts: tuple[Parts, Parts], sum: Sum, place: Callable[[int], Hashable]) -> None:
+    def mask(self, parts: Parts, name: str, form: Fields, place: Callable[[int], Hashable]) -> None:
         """Hide a summand, in place; masks cancel among those who speak of the same model."""
-        sum = sum._replace(agreed=self._sum_terms.agreed)
-        state, index = self._state("partners"), self._sum_terms.sums.index(sum.name)
+        sum, state, index = Sum(name, form, self.terms.agreed), self._state("partners"), self.terms.sums.index(name)
         own, secret = (bytes.fromhex(part) for part in state["seeds"][index])
-        others = set(self._partners(state)) - {self._number}
+        others = set(self._partners(state)) - {self.number}
         add_own(parts, secret, sum, 1)
         for card in self._roster(state):
             if card.number in others:
-                sign, peers = direction(self._number, card.number), place(card.number) == place(self._number)
+                sign, peers = direction(self.number, card.number), place(card.number) == place(self.number)
                 try:
                     add_pair(parts, own, card.mask_key(index), sum, sign, peers=peers)
                 except ValueError as error:
@@ -142,17 +133,17 @@ class Member:
     def agree(self, sum: str, private_reply: bytes, place: Callable[[int], Hashable]) -> bytes:
         """Given whose summands the server has: this client's signature that it was told so."""
         state = self._state("partners")
-        told = state.get("survivors", {})
-        for known in (told, self._revealed(state)):
-            if sum in known:
-                self._same(known[sum], private_reply, "survivors")
-        survivors = list(cards.read_addressed(private_reply, 0, self._sum_terms.most, "survivors"))
-        if self._number not in survivors or not set(survivors) <= set(self._partners(state)):
+        signed = state.get("survivors", {})
+        for before in (signed, self._revealed(state)):
+            if sum in before:
+                self._same(before[sum], private_reply, "survivors")
+        survivors = list(cards.read_addressed(private_reply, 0, self.terms.most, "survivors"))
+        if self.number not in survivors or not set(survivors) <= set(self._partners(state)):
             raise Refused("the server's list of survivors lacks this client, or names one that has dealt no shares")
         self._enough(survivors, "are left")
         self._hidden(survivors, survivors, place, "are left to speak")
-        self._write(state | {"survivors": told | {sum: private_reply.hex()}})
-        return self._identity.sign(self._number, self._survivors_text(state, sum, survivors))
+        self._write(state | {"survivors": signed | {sum: private_reply.hex()}})
+        return self.identity.sign(self.number, self._survivors_text(state, sum, survivors))
 
     def reveal(self, sum: str, private_reply: bytes, place: Callable[[int], Hashable]) -> bytes:
         """Given the others' signatures: what the server needs to take the masks away.
@@ -160,40 +151,40 @@ class Member:
         Who has signed was there in this attempt and was told the same list: only those can be hidden among. One that is merely on
         the list may be the server's own invention, or a client whose secrets it knows.
         """
-        state, index = self._state("partners"), self._sum_terms.sums.index(sum)
+        state, index = self._state("partners"), self.terms.sums.index(sum)
         if sum not in state.get("survivors", {}):
             raise Refused("the server asks for shares before it has told who is left")
-        survivors = list(cards.read_addressed(bytes.fromhex(state["survivors"][sum]), 0, self._sum_terms.most, "survivors"))
+        survivors = list(cards.read_addressed(bytes.fromhex(state["survivors"][sum]), 0, self.terms.most, "survivors"))
         text = self._survivors_text(state, sum, survivors)
-        signatures = cards.read_addressed(private_reply, cards.SIGNATURE, self._sum_terms.most, "signatures")
-        signers = [one for one, signature in signatures.items() if one in survivors and self._identity.signed(one, text, signature)]
-        if len({self._number, *signers}) < self._sum_terms.least:
+        signatures = cards.read_addressed(private_reply, cards.SIGNATURE, self.terms.most, "signatures")
+        signers = [one for one, signature in signatures.items() if one in survivors and self.identity.signed(one, text, signature)]
+        if len({self.number, *signers}) < self.terms.least:
             raise Refused(
                 f"only {len(signers)} clients have signed the list of survivors that this client was told, "
-                f"and {self._sum_terms.least} must: the server has told others another one, or lost them"
+                f"and {self.terms.least} must: the server has told others another one, or lost them"
             )
         lists = self._revealed(state) | {sum: state["survivors"][sum]}
-        self._hidden([self._number, *signers], survivors, place, "have signed who is left")
-        self._write(state | {PAST: {"round": self._sum_terms.round, "lists": lists}})
+        self._hidden([self.number, *signers], survivors, place, "have signed who is left")
+        self._write(state | {PAST: {"round": self.terms.round, "lists": lists}})
         held = self._held(state)
-        told = bytes.fromhex(state["seeds"][index][1])
+        revealed = bytes.fromhex(state["seeds"][index][1])
         for number in self._partners(state):
-            if number != self._number:
+            if number != self.number:
                 shares = held.get(number)
-                told += b"\1" + shares[2 * index + (number in survivors)] if shares else bytes(cards.REVEALED)
-        return told
+                revealed += b"\1" + shares[2 * index + (number in survivors)] if shares else bytes(cards.REVEALED)
+        return revealed
 
     # ---- what it is made of ------------------------------------------------------------------------------------------
 
     def _seed(self) -> str:
-        return self._random(SECRET).hex()
+        return self.random(SECRET).hex()
 
     def _revealed(self, state: dict[str, Any]) -> dict[str, str]:
         """The survivors for whom this client has revealed shares in this round, in whatever attempt, by sum."""
-        return dict(state[PAST]["lists"]) if state[PAST]["round"] == self._sum_terms.round else {}
+        return dict(state[PAST]["lists"]) if state[PAST]["round"] == self.terms.round else {}
 
     def _body(self, state: dict[str, Any]) -> bytes:
-        """This client's public keys and commitments, and the history of what it remembers."""
+        """Of this client's card."""
         body = public_key(bytes.fromhex(state["channel"]))
         for own, secret in state["seeds"]:
             body += public_key(bytes.fromhex(own)) + commitment(bytes.fromhex(secret))
@@ -201,19 +192,19 @@ class Member:
 
     def _checked_roster(self, private_reply: bytes, state: dict[str, Any]) -> list[Card]:
         """The cards, if each is signed by its client, and this client's own is among them as it was sent."""
-        roster = cards.read_roster(private_reply, len(self._sum_terms.sums), self._sum_terms.most)
+        roster = cards.read_roster(private_reply, self.terms)
         self._enough([card.number for card in roster], "have sent keys")
-        own = (self._number, self._weight, self._body(state))
+        own = (self.number, self.weight, self._body(state))
         if not any((card.number, card.weight, card.body) == own for card in roster):
             raise Refused("the server's list of keys does not hold this client's own")
-        terms = self._sum_terms.digest
+        digest = self.terms.digest
         for card in roster:
-            if not self._identity.signed(card.number, card.text(self._sum_terms.round, terms), card.signature):
+            if not self.identity.signed(card.number, card.text(self.terms.round, digest), card.signature):
                 raise Refused(
                     f"the keys of client {card.number} are not signed by that client's node key, as its peers know it, or for "
                     "another run, round, model or other settings"
                 )
-        if any(card.weight != self._sum_terms.weighing.counts(card.weight) for card in roster):
+        if any(card.weight != self.terms.weighing.counts(card.weight) for card in roster):
             raise Refused("a client on the server's list would count more than once, and all count once here")
         if sum(card.weight for card in roster) > LARGEST_WEIGHT or min(card.weight for card in roster) < 1:
             raise Refused(f"the clients weigh more than {LARGEST_WEIGHT} together, or one weighs nothing")
@@ -231,35 +222,34 @@ class Member:
         known = {card.number: card for card in self._roster(state)}
         held = {}
         for number, row in self._sealed_shares(bytes.fromhex(state["partners"])).items():
-            key = self._channel(state, known[number], number, self._number)
-            inside = unseal(key, row[: self._sum_terms.sealed], b"") or b""
+            key = self._channel(state, known[number], number, self.number)
+            inside = unseal(key, row[: self.terms.sealed], b"") or b""
             shares = [inside[start : start + SECRET] for start in range(0, len(inside), SECRET)]
-            marks = zip(self._sum_terms.shares(number, self._number), shares, strict=False)
-            if b"".join(which.mark(share) for which, share in marks) == row[self._sum_terms.sealed :]:
+            marks = zip(self.terms.shares(number, self.number), shares, strict=False)
+            if b"".join(which.mark(share) for which, share in marks) == row[self.terms.sealed :]:
                 held[number] = shares
         return held
 
     def _sealed_shares(self, private_reply: bytes) -> dict[int, bytes]:
-        """What others have dealt this client, by dealer."""
-        return cards.read_addressed(private_reply, self._sum_terms.dealt, self._sum_terms.most, "shares")
+        return cards.read_addressed(private_reply, self.terms.dealt, self.terms.most, "shares")
 
     def _survivors_text(self, state: dict[str, Any], sum: str, survivors: Sequence[int]) -> bytes:
         digest = cards.transcript(bytes.fromhex(state["roster"]), self._partners(state))
         return cards.survivors_text(digest, sum, survivors)
 
     def _roster(self, state: dict[str, Any]) -> list[Card]:
-        return cards.read_roster(bytes.fromhex(state["roster"]), len(self._sum_terms.sums), self._sum_terms.most)
+        return cards.read_roster(bytes.fromhex(state["roster"]), self.terms)
 
     def _partners(self, state: dict[str, Any]) -> list[int]:
-        return sorted([self._number, *self._sealed_shares(bytes.fromhex(state["partners"]))])
+        return sorted([self.number, *self._sealed_shares(bytes.fromhex(state["partners"]))])
 
     def _enough(self, numbers: Sequence[int], what: str) -> None:
-        if len(numbers) < self._sum_terms.least:
-            raise Refused(f"only {len(numbers)} clients {what}, and a secure sum needs {self._sum_terms.least}")
+        if len(numbers) < self.terms.least:
+            raise Refused(f"only {len(numbers)} clients {what}, and a secure sum needs {self.terms.least}")
 
     def _hidden(self, there: Sequence[int], survivors: Sequence[int], place: Callable[[int], Hashable], what: str) -> None:
         """Refuse a sum in which a part of the weights is of too few of those who are there."""
-        together, speaking = max(self._sum_terms.together, self._identity.least), Counter(map(place, {*there}))
+        together, speaking = max(self.terms.together, self.identity.least), Counter(map(place, {*there}))
         if min(speaking[place(one)] for one in survivors) < together:
             raise Refused(f"of a part of the weights fewer than {together} clients {what}")
 
@@ -269,12 +259,12 @@ class Member:
 
     def _state(self, needs: str = "seeds") -> dict[str, Any]:
         state = self._read()
-        if state.get("round") != self._sum_terms.round or needs not in state:
+        if state.get("round") != self.terms.round or needs not in state:
             raise Refused("the server asks for a step of a secure sum whose steps before it this client has not taken")
         return state
 
     def _read(self) -> dict[str, Any]:
-        return dict(json.loads(self._notes[NOTE])) if NOTE in self._notes else {}
+        return dict(json.loads(self.notes[NOTE])) if NOTE in self.notes else {}
 
     def _write(self, state: dict[str, Any]) -> None:
-        self._notes[NOTE] = json.dumps(state).encode()
+        self.notes[NOTE] = json.dumps(state).encode()
