@@ -25,19 +25,12 @@ from bifl.exchanges.exchange import Summable, Surroundings, exchange
 
 @dataclass(frozen=True)
 class Statistics(Summable):
-    """The exchange of batch-norm's statistics, after the ballot.
+    """The exchange of batch-norm's statistics, after the ballot."""
 
-    Attributes:
-        bounds: within which uploads count, around each other.
-        precision: of the numbers.
-        in_context: whether messages are coded in what both ends know.
-        weighing: what a client counts for.
-    """
-
-    bounds: Bounds
+    bounds: Bounds  # within which uploads count, around each other
     precision: Precision
-    in_context: bool = True
-    weighing: Weighing = Weighing.SAMPLES
+    in_context: bool  # messages are coded in what both ends know
+    weighing: Weighing  # what a client counts for
     name: str = "statistics"
 
     def layout(self, public: Public) -> Layout:
@@ -47,14 +40,11 @@ class Statistics(Summable):
     def context(self, public: Public) -> Context:
         """The last statistics."""
         known = KnownReals(public.real[public.layout.trained :]) if self.in_context else None
-        return Context(public.layout.statistics, public.round, self.precision, known)
+        return Context(self.layout(public), public.round, self.precision, known)
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Measure the global network."""
-        client = side.client
-        if not uploads:
-            return ClientReply(None, client)
-        return ClientReply(reals_only(side.measure()), client)
+        return ClientReply(reals_only(side.measure()) if uploads else None, side.client)
 
     def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
         """The upload, with what it counts for: it is bounded by the others, when they are all there."""

@@ -2,8 +2,7 @@
 
 A ballot moves a vote count by one, but batch-norm, ϑ and the layers kept real are averaged, and a mean follows its largest liar.
 
-- Trained numbers start from the public ones, and an optimiser moves them by about the learning rate a step, or its `stride` times
-  that: they may differ by `REACH` · stride · lr · steps, and by what the wire rounds.
+- Trained numbers start from the public ones: they may differ by `REACH` · stride · lr · steps, and by what the wire rounds.
 - Statistics of a new network may differ much from the last ones, but clients differ little from each other. First they are taken
   within bounds around their median (`CAPS`, `VARIED`), which fewer than half cannot move beyond the others, however far they lie.
   What is left of lies is then averaged again and again, each time within narrower bounds around the last average (`STAGES`): a
@@ -74,23 +73,23 @@ class Bounds:
         reach = self.reach(public, upload.weight) + _ROUNDING * np.maximum(1, np.abs(known))
         bounded = np.clip(upload.real[:trained], known - reach, known + reach)
         moments = self._widely(upload.real[trained:], public, TRAINING, first=public.round == 0)
-        return upload._replace(real=_joined(bounded, moments))
+        return upload._replace(real=_join(bounded, moments))
 
     def statistics(self, uploads: Iterable[Message], public: Public) -> list[Message]:
         """What clients measure of the network that was broadcast; in one order, whoever was first."""
-        found = sorted(uploads, key=lambda upload: upload.sender or 0)
-        first = _unmeasured(public)
-        bounded = [self._widely(upload.real, public, WIDEST, first=first) for upload in found]
-        weights = [upload.weight for upload in found]
-        for cap in CAPS if found else ():
+        in_order = sorted(uploads, key=lambda upload: upload.sender or 0)
+        if not in_order:
+            return []
+        bounded = [self.measured(upload, public).real for upload in in_order]
+        for cap in CAPS:
             centre = middle(bounded)
-            bounded = [within(upload.real, centre, cap, public.layout, VARIED) for upload in found]
-        capped = bounded
-        for stage in STAGES if found else ():
+            bounded = [within(upload.real, centre, cap, public.layout, VARIED) for upload in in_order]
+        capped, weights = bounded, [upload.weight for upload in in_order]
+        for stage in STAGES:
             centre = np.average(bounded, 0, weights).astype(np.float32)
             varied = (1 + stage if stage < NARROW else math.inf, 1 + stage)
             bounded = [within(real, centre, stage, public.layout, varied) for real in capped]
-        return [upload._replace(real=real) for upload, real in zip(found, bounded, strict=True)]
+        return [upload._replace(real=real) for upload, real in zip(in_order, bounded, strict=True)]
 
     def measured(self, upload: Message, public: Public) -> Message:
         """One client's statistics within what is known before anyone speaks: all that can be done where nobody sees them."""
@@ -99,8 +98,8 @@ class Bounds:
     def plausible_ballot(self, real: Floats, public: Public, largest: int) -> bool:
         """Whether real numbers can be the mean of bounded ones, of clients that weigh at most `largest`."""
         trained = public.layout.trained
-        said = Message.of(NOTHING, FLOAT32, real, weight=2 * largest)
-        reached = np.array_equal(self.ballot(said, public).real[:trained], real[:trained])
+        upload = Message.of(NOTHING, FLOAT32, real, weight=2 * largest)
+        reached = np.array_equal(self.ballot(upload, public).real[:trained], real[:trained])
         return reached and self._pooled(real[trained:], public, TRAINING, first=public.round == 0)
 
     def plausible_statistics(self, real: Floats, public: Public, largest: int) -> bool:
@@ -108,20 +107,13 @@ class Bounds:
         return self._pooled(real, public, WIDEST, first=_unmeasured(public))
 
     def plausible_scales(self, tally: Tally, public: Public, largest: int, form: Callable[[float], Message]) -> bool:
-        """Whether the scales of all vectors can be means of honest ones.
-
-        Args:
-            tally: the means.
-            public: the public state.
-            largest: weight of a client.
-            form: an upload of a client all of whose weights have moved so far.
-        """
+        """Whether the scales of all vectors can be means of honest ones, given how far weights have moved → an upload's form."""
         scales = {name: vector.scales for name, vector in tally.vectors.items() if len(vector.scales)}
         if not scales:
             return True
         reach = self.reach(public, largest)
         honest = form(reach).vectors
-        return all(np.all(np.abs(said) <= _SCALES * np.abs(honest[name].scales) + reach) for name, said in scales.items())
+        return all(np.all(np.abs(means) <= _SCALES * np.abs(honest[name].scales) + reach) for name, means in scales.items())
 
     def _pooled(self, moments: Floats, public: Public, share: float, *, first: bool) -> bool:
         """Whether moments can be the mean of bounded ones: their variance holds that of the clients' means too."""
@@ -145,22 +137,17 @@ def _unmeasured(public: Public) -> bool:
     return public.round == 1 or bool(np.all(mean == 0) and np.all(square == 1))
 
 
-def middle(found: Sequence[Floats]) -> Floats:
+def middle(moments: Sequence[Floats]) -> Floats:
     """(moments,) the median of means and that of variances, where every client counts once."""
-    means, variances = zip(*map(_central, found), strict=True)
+    means, variances = zip(*map(_central, moments), strict=True)
     mean: Numbers = np.median(means, axis=0)
-    return _joined(mean, np.median(variances, axis=0) + mean**2)
+    return _join(mean, np.median(variances, axis=0) + mean**2)
 
 
 def within(said: Floats, centre: Floats, share: float, layout: Layout, varied: tuple[float, float]) -> Floats:
-    """(moments,) E[x] and E[x²] as near to what was said as bounds around the centre allow.
+    """(moments,) E[x] and E[x²] as near to what was said as bounds around the centre, moments too, allow.
 
-    Args:
-        said: by a client.
-        centre: moments too.
-        share: of the deviation that a mean may differ by.
-        layout: says which channels are one layer's.
-        varied: how many times smaller a variance may be, and how many times larger.
+    A mean may differ by a share of the deviation; `varied` is how many times smaller a variance may be, and how many times larger.
     """
     mean, variance = _central(centre)
     sizes = [norm.size for norm in layout.moments]
@@ -169,21 +156,21 @@ def within(said: Floats, centre: Floats, share: float, layout: Layout, varied: t
     level = np.maximum(variance, QUIET * np.repeat(means, sizes))
     shift = share * np.sqrt(level)
     smaller, larger = varied
-    return _clipped(said, (mean - shift, mean + shift), (variance / smaller, larger * level))
+    return _clip(said, (mean - shift, mean + shift), (variance / smaller, larger * level))
 
 
 def within_square(said: Floats, largest: Floats) -> Floats:
     """(moments,) the same where nothing is known but how large E[x²] may be."""
     root = np.sqrt(largest.astype(np.float64))
-    return _clipped(said, (-root, root), (0 * root, root**2))
+    return _clip(said, (-root, root), (0 * root, root**2))
 
 
-def _clipped(said: Floats, means: tuple[Numbers, Numbers], variances: tuple[Numbers, Numbers]) -> Floats:
+def _clip(said: Floats, means: tuple[Numbers, Numbers], variances: tuple[Numbers, Numbers]) -> Floats:
     """Moments with means and variances from the least to the largest; those that fit stay as they are."""
     mean, variance = _central(said)
     new_mean, new_variance = np.clip(mean, *means), np.clip(variance, *variances)
     fits = (new_mean == mean) & (new_variance == variance)
-    return np.where(np.tile(fits, 2), said, _joined(new_mean, new_variance + new_mean**2))
+    return np.where(np.tile(fits, 2), said, _join(new_mean, new_variance + new_mean**2))
 
 
 def _central(moments: Floats) -> tuple[Numbers, Numbers]:
@@ -192,5 +179,5 @@ def _central(moments: Floats) -> tuple[Numbers, Numbers]:
     return first, second - first**2
 
 
-def _joined(*parts: npt.NDArray[np.floating]) -> Floats:
+def _join(*parts: npt.NDArray[np.floating]) -> Floats:
     return np.concatenate(parts).astype(np.float32)

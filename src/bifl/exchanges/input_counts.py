@@ -23,21 +23,13 @@ _SLACK = 1e-3  # relative: sums are rounded
 
 @dataclass(frozen=True)
 class InputCounts(Numbers):
-    """Clients say how many samples they have, of each class, and for each channel how many values miss, Σx and Σx².
+    """Clients say how many samples they have, of each class, and for each channel how many values miss, Σx and Σx²."""
 
-    Attributes:
-        classes: of the labels; 0 where they are no class numbers.
-        channels: of inputs; 0 of tokens, whose mean means nothing.
-        unit: what inputs are divided by that are no pixels, so that their sums are not too large.
-        share: of its samples that a client holds out, which are counted too.
-        pixels: whether inputs are from 0 to 255; what is told of them is from 0 to 1.
-    """
-
-    classes: int
-    channels: int
-    unit: float
-    share: float
-    pixels: bool = False
+    classes: int  # of the labels; 0 where they are no class numbers
+    channels: int  # of inputs; 0 of tokens, whose mean means nothing
+    unit: float  # what inputs are divided by that are no pixels, so that their sums are not too large
+    share: float  # of its samples that a client holds out, which are counted too
+    pixels: bool = False  # inputs are from 0 to 255; what is told of them is from 0 to 1
     name: str = "inputs"
 
     def length(self, public: Public) -> int:
@@ -85,19 +77,19 @@ class InputCounts(Numbers):
     def report(self, sums: Sums, clients: int) -> Mapping[str, float]:
         """Counts, and mean and deviation of all inputs and of each channel."""
         samples, classes, (missing, first, second) = self._parts(sums)
-        told = {"clients": float(clients), "samples": round(samples)}
-        told |= {f"class {place}": round(count) for place, count in enumerate(classes.tolist())}
+        report = {"clients": float(clients), "samples": round(samples)}
+        report |= {f"class {place}": round(count) for place, count in enumerate(classes.tolist())}
         if not self.channels:
-            return told
+            return report
         there = np.maximum(samples - missing, 1e-9)
         mean, square = first / there, second / there
         deviation, unit = np.sqrt(np.maximum(square - mean**2, 0)), self.unit
         whole = float(first.sum() / there.sum())
-        told |= {"missing": float(missing.sum() / samples / self.channels), "mean": whole * unit}
-        told["std"] = float(np.sqrt(max(second.sum() / there.sum() - whole**2, 0))) * unit
+        report |= {"missing": float(missing.sum() / samples / self.channels), "mean": whole * unit}
+        report["std"] = float(np.sqrt(max(second.sum() / there.sum() - whole**2, 0))) * unit
         for channel in range(self.channels):
-            told |= {f"mean {channel}": float(mean[channel]) * unit, f"std {channel}": float(deviation[channel]) * unit}
-        return told
+            report |= {f"mean {channel}": float(mean[channel]) * unit, f"std {channel}": float(deviation[channel]) * unit}
+        return report
 
     def _parts(self, numbers: Sums) -> tuple[float, Sums, Sums]:
         samples, classes, rest = np.split(numbers, [1, 1 + self.classes])

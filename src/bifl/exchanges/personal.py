@@ -20,14 +20,9 @@ _HEAD = struct.Struct("<qd")  # the round of the last training, and its loss
 
 @dataclass(frozen=True)
 class Personal(Exchange):
-    """Those who voted train their own models a round further: v ← v − η(∇F(v) + λ(v − w)), w the shared model.
+    """Those who voted train their own models a round further: v ← v − η(∇F(v) + λ(v − w)), w the shared model."""
 
-    Attributes:
-        pull: λ.
-        tells_loss: whether clients tell their training loss.
-    """
-
-    pull: float
+    pull: float  # λ
     tells_loss: bool
     name: str = "personal"
     trains: bool = True

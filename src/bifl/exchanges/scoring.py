@@ -54,12 +54,16 @@ class Results(NamedTuple):
         scores = sorted(scores, key=lambda score: (score.client is not None, score.client or 0, score.chunk))
         shared = [score for score in scores if not score.model]
         tests = [score for score in shared if score.client is None] or shared
-        metrics, loss = _added(tests, task)
-        clients = {number: _row(own, task) for number, own in _grouped(shared, "client").items() if number is not None}
-        for name, own in _grouped([score for score in scores if score.model], "model").items():
-            metrics |= _prefixed(name, _added(own, task)[0])
-            for number, few in _grouped(own, "client").items():
-                clients[number] |= _prefixed(name, _added(few, task)[0])
+        metrics, loss = _add(tests, task)
+        clients: dict[int, dict[str, Any]] = {}
+        for number, few in _group(shared, "client").items():
+            if number is not None:
+                own_metrics, own_loss = _add(few, task)
+                clients[number] = {"held": sum(score.samples for score in few), "loss": own_loss, **own_metrics}
+        for name, own in _group([score for score in scores if score.model], "model").items():
+            metrics |= _prefixed(name, _add(own, task)[0])
+            for number, few in _group(own, "client").items():
+                clients[number] |= _prefixed(name, _add(few, task)[0])
         return cls(metrics, loss, clients)
 
 
@@ -67,11 +71,10 @@ NOT_EVALUATED = Results({}, math.nan, {})
 
 
 def _metrics(task: Task) -> int:
-    """How many metrics a task has."""
     return len(task.metrics(np.zeros(task.length), 1))
 
 
-def _grouped(scores: Sequence[Score], field: str) -> dict[Any, list[Score]]:
+def _group(scores: Sequence[Score], field: str) -> dict[Any, list[Score]]:
     groups: dict[Any, list[Score]] = {}
     for score in scores:
         groups.setdefault(getattr(score, field), []).append(score)
@@ -82,32 +85,19 @@ def _prefixed(name: str, metrics: dict[str, float]) -> dict[str, float]:
     return {f"{name}_{metric}": value for metric, value in metrics.items()}
 
 
-def _added(scores: Sequence[Score], task: Task) -> tuple[dict[str, float], float]:
+def _add(scores: Sequence[Score], task: Task) -> tuple[dict[str, float], float]:
     return added([(score.weight, score.sums, score.loss) for score in scores], task)
-
-
-def _row(scores: Sequence[Score], task: Task) -> dict[str, Any]:
-    metrics, loss = _added(scores, task)
-    return {"held": sum(score.samples for score in scores), "loss": loss, **metrics}
 
 
 @dataclass(frozen=True)
 class Evaluation(ByteExchange):
-    """Clients evaluate models on what they hold out.
+    """Clients evaluate models on what they hold out."""
 
-    Attributes:
-        task: of the run: it knows what sums can be.
-        share: of its samples that a client holds out; 0 where none does.
-        others: exchanges of the run of which clients remember something: perhaps models of their own.
-        main: whether rounds consist of nothing else.
-        positions: the most that the task may count in one sample.
-    """
-
-    task: Task
-    share: float
-    others: tuple[Exchange, ...] = ()
-    main: bool = False
-    positions: int = 1
+    task: Task  # it knows what sums can be
+    share: float  # of its samples that a client holds out; 0 where none does
+    others: tuple[Exchange, ...] = ()  # of which clients remember something: perhaps models of their own
+    main: bool = False  # rounds consist of nothing else
+    positions: int = 1  # the most that the task may count in one sample
     name: str = "evaluation"
 
     def layout(self, public: Public) -> Layout:
@@ -116,8 +106,7 @@ class Evaluation(ByteExchange):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Evaluate the global model, and the client's own."""
-        client = side.client
-        models = [(public.weights, public.real), *(other.own_model(client, public) for other in self.others)]
+        models = [(public.weights, public.real), *(other.own_model(side.client, public) for other in self.others)]
         rows = [
             (place, chunk.samples, chunk.weight, chunk.loss, *chunk.sums)
             for place, model in enumerate(models)
@@ -129,8 +118,7 @@ class Evaluation(ByteExchange):
                 f"the task's count finds more than {self.positions} in one of its samples, and its most says there are no more: "
                 "most=math.prod is for tasks that count positions"
             )
-        data = np.array(rows, "<f8").tobytes()
-        return ClientReply(message_of(data), client)
+        return ClientReply(message_of(np.array(rows, "<f8").tobytes()), side.client)
 
     def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
         """The upload, if such sums can be. A worker believes its own clients, whose model may have diverged."""
@@ -160,26 +148,24 @@ class Evaluation(ByteExchange):
 
     def scores(self, total: UploadList) -> list[Score]:
         """What clients have said."""
-        names, found = ["", *(other.name for other in self.others)], []
+        names, scores = ["", *(other.name for other in self.others)], []
         for upload in total.in_order():
             rows = np.frombuffer(bytes_in(upload), "<f8").reshape(-1, _FIXED + self.task.length)
             for chunk, (place, samples, weight, loss, *sums) in enumerate(rows.tolist()):
                 sender = upload.sender or 0
-                found.append(Score(sender, chunk, int(samples), int(weight), tuple(sums), loss, names[int(place)]))
-        return found
+                scores.append(Score(sender, chunk, int(samples), int(weight), tuple(sums), loss, names[int(place)]))
+        return scores
 
     def answer(self, total: UploadList, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
-        """Metrics and loss over all samples that clients hold out.
-
-        Raises:
-            Abandoned: there are none.
-        """
+        """Metrics and loss over all samples that clients hold out."""
         scores = self.scores(total)
         if not scores:
             raise Abandoned("no client holds samples out to evaluate on: set holdout=0.2, for example")
         results = Results.of(scores, self.task)
-        said = [*list(results.metrics.values())[: _metrics(self.task)], results.loss]
-        return server.reporting({**results.metrics, "loss": results.loss}, results.clients), reals_only(np.array(said, np.float32))
+        shared = [*list(results.metrics.values())[: _metrics(self.task)], results.loss]
+        return server.reporting({**results.metrics, "loss": results.loss}, results.clients), reals_only(
+            np.array(shared, np.float32)
+        )
 
 
 def _chunks(held: list[float]) -> bool:
