@@ -25,7 +25,7 @@ from bifl.errors import ConfigError
 from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import serve
-from bifl.privacy.accounting import Spending
+from bifl.privacy import Private
 from tests.privacy.test_privacy_runs import BITS, NOISE, private
 from tests.support.commands import rounds
 from tests.support.federation import deploy, neighbours, simulated, told
@@ -52,11 +52,11 @@ def listening(said: list[tuple[str, dict[str, Any]]]) -> Handler:
     return answer
 
 
-def costs(experiment: Experiment) -> tuple[Spending, Layout]:
+def costs(experiment: Experiment) -> tuple[Private, Layout]:
     """What a deployed run accounts with, and of which model."""
     run = serve(experiment).run
     assert run.privacy is not None
-    return run.privacy.spending, run.fresh.layout
+    return run.privacy, run.fresh.layout
 
 
 @pytest.mark.usefixtures("clock")
@@ -107,16 +107,16 @@ def test_fewer_clients_cost_more(tmp_path: Path, small: Path, keys: Path, clock:
     grid.nodes[102].app = dying(grid.nodes[102], itertools.count(1), 2)  # in the second round
     records = deploy(grid, tmp_path / "run", experiment, least=2)
     assert [record.clients for record in records] == [3, 2]
-    spending, layout = costs(experiment)
-    assert records[-1].epsilon == spending.epsilon(((2, 2, 1), (3, 3, 1)), layout)
-    assert records[-1].epsilon > spending.epsilon(((3, 3, 2),), layout)
+    accounts, layout = costs(experiment)
+    assert records[-1].epsilon == accounts.epsilon(((2, 2, 1), (3, 3, 1)), layout)
+    assert records[-1].epsilon > accounts.epsilon(((3, 3, 2),), layout)
 
 
 def test_a_budget_holds_if_clients_are_lost(tmp_path: Path, small: Path, keys: Path, clock: Clock) -> None:
     """A secure sum of two of three clients costs more, and what the server has learnt it cannot unlearn."""
     experiment = private(small, secure_sum=True, **BITS)
-    spending, layout = costs(experiment)
-    all_there, two_of_three = (spending.epsilon(((clients, 3, 1),), layout) for clients in (3, 2))
+    accounts, layout = costs(experiment)
+    all_there, two_of_three = (accounts.epsilon(((clients, 3, 1),), layout) for clients in (3, 2))
     assert all_there < two_of_three
     budget = {"privacy.budget": (all_there + two_of_three) / 2}
     with pytest.raises(ConfigError, match="is less than one round of 2 clients costs"):
@@ -132,9 +132,9 @@ def test_absent_clients_hide_nobody(tmp_path: Path, small: Path, lost: int) -> N
     for number in range(lost):
         grid.nodes[100 + number].online = False
     (record,) = deploy(grid, tmp_path / "run", experiment, least=1)
-    spending, layout = costs(experiment)
+    accounts, layout = costs(experiment)
     among = 5 - lost if record.clients == 2 else record.clients
-    assert record.epsilon == spending.epsilon(((record.clients, among, 1),), layout)
+    assert record.epsilon == accounts.epsilon(((record.clients, among, 1),), layout)
     assert record.delta == 1e-5
 
 
@@ -142,8 +142,8 @@ def test_absent_clients_hide_nobody(tmp_path: Path, small: Path, lost: int) -> N
 def test_a_trusted_server_tells_nobody_of_a_sum_beyond_the_budget(tmp_path: Path, small: Path) -> None:
     """With all five there two who are drawn hide among the others; if one of them is lost, it would cost more than there is."""
     experiment = private(small, rounds=1, clients=5, participation=0.4, privacy={"name": "gaussian", "noise": 4.0})
-    spending, layout = costs(experiment)
-    hidden, shown = (spending.epsilon((sums,), layout) for sums in ((2, 5, 1), (1, 1, 1)))
+    accounts, layout = costs(experiment)
+    hidden, shown = (accounts.epsilon((sums,), layout) for sums in ((2, 5, 1), (1, 1, 1)))
     assert hidden < shown
     grid, asked = neighbours(tmp_path, 5), itertools.count()
     for node in grid.nodes.values():
@@ -156,8 +156,8 @@ def test_a_trusted_server_tells_nobody_of_a_sum_beyond_the_budget(tmp_path: Path
 @pytest.mark.usefixtures("clock")
 def test_a_run_ends_with_its_model_where_a_lost_client_would_cost_too_much(tmp_path: Path, small: Path) -> None:
     experiment = private(small, rounds=2, clients=5, participation=0.4, privacy={"name": "gaussian", "noise": 4.0})
-    spending, layout = costs(experiment)
-    hidden, shown = spending.epsilon(((2, 5, 2),), layout), spending.epsilon(((1, 1, 1), (2, 5, 1)), layout)
+    accounts, layout = costs(experiment)
+    hidden, shown = accounts.epsilon(((2, 5, 2),), layout), accounts.epsilon(((1, 1, 1), (2, 5, 1)), layout)
     grid, asked = neighbours(tmp_path, 5), itertools.count()
     for node in grid.nodes.values():
         node.app = dying(node, asked, 2)  # whoever is asked first in the second round

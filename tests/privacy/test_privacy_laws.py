@@ -20,7 +20,7 @@ from bifl.experiment.composition import compose
 from bifl.experiment.settings import Experiment
 from bifl.privacy import Crowd, dice, poisson_binomial, privacy, refuse_unprivate, secret_dice
 from bifl.privacy.accounting import ORDERS, Numbers, epsilon, gaussian_divergences, once_more
-from bifl.privacy.mechanism import applied, vector
+from bifl.privacy.mechanism import apply, vector
 from bifl.privacy.poisson_binomial import RandomBits, bits, coarse, slopes, splits
 
 LAYOUT = Layout(("linear",), (Tensor("linear.weight", (6, 5), 0),), (Tensor("norm.weight", (5,)),), (Tensor("norm", (5,)),))
@@ -60,7 +60,7 @@ def test_a_short_update_arrives_as_it_is() -> None:
     known = public()
     real = known.real + np.float32(0.01)
     client = Client(known.weights + np.float32(0.01), known.weights, real, 1)
-    weights, reals = applied(vector(client, known, 1.0), known, 1.0)
+    weights, reals = apply(vector(client, known, 1.0), known, 1.0)
     assert np.allclose(weights, client.aux, atol=1e-6)
     assert np.allclose(reals, real, atol=1e-5)
 
@@ -68,7 +68,7 @@ def test_a_short_update_arrives_as_it_is() -> None:
 def test_variances_stay_positive_whatever_the_noise_says() -> None:
     known = public()
     by = np.full(LAYOUT.count + LAYOUT.reals, -50, np.float32)
-    mean, square = np.split(applied(by, known, 1.0)[1][LAYOUT.trained :].astype(np.float64), 2)
+    mean, square = np.split(apply(by, known, 1.0)[1][LAYOUT.trained :].astype(np.float64), 2)
     assert (square > mean**2).all()
 
 
@@ -192,10 +192,9 @@ def test_epsilon_is_the_library_s(noise: float, rounds: int, delta: float) -> No
     experiment = Experiment(**PRIVATE, privacy={"name": "gaussian", "noise": noise, "delta": delta})
     private = compose(experiment, secret_dice).privacy
     assert private is not None
-    how = private.spending
     accountant = dp_accounting.rdp.RdpAccountant(ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE)
     accountant.compose(dp_accounting.GaussianDpEvent(noise / 2), rounds)
-    found = how.epsilon(((10, 10, rounds),), LAYOUT)
+    found = private.epsilon(((10, 10, rounds),), LAYOUT)
     assert found == pytest.approx(accountant.get_epsilon(delta), rel=1e-5)
     assert found > accountant.get_epsilon(delta)  # updates are rounded
     best = dp_accounting.get_epsilon_gaussian(noise / 2 / np.sqrt(rounds), delta)
@@ -214,11 +213,10 @@ def test_who_was_drawn_hides_clients_among_those_of_whom_nobody_knows(
     experiment = Experiment(**PRIVATE | settings | {"colluders": 0 if secure else colluders})
     private = compose(experiment, secret_dice).privacy
     assert private is not None
-    how = private.spending
     accountant = dp_accounting.rdp.RdpAccountant(ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE)
     event = dp_accounting.GaussianDpEvent(0.5)
     accountant.compose(dp_accounting.SampledWithoutReplacementDpEvent(hidden_among, 10, event) if hidden_among else event, 5)
-    assert how.epsilon(((10, there, 5),), LAYOUT) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-5)
+    assert private.epsilon(((10, there, 5),), LAYOUT) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-5)
 
 
 @pytest.mark.parametrize("noise", [1.0, 2.0, 20.0])

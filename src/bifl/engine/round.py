@@ -179,7 +179,7 @@ def affords_a_round(run: Run, public: Public, server: Server) -> bool:
     """
     fewest = max(exchange.quorum for exchange in run.exchanges) or public.voters
     private = run.privacy
-    return private is None or private.spending.affords(private.summed(server), fewest, run.clients, public.layout)
+    return private is None or private.affords(private.summed(server), fewest, run.clients, public.layout)
 
 
 def refuse_to_overspend(run: Run, public: Public, server: Server) -> None:
@@ -190,11 +190,10 @@ def refuse_to_overspend(run: Run, public: Public, server: Server) -> None:
     """
     if run.privacy is None:
         return
-    spending = run.privacy.spending
-    if spent := spending.over(run.privacy.summed(server), public.layout):
+    if spent := run.privacy.over(run.privacy.summed(server), public.layout):
         raise Overspent(
             f"round {public.round + 1}: not all clients are there, so its sum would cost more, ε = {spent:.3g} in all, than "
-            f"privacy.budget={spending.budget:g} allows: nobody is told of it"
+            f"privacy.budget={run.privacy.how.budget:g} allows: nobody is told of it"
         )
 
 
@@ -455,8 +454,8 @@ class Rounds:
             missing=upkeep.missing,
             metrics=results.metrics or None,
             report=dict(outcomes[-1].server.report) or None,
-            epsilon=None if private is None else private.spending.epsilon(private.summed(server), before.layout),
-            delta=None if private is None else private.spending.delta,
+            epsilon=None if private is None else private.epsilon(private.summed(server), before.layout),
+            delta=None if private is None else private.how.delta,
         )
 
     def _complete(self, state: State) -> None:

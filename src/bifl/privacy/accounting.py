@@ -11,15 +11,12 @@ Neighbours are two federations in which one client holds other data ("replace on
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bifl.core.layout import Layout
 from bifl.errors import ConfigError
 
 Numbers = npt.NDArray[np.float64]
@@ -31,12 +28,7 @@ ORDERS = (
 
 
 def epsilon(divergences: Numbers, delta: float) -> float:
-    """The smallest ε that all orders together give, for a δ.
-
-    Args:
-        divergences: (orders,) of everything that was told.
-        delta: δ.
-    """
+    """The smallest ε that all orders together give, for a δ; `divergences` are (orders,) of everything that was told."""
     if not divergences.any():
         return 0.0
     return float(_library().rdp.compute_epsilon(ORDERS, divergences, delta)[0])
@@ -44,12 +36,9 @@ def epsilon(divergences: Numbers, delta: float) -> float:
 
 @lru_cache(maxsize=64)
 def gaussian_divergences(multiplier: float, drawn: int = 1, among: int = 1) -> Numbers:
-    """(orders,) of one sum with Gaussian noise.
+    """(orders,) of one sum with Gaussian noise of `drawn` clients, of whom nobody knows who they are `among` all.
 
-    Args:
-        multiplier: the noise's deviation over the furthest that one client can move the sum.
-        drawn: clients that take part, of whom nobody knows who they are.
-        among: clients of whom they are drawn.
+    `multiplier` is the noise's deviation over the furthest that one client can move the sum.
     """
     event = _library().GaussianDpEvent(multiplier)
     divergences = _divergences(event)
@@ -81,47 +70,7 @@ Summed = tuple[tuple[int, int, int], ...]  # (how many clients were in a sum, am
 
 
 def once_more(summed: Summed, clients: int, among: int) -> Summed:
-    """The same after another round.
-
-    Args:
-        summed: the rounds before it.
-        clients: how many were in its sum.
-        among: how many could have been in it, for all that others know.
-    """
-    known = {(own, others): rounds for own, others, rounds in summed}
-    known[clients, among] = known.get((clients, among), 0) + 1
-    return tuple(sorted((*pair, rounds) for pair, rounds in known.items()))
-
-
-@dataclass(frozen=True)
-class Spending:
-    """What an algorithm's sums cost.
-
-    Attributes:
-        epsilon: ε of all sums so far, given the layout of the model.
-        delta: δ, for which ε is accounted.
-        budget: the largest ε that may be spent; 0 means any.
-    """
-
-    epsilon: Callable[[Summed, Layout], float]
-    delta: float
-    budget: float = 0.0
-
-    def over(self, summed: Summed, layout: Layout) -> float:
-        """ε of such sums if that is above the budget, else 0."""
-        spent = self.epsilon(summed, layout) if self.budget else 0.0
-        return spent if spent > self.budget else 0.0
-
-    def affords(self, summed: Summed, clients: int, among: int, layout: Layout) -> bool:
-        """Whether a further sum, of so many clients among so many, stays within the budget.
-
-        Raises:
-            ConfigError: not even the first does.
-        """
-        then = self.over(once_more(summed, clients, among), layout)
-        if then and not summed:
-            raise ConfigError(
-                f"privacy.budget={self.budget:g} is less than one round of {clients} clients costs, ε = {then:.3g}: more clients, "
-                "more noise or a smaller model cost less"
-            )
-        return not then
+    """The same after another round, with so many clients in its sum, among so many, for all that others know."""
+    rounds_of = {(own, others): rounds for own, others, rounds in summed}
+    rounds_of[clients, among] = rounds_of.get((clients, among), 0) + 1
+    return tuple(sorted((*pair, rounds) for pair, rounds in rounds_of.items()))

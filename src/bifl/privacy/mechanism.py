@@ -4,7 +4,7 @@ A run has one for any algorithm whose clients upload their weights (`Private`). 
 - all that a client uploads of its data is one bounded vector, said as the mechanism says it; the real numbers of its message repeat
   the public ones, its weight is 1, and it tells no loss;
 - the server reads the mean of what was said, noise and all, and makes of it what the algorithm would make of the mean;
-- what the sums have told so far is accounted (`Spending`), by the number of clients that were in each.
+- what the sums have told so far is accounted, by the number of clients that were in each.
 
 The vector is all that a client has to tell after training. It holds the change of the weights and of the trained reals (batch-
 norm's γ and β, ϑ, layers kept real), shortened to a length, and batch-norm's statistics of training: how far each mean and each
@@ -30,7 +30,7 @@ from bifl.core.rules import change
 from bifl.core.state import Client, Public, Server
 from bifl.core.sums import Tally, VectorTally
 from bifl.errors import ConfigError, RunError
-from bifl.privacy.accounting import ORDERS, Numbers, Spending, Summed, epsilon, once_more
+from bifl.privacy.accounting import ORDERS, Numbers, Summed, epsilon, once_more
 from bifl.privacy.dice import Dice, Words
 from bifl.registry import Registry
 from bifl.secure import integers
@@ -42,17 +42,11 @@ _LEFT = 0.1  # the share of a variance that is left in a round, however noisy it
 
 
 class Crowd(NamedTuple):
-    """Who may hide whom.
+    """Who may hide whom."""
 
-    Attributes:
-        clients: of whom those of a round are drawn.
-        hidden: whether nobody but the server knows who was drawn; in a secure sum all clients do.
-        colluders: clients that may tell others, or the server, what they sent and whether they were drawn.
-    """
-
-    clients: int
-    hidden: bool = False
-    colluders: int = 0
+    clients: int  # of whom those of a round are drawn
+    hidden: bool = False  # nobody but the server knows who was drawn; in a secure sum all clients do
+    colluders: int = 0  # clients that may tell others, or the server, what they sent and whether they were drawn
 
 
 def as_many(numbers: int) -> int:
@@ -65,26 +59,21 @@ class Mechanism:
     """A privacy mechanism.
 
     Attributes:
-        clip: the largest length of a client's update; the mechanism may rely on it.
-        delta: δ, for which ε is accounted.
         says: (update, public state, private random words) → symbols of an upload.
-        alphabet: of these symbols.
         hears: (mean of the symbols' values, how many clients said them, public state, the server's random words) → mean update.
         divergences: (how many clients were summed, crowd, numbers in an update) → (`ORDERS`,) Rényi divergences of one round.
         length: numbers in an update → symbols in an upload.
-        budget: the largest ε that a run may spend; 0 means any.
-        unseen: whether the divergences hold only where nobody sees a single upload: a deployment then needs the secure sum.
     """
 
-    clip: float
-    delta: float
+    clip: float  # the largest length of a client's update; the mechanism may rely on it
+    delta: float  # δ, for which ε is accounted
     says: Callable[[Floats, Public, Words], Symbols]
-    alphabet: Alphabet
+    alphabet: Alphabet  # of these symbols
     hears: Callable[[Numbers, int, Public, Words], npt.NDArray[np.floating]]
     divergences: Callable[[int, Crowd, int], Numbers]
     length: Callable[[int], int] = as_many
-    budget: float = 0.0
-    unseen: bool = False
+    budget: float = 0.0  # the largest ε that a run may spend; 0 means any
+    unseen: bool = False  # the divergences hold only where nobody sees a single upload: a deployment then needs the secure sum
 
     def __post_init__(self) -> None:
         if not 0 < self.clip < integers.WEIGHTS:  # what a secure sum holds
@@ -145,17 +134,11 @@ SUMMED = "summed"  # under which the server keeps the sums that were accounted f
 
 @dataclasses.dataclass(frozen=True)
 class Private:
-    """A mechanism as a run has it: what clients say, what the server hears of it, and what that has told so far.
-
-    Attributes:
-        how: the mechanism.
-        crowd: who may hide whom.
-        dice: where private randomness comes from.
-    """
+    """A mechanism as a run has it: what clients say, what the server hears of it, and what that has told so far."""
 
     how: Mechanism
     crowd: Crowd
-    dice: Dice
+    dice: Dice  # where private randomness comes from
 
     def selects(self, layout: Layout) -> Selection:
         """Uploads are about everything at once."""
@@ -171,14 +154,13 @@ class Private:
         """The private update, and nothing else of the client: its real numbers are the public ones."""
         words, about = self.dice(public, client.number, secret), self.selects(public.layout)
         symbols = self.how.says(vector(client, public, self.how.clip), public, words)
-        said = Message.of(symbols, self.how.alphabet, public.real)
-        message, _ = return_checks.message("of this run", "privacy=", said, public, {UPDATE: about})
-        return message._replace(round=public.round + 1, weight=client.weight, sender=client.number)
+        upload = Message.of(symbols, self.how.alphabet, public.real)
+        return return_checks.message("of this run", "privacy=", upload, public, {UPDATE: about})[0]
 
     def hear(self, tally: Tally, public: Public) -> Tally:
         """The tally that an algorithm would have without privacy, noise and all."""
         by = self.how.hears(tally.update.mean, tally.clients, public, self.dice(public, None, b"")).astype(np.float32)
-        weights, real = applied(by, public, self.how.clip)
+        weights, real = apply(by, public, self.how.clip)
         return Tally(tally.clients, tally.clients, 1, {UPDATE: VectorTally(weights.astype(np.float64))}, real)
 
     def account(self, server: Server, clients: int, voters: int, present: int) -> Server:
@@ -201,17 +183,31 @@ class Private:
             raise RunError(f"the checkpoint is damaged: the sums that privacy= accounts for are {sums.shape} of {sums.dtype}")
         return tuple((clients, among, rounds) for clients, among, rounds in sums.tolist())
 
-    @property
-    def spending(self) -> Spending:
-        """What the sums cost."""
-        return Spending(self._spent, self.how.delta, self.how.budget)
-
-    def _spent(self, summed: Summed, layout: Layout) -> float:
-        """ε of all rounds so far."""
+    def epsilon(self, summed: Summed, layout: Layout) -> float:
+        """ε of such sums, given the layout of the model."""
         size, total = numbers(layout), np.zeros(len(ORDERS))
         for clients, among, rounds in summed:
             total = total + rounds * self.how.divergences(clients, self.crowd._replace(clients=among), size)
         return epsilon(total, self.how.delta)
+
+    def over(self, summed: Summed, layout: Layout) -> float:
+        """ε of such sums if that is above the budget, else 0."""
+        spent = self.epsilon(summed, layout) if self.how.budget else 0.0
+        return spent if spent > self.how.budget else 0.0
+
+    def affords(self, summed: Summed, clients: int, among: int, layout: Layout) -> bool:
+        """Whether a further sum, of so many clients among so many, stays within the budget.
+
+        Raises:
+            ConfigError: not even the first does.
+        """
+        then = self.over(once_more(summed, clients, among), layout)
+        if then and not summed:
+            raise ConfigError(
+                f"privacy.budget={self.how.budget:g} is less than one round of {clients} clients costs, ε = {then:.3g}: more "
+                "clients, more noise or a smaller model cost less"
+            )
+        return not then
 
 
 # ---- what a client has to tell ------------------------------------------------------------------------------------------------
@@ -227,11 +223,12 @@ def vector(client: Client, public: Public, clip: float) -> Floats:
     trained, moments = public.layout.trained, public.layout.reals - public.layout.trained
     changes = np.concatenate([change(client, public), (client.real - public.real)[:trained]])
     weights = shortened(changes, clip * np.sqrt(1 - STATISTICS if moments else 1))
-    moved = _finite(_moved(client.real[trained:].astype(np.float64), public)).clip(-1, 1) * _unit(clip, moments)
+    moved = _moved(client.real[trained:].astype(np.float64), public)
+    moved = np.where(np.isfinite(moved), moved, 0.0).clip(-1, 1) * _unit(clip, moments)
     return shortened(np.concatenate([weights, moved]), clip)
 
 
-def applied(by: Floats, public: Public, clip: float) -> tuple[Floats, Floats]:
+def apply(by: Floats, public: Public, clip: float) -> tuple[Floats, Floats]:
     """The public weights and reals, moved by the mean of such vectors, noise and all."""
     count, trained = public.layout.count, public.layout.trained
     weights, reals, moved = np.split(by, [count, count + trained])
@@ -246,10 +243,6 @@ def shortened(values: npt.NDArray[np.floating], most: float) -> Floats:
     if not np.isfinite(length):
         return np.zeros(len(values), np.float32)
     return (exact if length <= most else exact * (most / length)).astype(np.float32)
-
-
-def _finite(values: Numbers) -> Numbers:
-    return np.where(np.isfinite(values), values, 0.0)
 
 
 def _unit(clip: float, moments: int) -> float:
