@@ -16,7 +16,7 @@ import numpy.typing as npt
 from flwr.server.strategy import aggregate
 
 from bifl.core import Algorithm, Floats, Message, Public, Tally, mean
-from bifl.robust.rule import UPDATES, Rule, assumed, robust
+from bifl.robust.rule import UPDATES, Rule, check_share, robust
 
 Arrays = list[npt.NDArray[np.float32]]
 Sum = Callable[[list[tuple[Arrays, int]]], Arrays]
@@ -46,14 +46,14 @@ def flower_median() -> Rule:
 @robust
 def flower_trimmed(share: float = 0.2) -> Rule:
     """FedTrimmedAvg's sum, with `beta` = share."""
-    trimmed = partial(aggregate.aggregate_trimmed_avg, proportiontocut=assumed(share))
+    trimmed = partial(aggregate.aggregate_trimmed_avg, proportiontocut=check_share(share))
     return _rule(lambda count: trimmed)
 
 
 @robust
 def flower_krum(share: float = 0.2) -> Rule:
     """Multi-Krum: `num_malicious_clients` is that share of the uploads, `num_clients_to_keep` all others."""
-    assumed(share)
+    check_share(share)
 
     def krum(count: int) -> Sum:
         liars = math.floor(share * count + 1e-9)

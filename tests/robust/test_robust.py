@@ -25,7 +25,7 @@ from bifl.core.layout import Layout
 from bifl.core.layout import Tensor as Spec
 from bifl.core.sums import UploadList
 from bifl.robust import robust
-from bifl.robust.credibility import agreements, judged
+from bifl.robust.credibility import agreements, judge
 
 LAYOUT = Layout(("layer",), (Spec("weights", (8,), 0),), (), ())
 PUBLIC = Public(0, 1, LAYOUT, np.linspace(-1, 1, 8).astype(np.float32), np.ones(1, np.float32))
@@ -241,7 +241,7 @@ def test_a_round_that_tells_nothing_changes_nothing() -> None:
     ],
 )
 def test_trust_that_scores_deserve(scores: list[float], deserved: list[float], telling: float) -> None:
-    found, how_much = judged(np.array(scores), np.full(len(scores), 4))
+    found, how_much = judge(np.array(scores), np.full(len(scores), 4))
     assert found == pytest.approx(np.array(deserved))
     assert how_much == pytest.approx(telling)
 

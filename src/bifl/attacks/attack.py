@@ -27,18 +27,11 @@ Labels = npt.NDArray[Any]  # (n,) class numbers, or (n, outputs) numbers
 
 
 class Liar(NamedTuple):
-    """A client that lies, in the round under way.
-
-    Attributes:
-        number: which client.
-        ballots: whether it says a sign of every weight, and not how weights changed: then a lie is a matter of the message.
-        seed: of the experiment.
-        round: under way.
-    """
+    """A client that lies, in the round under way."""
 
     number: int
-    ballots: bool
-    seed: int
+    ballots: bool  # it says a sign of every weight, and not how weights changed: then a lie is a matter of the message
+    seed: int  # of the experiment
     round: int
 
     def own(self, name: str) -> np.random.Generator:
@@ -124,22 +117,22 @@ def attacked(algorithms: Algorithms, by: Attack, who: frozenset[int]) -> Algorit
     Raises:
         ConfigError: it has no uploads.
     """
-    return algorithms.map(partial(_attacked, by=by, who=who))
 
+    def lying(honest: Algorithm) -> Algorithm:
+        if honest.central:
+            raise ConfigError(f"attack= needs clients that upload, and algorithm '{honest.name}' is centralised: leave it out")
+        return dataclasses.replace(honest, upload=partial(_upload, honest=honest, by=by, who=who))
 
-def _attacked(honest: Algorithm, by: Attack, who: frozenset[int]) -> Algorithm:
-    if honest.central:
-        raise ConfigError(f"attack= needs clients that upload, and algorithm '{honest.name}' is centralised: leave it out")
-    return dataclasses.replace(honest, upload=partial(_upload, honest=honest, by=by, who=who))
+    return algorithms.map(lying)
 
 
 def _upload(client: Client, public: Public, honest: Algorithm, by: Attack, who: frozenset[int]) -> Message | Sent:
     """The honest upload, or a liar's. What a liar keeps in memory is what its own message leaves there."""
-    said = honest.upload(client, public)
+    truth = honest.upload(client, public)
     if client.number not in who:
-        return said
+        return truth
     abouts = selections(honest, public, client.number)
-    message, memory = return_checks.message(honest.name, "upload", said, public, abouts)
+    message, memory = return_checks.message(honest.name, "upload", truth, public, abouts)
     read = honest.reads(message._replace(sender=client.number, round=public.round + 1), public)
     ballots = message.update.alphabet == BINARY and read.update.alphabet == BINARY  # and not how weights changed
     liar = Liar(client.number, ballots, public.seed, public.round + 1)

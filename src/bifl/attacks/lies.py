@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -13,6 +14,8 @@ from bifl.core.randomness import random_signs
 from bifl.core.rules import change
 from bifl.core.state import Client, Public
 from bifl.errors import ConfigError
+
+Signs = Callable[[Public, Liar], Floats]  # (count,) ±1
 
 LARGE = np.float32(2.0**20)  # far beyond what training gives; the server's bounds cut it
 
@@ -51,48 +54,39 @@ def flip(share: float = 0.2) -> Attack:
     return Attack(share, trained=turned, said=turned_ballot)
 
 
-# ---- all liars the same --------------------------------------------------------------------------------------------------
+# ---- all liars the same, or noise ----------------------------------------------------------------------------------------
 
 
-def against(public: Public) -> Floats:
+def push(client: Client, public: Public, liar: Liar, *, signs: Signs) -> Client:
+    """An update of these signs, of honest length."""
+    return client if liar.ballots else moved(client, public, length(client, public) * signs(public, liar))
+
+
+def push_ballot(message: Message, public: Public, liar: Liar, *, signs: Signs) -> Message:
+    """A ballot of these signs."""
+    return ballot(message, signs(public, liar)) if liar.ballots else message
+
+
+def against(public: Public, liar: Liar) -> Floats:
     """(count,) ±1 against the public weights, the same for all liars."""
     return np.where(public.weights > 0, np.float32(-1), np.float32(1))
-
-
-def together(client: Client, public: Public, liar: Liar) -> Client:
-    """An update of honest length that pulls every public weight to the other side."""
-    return client if liar.ballots else moved(client, public, length(client, public) * against(public))
-
-
-def together_ballot(message: Message, public: Public, liar: Liar) -> Message:
-    """The ballot against every public sign."""
-    return ballot(message, against(public)) if liar.ballots else message
 
 
 @attack
 def collude(share: float = 0.2) -> Attack:
     """Liars all vote, or push, against the sign of every public weight."""
-    return Attack(share, trained=together, said=together_ballot)
+    return Attack(share, trained=partial(push, signs=against), said=partial(push_ballot, signs=against))
 
 
-# ---- noise ---------------------------------------------------------------------------------------------------------------
-
-
-def noise(client: Client, public: Public, liar: Liar) -> Client:
-    """An update of random signs, of honest length."""
-    signs = random_signs(liar.own("noise"), public.layout.count)
-    return client if liar.ballots else moved(client, public, length(client, public) * signs)
-
-
-def noise_ballot(message: Message, public: Public, liar: Liar) -> Message:
-    """A ballot of random signs."""
-    return ballot(message, random_signs(liar.own("noise"), len(message.update.symbols))) if liar.ballots else message
+def noise(public: Public, liar: Liar) -> Floats:
+    """(count,) random signs, of each liar's own."""
+    return random_signs(liar.own("noise"), public.layout.count)
 
 
 @attack
 def random(share: float = 0.2) -> Attack:
     """Liars say random signs, or an update of random signs and honest length."""
-    return Attack(share, trained=noise, said=noise_ballot)
+    return Attack(share, trained=partial(push, signs=noise), said=partial(push_ballot, signs=noise))
 
 
 # ---- too loud ------------------------------------------------------------------------------------------------------------
@@ -161,10 +155,10 @@ def wild(moments: Floats, public: Public, dice: np.random.Generator) -> Floats:
 def wild_training(client: Client, public: Public, liar: Liar) -> Client:
     """The same in the ballot, where it tells statistics of training and not the last ones."""
     trained = public.layout.trained
-    known = client.real[trained:]
-    if np.array_equal(known, public.real[trained:]):
+    moments = client.real[trained:]
+    if np.array_equal(moments, public.real[trained:]):
         return client
-    return client._replace(real=np.concatenate([client.real[:trained], wild(known, public, liar.agreed("statistics"))]))
+    return client._replace(real=np.concatenate([client.real[:trained], wild(moments, public, liar.agreed("statistics"))]))
 
 
 @attack

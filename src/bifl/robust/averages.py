@@ -18,44 +18,30 @@ from bifl.core.message import Floats, Message, Votes
 from bifl.core.state import Public
 from bifl.core.sums import Tally, mean
 from bifl.errors import ConfigError
-from bifl.robust.rule import (
-    BALLOTS,
-    UPDATES,
-    Numbers,
-    Rule,
-    assumed,
-    blocks,
-    nobody,
-    products,
-    reaching,
-    robust,
-    shortened,
-)
-
-Centre = Callable[[Numbers], Numbers]  # (uploads, numbers) → (numbers,)
-Recount = Callable[[Tally], Tally]
+from bifl.robust import rule
+from bifl.robust.rule import Numbers, Rule, robust
 
 
-def summed(uploads: Sequence[Message], public: Public, trust: Floats, *, centre: Centre, recount: Recount) -> tuple[Tally, Floats]:
-    """The centre of every number; of ballots the votes counted anew."""
-    plain = mean(uploads)
-    real = _centre([upload.real for upload in uploads], centre).astype(np.float32)
-    scales = _centre([upload.update.scales for upload in uploads], centre).astype(np.float32)
-    tally = plain._replace(real=real).with_update(scales=scales)
-    if plain.update.votes is not None:
-        return recount(tally), trust
-    columns = [
-        _centre([upload.update.alphabet.values(upload.update.symbols[part]) for upload in uploads], centre)
-        for part in blocks(public.layout.count)
-    ]
-    return tally.with_update(mean=np.concatenate(columns)), trust
+def central_sum(centre: Callable[[Numbers], Numbers], recount: Callable[[Tally], Tally]) -> rule.Sum:
+    """The centre of every number, (uploads, numbers) → (numbers,); of ballots the votes counted anew."""
+
+    def centre_of(rows: Sequence[Floats]) -> Numbers:
+        return centre(np.stack(rows).astype(np.float64))
+
+    def total(uploads: Sequence[Message], public: Public, trust: Floats) -> tuple[Tally, Floats]:
+        real = centre_of([upload.real for upload in uploads]).astype(np.float32)
+        scales = centre_of([upload.update.scales for upload in uploads]).astype(np.float32)
+        tally = mean(uploads)._replace(real=real).with_update(scales=scales)
+        if tally.update.votes is not None:
+            return recount(tally), trust
+        parts = rule.blocks(public.layout.count)
+        columns = [centre_of([upload.update.alphabet.values(upload.update.symbols[part]) for upload in uploads]) for part in parts]
+        return tally.with_update(mean=np.concatenate(columns)), trust
+
+    return total
 
 
-def _centre(rows: Sequence[Floats], centre: Centre) -> Numbers:
-    return centre(np.stack(rows).astype(np.float64))
-
-
-def counted(tally: Tally, positive: Numbers, total: int) -> Tally:
+def vote_tally(tally: Tally, positive: Numbers, total: int) -> Tally:
     """A tally of so many positive votes of so many."""
     counts = positive.astype(np.int64)
     return tally._replace(total=total).with_update(votes=counts, mean=2 * (counts.astype(np.float64) / total) - 1)
@@ -69,62 +55,50 @@ def middle(rows: Numbers) -> Numbers:
     return np.asarray(np.median(rows, axis=0), np.float64)
 
 
-def decided(tally: Tally) -> Tally:
+def majority(tally: Tally) -> Tally:
     """The majority, as if all had voted so; a tie counts as −1."""
     assert tally.update.votes is not None
-    return counted(tally, np.where(2 * tally.update.votes > tally.total, tally.total, 0), tally.total)
+    return vote_tally(tally, np.where(2 * tally.update.votes > tally.total, tally.total, 0), tally.total)
 
 
 @robust
 def median() -> Rule:
     """The median of every weight; of ballots the majority, as if all had voted so."""
-    return Rule(partial(summed, centre=middle, recount=decided))
+    return Rule(central_sum(middle, majority))
 
 
 # ---- the trimmed mean --------------------------------------------------------------------------------------------------------
 
 
-def inner_mean(rows: Numbers, share: float) -> Numbers:
-    """The mean of every column without its largest and its smallest numbers."""
-    cut = min(math.floor(share * len(rows) + 1e-9), (len(rows) - 1) // 2)  # something is left
-    return np.asarray(np.sort(rows, axis=0)[cut : len(rows) - cut].mean(axis=0), np.float64)
-
-
-def inner_votes(tally: Tally, share: float) -> Tally:
-    """Counts without a share of the votes on either side."""
-    assert tally.update.votes is not None
-    cut = min(math.floor(share * tally.total + 1e-9), (tally.total - 1) // 2)
-    left = tally.total - 2 * cut
-    return counted(tally, np.clip(tally.update.votes - cut, 0, left), left)
+def cut_of(share: float, count: int) -> int:
+    """How many are left out on either side, so that something is left."""
+    return min(math.floor(share * count + 1e-9), (count - 1) // 2)
 
 
 @robust
 def trimmed_mean(share: float = 0.2) -> Rule:
     """The mean of every weight without the largest and the smallest `share` of the uploads; of ballots, votes."""
-    assumed(share)
-    total = partial(summed, centre=partial(inner_mean, share=share), recount=partial(inner_votes, share=share))
-    return Rule(total, too_few=partial(nobody, share=share))
+    rule.check_share(share)
+
+    def inner_mean(rows: Numbers) -> Numbers:
+        cut = cut_of(share, len(rows))
+        return np.asarray(np.sort(rows, axis=0)[cut : len(rows) - cut].mean(axis=0), np.float64)
+
+    def inner_votes(tally: Tally) -> Tally:
+        assert tally.update.votes is not None
+        cut = cut_of(share, tally.total)
+        left = tally.total - 2 * cut
+        return vote_tally(tally, np.clip(tally.update.votes - cut, 0, left), left)
+
+    return Rule(central_sum(inner_mean, inner_votes), too_few=partial(rule.nobody, share=share))
 
 
 # ---- a bounded step ----------------------------------------------------------------------------------------------------------
 
 
-def bounded(uploads: Sequence[Message], public: Public, trust: Floats, *, step: float) -> tuple[Tally, Floats]:
-    """Votes within a step of the last ones."""
-    tally = mean(uploads)
-    if tally.update.votes is None:
-        raise ConfigError("robust=bounded_step bounds vote counts, and these uploads are no ballots: use norm_clip")
-    if public.news is None or not isinstance(public.news.update.alphabet, Votes):
-        return tally, trust
-    last = public.news.update.symbols / public.news.update.alphabet.total * tally.total
-    reach = max(1.0, step * tally.total) + 1e-9  # of few clients one vote: counts must not freeze
-    lowest, highest = np.ceil(last - reach), np.floor(last + reach)
-    return counted(tally, np.clip(tally.update.votes, np.maximum(lowest, 0), np.minimum(highest, tally.total)), tally.total), trust
-
-
 def no_counts(algorithm: Algorithm, kind: str) -> str:
     """Why votes have no last step: they are not counted, or the counts are not broadcast."""
-    if kind != BALLOTS:
+    if kind != rule.BALLOTS:
         return "it bounds how far vote counts move, and there are no ballots; norm_clip bounds updates"
     if algorithm.broadcasts != VOTES:
         return "it bounds how far vote counts move, and no counts are broadcast; trimmed_mean or credibility do not need them"
@@ -136,7 +110,19 @@ def bounded_step(step: float = 0.2) -> Rule:
     """Vote counts move by at most a share `step` of all votes in a round, or by one vote if that is more."""
     if not 0 < step <= 1:
         raise ConfigError(f"robust.step must be a share of the votes, above 0 and at most 1, not {step}")
-    return Rule(partial(bounded, step=step), no_counts)
+
+    def total(uploads: Sequence[Message], public: Public, trust: Floats) -> tuple[Tally, Floats]:
+        tally = mean(uploads)
+        if tally.update.votes is None:
+            raise ConfigError("robust=bounded_step bounds vote counts, and these uploads are no ballots: use norm_clip")
+        if public.news is None or not isinstance(public.news.update.alphabet, Votes):
+            return tally, trust
+        last = public.news.update.symbols / public.news.update.alphabet.total * tally.total
+        reach = max(1.0, step * tally.total) + 1e-9  # of few clients one vote: counts must not freeze
+        lowest, highest = np.maximum(np.ceil(last - reach), 0), np.minimum(np.floor(last + reach), tally.total)
+        return vote_tally(tally, np.clip(tally.update.votes, lowest, highest), tally.total), trust
+
+    return Rule(total, no_counts)
 
 
 # ---- Krum (Blanchard et al., 2017) --------------------------------------------------------------------------------------------
@@ -147,7 +133,7 @@ def nearest_uploads(uploads: Sequence[Message], public: Public, share: float, ke
     count = len(uploads)
     liars = math.floor(share * count + 1e-9)
     neighbours = max(1, min(count - 1, count - liars - 2))
-    inner = products(uploads, public)
+    inner = rule.products(uploads, public)
     squares = np.diag(inner)
     distances = np.maximum(squares[:, None] + squares[None, :] - 2 * inner, 0)
     np.fill_diagonal(distances, np.inf)
@@ -156,42 +142,39 @@ def nearest_uploads(uploads: Sequence[Message], public: Public, share: float, ke
     return sorted(best.tolist())
 
 
-def chosen(uploads: Sequence[Message], public: Public, trust: Floats, *, share: float, keep: int) -> tuple[Tally, Floats]:
-    """The mean of the uploads that Krum chooses."""
-    return mean([uploads[place] for place in nearest_uploads(uploads, public, share, keep)]), trust
-
-
-def unfit(uploads: int, *, share: float, keep: int) -> str:
-    """Why Krum would leave nobody out, or keep liars, of so many uploads."""
-    left = uploads - math.floor(share * uploads + 1e-9)
-    if keep > left:
-        return f"robust.keep={keep} is more than the {left} that are left without the assumed share of {share:g}"
-    return nobody(uploads, share=share)
-
-
 @robust
 def krum(share: float = 0.2, keep: int = 0) -> Rule:
     """Multi-Krum: the mean of the `keep` uploads nearest to their neighbours; 0 keeps all but the assumed `share` of liars."""
-    assumed(share)
+    rule.check_share(share)
     if keep < 0:
         raise ConfigError(f"robust.keep must be a number of uploads, or 0 for all but the assumed liars, not {keep}")
-    return Rule(partial(chosen, share=share, keep=keep), too_few=partial(unfit, share=share, keep=keep))
+
+    def total(uploads: Sequence[Message], public: Public, trust: Floats) -> tuple[Tally, Floats]:
+        return mean([uploads[place] for place in nearest_uploads(uploads, public, share, keep)]), trust
+
+    def unfit(uploads: int) -> str:
+        left = uploads - math.floor(share * uploads + 1e-9)
+        if keep > left:
+            return f"robust.keep={keep} is more than the {left} that are left without the assumed share of {share:g}"
+        return rule.nobody(uploads, share=share)
+
+    return Rule(total, too_few=unfit)
 
 
 # ---- bounds on lengths --------------------------------------------------------------------------------------------------------
 
 
-def clipped(uploads: Sequence[Message], public: Public, trust: Floats, *, reach: float) -> tuple[Tally, Floats]:
-    """The mean of updates none of which is much longer than most."""
-    return mean(shortened(uploads, public, reach)), trust
-
-
 def no_updates(algorithm: Algorithm, kind: str) -> str:
     """Why there is nothing to shorten."""
-    return "" if kind == UPDATES else f"it bounds the length of updates, and {kind} are all of one length; use credibility"
+    return "" if kind == rule.UPDATES else f"it bounds the length of updates, and {kind} are all of one length; use credibility"
 
 
 @robust
 def norm_clip(reach: float = 1.0) -> Rule:
     """Updates longer than `reach` times the median length are shortened to that."""
-    return Rule(partial(clipped, reach=reaching(reach)), no_updates)
+    rule.check_reach(reach)
+
+    def total(uploads: Sequence[Message], public: Public, trust: Floats) -> tuple[Tally, Floats]:
+        return mean(rule.shorten(uploads, public, reach)), trust
+
+    return Rule(total, no_updates)

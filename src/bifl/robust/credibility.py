@@ -28,7 +28,7 @@ from bifl.core.message import Floats, Message
 from bifl.core.state import Public
 from bifl.core.sums import LARGEST_WEIGHT, Tally, mean
 from bifl.errors import ConfigError
-from bifl.robust.rule import BALLOTS, UPDATES, Numbers, Rule, kind_of, products, reaching, robust, shortened
+from bifl.robust.rule import BALLOTS, UPDATES, Numbers, Rule, check_reach, kind_of, products, robust, shorten
 
 TOLERATED = 0.75  # of the usual score
 SPREADS = 5.0  # of the scores above the usual one: a round tells all if they are less than what is tolerated
@@ -64,7 +64,7 @@ def agreements(uploads: Sequence[Message], public: Public, says: Credits) -> Num
     return np.array([middle_of(row[other], says[other]) for row, other in zip(cosines, others, strict=True)])
 
 
-def judged(scores: Numbers, says: Credits) -> tuple[Numbers, float]:
+def judge(scores: Numbers, says: Credits) -> tuple[Numbers, float]:
     """(uploads,) trust that scores deserve, and how much they tell, from 0 to 1.
 
     Trust is 1 for the usual score and above, ½ for one that is lower by what is tolerated, and 0 for twice as much.
@@ -81,13 +81,13 @@ def credit(trust: Numbers | Floats) -> Credits:
     return np.asarray(np.rint(FULL * np.clip(4 * trust - 2, 0, 1)), np.int64)
 
 
-def remembered(trust: Floats, senders: Sequence[int]) -> Floats:
+def with_room(trust: Floats, senders: Sequence[int]) -> Floats:
     """(clients,) the server's trust with room for all senders; it begins by trusting."""
     size = max(len(trust), max(senders) + 1)
     return np.concatenate([trust, np.ones(size - len(trust), np.float32)])
 
 
-def weighed(uploads: Sequence[Message], credits: Credits) -> Tally:
+def weigh(uploads: Sequence[Message], credits: Credits) -> Tally:
     """The mean of uploads that count for so many quarters of their weight."""
     quarters = math.gcd(*[upload.weight * own for upload, own in zip(uploads, credits.tolist(), strict=True)])
     uneven = quarters % FULL > 0 and kind_of(uploads[0]) == BALLOTS  # a vote stands for whole images; means have no votes
@@ -99,15 +99,15 @@ def weighed(uploads: Sequence[Message], credits: Credits) -> Tally:
     return tally._replace(unit=max(1, tally.unit * common // FULL))
 
 
-def believed(uploads: Sequence[Message], public: Public, trust: Floats, *, memory: float, reach: float) -> tuple[Tally, Floats]:
+def believe(uploads: Sequence[Message], public: Public, trust: Floats, *, memory: float, reach: float) -> tuple[Tally, Floats]:
     """The mean of uploads as far as they are credible, none of them much longer than most."""
     if len(uploads) < 2:
         return mean(uploads), trust
     senders = [upload.sender or 0 for upload in uploads]
-    trust = remembered(trust, senders)
+    trust = with_room(trust, senders)
     before = trust[senders]
     says = credit(before)
-    deserved, telling = judged(agreements(uploads, public, says), says)
+    deserved, telling = judge(agreements(uploads, public, says), says)
     pace = np.where(deserved < before, LOST, 1 - memory)
     trust[senders] = (before + telling * pace * (deserved - before)).astype(np.float32)
     now = 1 - telling * (1 - deserved)
@@ -115,8 +115,8 @@ def believed(uploads: Sequence[Message], public: Public, trust: Floats, *, memor
     if not credits.any():
         credits = credit(now)  # that of the usual score is full
     if kind_of(uploads[0]) == UPDATES:
-        uploads = shortened(uploads, public, reach)
-    return weighed(uploads, credits), trust
+        uploads = shorten(uploads, public, reach)
+    return weigh(uploads, credits), trust
 
 
 @robust
@@ -124,4 +124,4 @@ def credibility(memory: float = 0.8, reach: float = 2.0) -> Rule:
     """Uploads count as far as they agree with most others, now and before; updates longer than `reach` medians are shortened."""
     if not 0 <= memory < 1:
         raise ConfigError(f"robust.memory must be from 0 (trust is regained at once) to below 1, not {memory}")
-    return Rule(partial(believed, memory=memory, reach=reaching(reach)))
+    return Rule(partial(believe, memory=memory, reach=check_reach(reach)))

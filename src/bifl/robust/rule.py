@@ -27,6 +27,7 @@ TRUST = "trust"  # under which the server keeps what a rule remembers of the cli
 _BLOCK = 2**14  # weights at a time: what is computed in between stays small
 
 Numbers = npt.NDArray[np.float64]
+Sum = Callable[[Sequence[Message], Public, Floats], tuple[Tally, Floats]]  # (uploads by sender, public state, trust) → …
 
 
 def anything(algorithm: Algorithm, kind: str) -> str:
@@ -50,7 +51,7 @@ class Rule:
         too_few: number of uploads in a round → why the rule makes no sense for so many, or nothing.
     """
 
-    total: Callable[[Sequence[Message], Public, Floats], tuple[Tally, Floats]]
+    total: Sum
     misfit: Callable[[Algorithm, str], str] = anything
     too_few: Callable[[int], str] = any_number
 
@@ -70,9 +71,9 @@ def kind_of(upload: Message) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class RobustSum:
-    """A rule as a run has it: under the name that errors call it, with what it remembers in the server's state."""
+    """A rule as a run has it, with what it remembers in the server's state."""
 
-    name: str
+    name: str  # by which errors call it
     rule: Rule
 
     def __call__(self, uploads: Sequence[Message], public: Public, server: Server) -> tuple[Server, Tally]:
@@ -101,13 +102,7 @@ def refuse_sum(algorithms: Algorithms) -> None:
 
 
 def refuse_misfits(robust: RobustSum, algorithms: Algorithms, uploads: Sequence[Message], public: Public) -> None:
-    """Refuse a rule that makes no sense for what the algorithm uploads, or for so few uploads.
-
-    Args:
-        robust: the rule.
-        algorithms: of the run.
-        uploads: one of each of its parts, as far as its form goes.
-        public: the public state before the first round.
+    """Refuse a rule that makes no sense for uploads of such forms, one of each part of the algorithm, or for so few.
 
     Raises:
         ConfigError: it does not.
@@ -125,7 +120,7 @@ def refuse_misfits(robust: RobustSum, algorithms: Algorithms, uploads: Sequence[
 # ---- what rules are made of ------------------------------------------------------------------------------------------------
 
 
-def said(upload: Message, public: Public) -> Floats:
+def meaning(upload: Message, public: Public) -> Floats:
     """(count,) what an upload says: its votes or levels, or how its weights differ from the public ones."""
     return upload.update.values() - public.weights if upload.update.alphabet.size == 0 else upload.update.values()
 
@@ -134,12 +129,12 @@ def products(uploads: Sequence[Message], public: Public, weigh: Callable[[Number
     """(uploads, uploads) scalar products of what they say; `weigh`, of (uploads, weights), says how much each weight counts."""
     inner = np.zeros((len(uploads), len(uploads)))
     for part in blocks(public.layout.count):
-        rows = np.stack([_said_part(upload, public, part) for upload in uploads])
+        rows = np.stack([_part_of(upload, public, part) for upload in uploads])
         inner += (rows if weigh is None else rows * weigh(rows)) @ rows.T
     return inner
 
 
-def _said_part(upload: Message, public: Public, part: slice) -> Numbers:
+def _part_of(upload: Message, public: Public, part: slice) -> Numbers:
     values = upload.update.alphabet.values(upload.update.symbols[part]).astype(np.float64)
     return values - public.weights[part] if upload.update.alphabet.size == 0 else values
 
@@ -149,21 +144,20 @@ def blocks(count: int) -> Iterable[slice]:
     return [slice(*ends) for ends in pairwise([*range(0, count, _BLOCK), count])]
 
 
-def shortened(uploads: Sequence[Message], public: Public, reach: float) -> list[Message]:
+def shorten(uploads: Sequence[Message], public: Public, reach: float) -> list[Message]:
     """Updates whose changes are no longer than `reach` times the median length; those that are not longer as they are."""
-    sizes = [float(np.sqrt(np.square(said(upload, public), dtype=np.float64).sum())) for upload in uploads]
+    sizes = [float(np.sqrt(np.square(meaning(upload, public), dtype=np.float64).sum())) for upload in uploads]
     most = reach * float(np.median(sizes))
-    return [
-        upload if size <= most else _shortened(upload, public, most / size) for upload, size in zip(uploads, sizes, strict=True)
-    ]
+
+    def shortened(upload: Message, factor: float) -> Message:
+        return upload.with_update(symbols=(public.weights + np.float32(factor) * meaning(upload, public)).astype(np.float32))
+
+    pairs = zip(uploads, sizes, strict=True)
+    return [upload if size <= most else shortened(upload, most / size) for upload, size in pairs]
 
 
-def _shortened(upload: Message, public: Public, factor: float) -> Message:
-    return upload.with_update(symbols=(public.weights + np.float32(factor) * said(upload, public)).astype(np.float32))
-
-
-def assumed(share: float) -> float:
-    """The share of liars that a rule must withstand as the config gave it, or an error."""
+def check_share(share: float) -> float:
+    """The share of liars that a rule must withstand, if it can be one."""
     if not 0 <= share < 0.5:
         raise ConfigError(f"robust.share must be the share of liars to withstand, from 0 to below 0.5, not {share}")
     return share
@@ -180,8 +174,8 @@ def nobody(uploads: int, *, share: float) -> str:
     )
 
 
-def reaching(reach: float) -> float:
-    """How many median lengths an update may have as the config gave it, or an error."""
+def check_reach(reach: float) -> float:
+    """How many median lengths an update may have, if it can be so many."""
     if not 0 < reach < math.inf:
         raise ConfigError(f"robust.reach must be a number greater than 0, not {reach}")
     return reach
