@@ -43,24 +43,9 @@ class Liar(NamedTuple):
         return stream(self.seed, self.round, None, f"attack {name}")
 
 
-def true_labels(labels: Labels, classes: int, dice: np.random.Generator) -> Labels:
-    """The usual `labels`: a client trains on its own."""
-    return labels
-
-
-def as_trained(client: Client, public: Public, liar: Liar) -> Client:
-    """The usual `trained`: what came of training."""
-    return client
-
-
-def as_said(message: Message, public: Public, liar: Liar) -> Message:
-    """The usual `said`: what the algorithm makes of it."""
-    return message
-
-
-def as_measured(moments: Floats, public: Public, dice: np.random.Generator) -> Floats:
-    """The usual `measured`: what the client's images give."""
-    return moments
+def honest(what: Any, *given: Any) -> Any:
+    """Everything as it is."""
+    return what
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +62,10 @@ class Attack:
     """
 
     share: float = 0.2
-    labels: Callable[[Labels, int, np.random.Generator], Labels] = true_labels
-    trained: Callable[[Client, Public, Liar], Client] = as_trained
-    said: Callable[[Message, Public, Liar], Message] = as_said
-    measured: Callable[[Floats, Public, np.random.Generator], Floats] = as_measured
+    labels: Callable[[Labels, int, np.random.Generator], Labels] = honest
+    trained: Callable[[Client, Public, Liar], Client] = honest
+    said: Callable[[Message, Public, Liar], Message] = honest
+    measured: Callable[[Floats, Public, np.random.Generator], Floats] = honest
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
@@ -118,26 +103,26 @@ def attacked(algorithms: Algorithms, by: Attack, who: frozenset[int]) -> Algorit
         ConfigError: it has no uploads.
     """
 
-    def lying(honest: Algorithm) -> Algorithm:
-        if honest.central:
-            raise ConfigError(f"attack= needs clients that upload, and algorithm '{honest.name}' is centralised: leave it out")
-        return dataclasses.replace(honest, upload=partial(_upload, honest=honest, by=by, who=who))
+    def lying(algorithm: Algorithm) -> Algorithm:
+        if algorithm.central:
+            raise ConfigError(f"attack= needs clients that upload, and algorithm '{algorithm.name}' is centralised: leave it out")
+        return dataclasses.replace(algorithm, upload=partial(_upload, algorithm=algorithm, by=by, who=who))
 
     return algorithms.map(lying)
 
 
-def _upload(client: Client, public: Public, honest: Algorithm, by: Attack, who: frozenset[int]) -> Message | Sent:
+def _upload(client: Client, public: Public, algorithm: Algorithm, by: Attack, who: frozenset[int]) -> Message | Sent:
     """The honest upload, or a liar's. What a liar keeps in memory is what its own message leaves there."""
-    truth = honest.upload(client, public)
+    truth = algorithm.upload(client, public)
     if client.number not in who:
         return truth
-    abouts = selections(honest, public, client.number)
-    message, memory = return_checks.message(honest.name, "upload", truth, public, abouts)
-    read = honest.reads(message._replace(sender=client.number, round=public.round + 1), public)
+    abouts = selections(algorithm, public, client.number)
+    message, memory = return_checks.message(algorithm.name, "upload", truth, public, abouts)
+    read = algorithm.reads(message._replace(sender=client.number, round=public.round + 1), public)
     ballots = message.update.alphabet == BINARY and read.update.alphabet == BINARY  # and not how weights changed
     liar = Liar(client.number, ballots, public.seed, public.round + 1)
     changed = by.trained(client, public, liar)
     if changed is not client:
-        message, memory = return_checks.message(honest.name, "upload", honest.upload(changed, public), public, abouts)
+        message, memory = return_checks.message(algorithm.name, "upload", algorithm.upload(changed, public), public, abouts)
     lie = by.said(message, public, liar)
     return lie if memory is None else Sent(lie, memory)

@@ -170,15 +170,23 @@ class Deal(Step):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Masked(Step):
-    """An exchange under masks; each who took part learns who is in the sum."""
+class SumStep(Step):
+    """A step of one sum."""
 
-    inner: Summable
+    inner: Summable  # what is said under masks
+
+    def speakers(self, public: Public) -> SpeakersOf:
+        """How clients speak in it."""
+        return SpeakersOf(self.inner, public)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masked(SumStep):
+    """An exchange under masks; each who took part learns who is in the sum."""
 
     def fault(self, upload: Message, public: Public, server: ServerSide) -> str | None:
         """A masked upload tells nothing but its form."""
-        speakers = SpeakersOf(self.inner, public)
-        return unmasking.masked_fault(server.notes[SUM_STATE], upload.sender or 0, bytes_in(upload), speakers)
+        return unmasking.masked_fault(server.notes[SUM_STATE], upload.sender or 0, bytes_in(upload), self.speakers(public))
 
     def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
         """As without masks."""
@@ -196,7 +204,7 @@ class Masked(Step):
             member.partners(side.private_reply)  # refused, if at all, before it trains
         if self.trains and not member.alike(shown(before)):
             side.begin_afresh()
-        before, place = side.client, SpeakersOf(inner, public).place
+        before, place = side.client, self.speakers(public).place
         times, own, total = member.units(place)
         member.once(f"{self.name}, made of", _made_of(before, public.before, agreed))  # refused, if at all, whatever comes of it
         reply = inner.say(side, public, uploads=True)
@@ -222,16 +230,14 @@ class Masked(Step):
 
     def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
         """Who is in the sum, to those who are."""
-        speakers, terms = SpeakersOf(self.inner, public), self.terms(public)
+        terms, speakers = self.terms(public), self.speakers(public)
         state, private_replies = unmasking.survivors(server.notes[SUM_STATE], total, speakers, terms)
         return server.noting(SUM_STATE, state), private_replies
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agree(Step):
+class Agree(SumStep):
     """Clients sign who they were told is in the sum; each gets the others' signatures."""
-
-    inner: Summable
 
     def fault(self, upload: Message, public: Public, server: ServerSide) -> str | None:
         """The list must be signed by its client."""
@@ -241,20 +247,19 @@ class Agree(Step):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Sign."""
-        place = SpeakersOf(self.inner, public).place
+        place = self.speakers(public).place
         return _reply(self.member(side, public).agree(self.inner.name, side.private_reply, place), side.client)
 
     def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
         """All signatures to all."""
-        speakers = SpeakersOf(self.inner, public)
-        return server, unmasking.signatures(server.notes[SUM_STATE], total.uploads, self.terms(public), speakers)
+        terms, speakers = self.terms(public), self.speakers(public)
+        return server, unmasking.signatures(server.notes[SUM_STATE], total.uploads, terms, speakers)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reveal(Step):
+class Reveal(SumStep):
     """Clients reveal what takes the masks away; the broadcast is that of the exchange without masks."""
 
-    inner: Summable
     tells: bool = True
     completes: bool = False
 
@@ -273,13 +278,13 @@ class Reveal(Step):
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Reveal."""
-        place = SpeakersOf(self.inner, public).place
+        place = self.speakers(public).place
         return _reply(self.member(side, public).reveal(self.inner.name, side.private_reply, place), side.client)
 
     def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, Message | PrivateReplies]:
         """The sum without masks, and what the server makes of it."""
         terms, inner, state, count = self.terms(public), self.inner, server.notes[SUM_STATE], public.layout.count
-        whole = unmasking.unmask(state, total.uploads, SpeakersOf(inner, public), terms, inner.name, count)
+        whole = unmasking.unmask(state, total.uploads, self.speakers(public), terms, inner.name, count)
         if not inner.plausible(whole.tally(), public, max(state.masked.weights.values())):
             raise Abandoned(f"round {terms.round}: a secure sum holds numbers that no honest clients send: nothing was counted")
         return inner.answer_sum(whole, public, server)
@@ -351,11 +356,7 @@ class Unsummable(ConfigError):
 
 
 def summand(exchange: Summable, upload: Message, public: Public) -> Message:
-    """What of an upload is added up: its own symbols, and real numbers within bounds.
-
-    Raises:
-        Unsummable: what is made of it cannot be added up.
-    """
+    """What of an upload is added up, if it can be: its own symbols, and real numbers within bounds."""
     opened = exchange.bounded(upload, public)
     about = None if upload.sender is None else exchange.selects(public, upload.sender)
     values, scales = opened.update.values(), opened.update.scales
@@ -376,11 +377,7 @@ def _as_they_are(said: Vector, opened: Vector) -> bool:
 
 
 def check_groups(exchange: Summable, name: str, public: Public, clients: int, together: int) -> None:
-    """Refuse an algorithm that deals the weights to groups of fewer clients than must speak `together` to hide each other.
-
-    Raises:
-        ConfigError: in one sentence.
-    """
+    """Refuse an algorithm that deals the weights to groups of fewer clients than must speak `together` to hide each other."""
     place = SpeakersOf(exchange, public).place
     if place(0) is None:
         return
@@ -393,11 +390,7 @@ def check_groups(exchange: Summable, name: str, public: Public, clients: int, to
 
 
 def check_summable(exchange: Summable, algorithms: Algorithms, public: Public) -> None:
-    """Refuse an algorithm whose uploads cannot be added up unread, in any of its rounds.
-
-    Raises:
-        ConfigError: in one sentence.
-    """
+    """Refuse an algorithm whose uploads cannot be added up unread, in any of its rounds."""
     for round in algorithms.begins:
         before = public._replace(round=round)
         algorithm = algorithms.at(round + 1)

@@ -93,11 +93,7 @@ def none() -> None:
 
 
 def check_private(batchnorm: str, holdout: float, attack: str) -> None:
-    """Refuse settings by which clients would tell what is not accounted.
-
-    Raises:
-        ConfigError: in one sentence that says what to change.
-    """
+    """Refuse settings by which clients would tell what is not accounted."""
     if batchnorm != "average":
         raise ConfigError(
             f"privacy= accounts for one upload a round, and batchnorm={batchnorm} has clients send statistics besides: set "
@@ -110,11 +106,7 @@ def check_private(batchnorm: str, holdout: float, attack: str) -> None:
 
 
 def refuse_unprivate(algorithms: Algorithms, how: Mechanism, clients: int) -> None:
-    """Refuse an algorithm whose clients upload something else than their weights, and a δ by which one could be told in full.
-
-    Raises:
-        ConfigError: in one sentence that says what to change.
-    """
+    """Refuse an algorithm whose clients upload something else than their weights, and a δ by which one could be told in full."""
     name = f"'{algorithms.parts[0].name}'"
     if len(algorithms.parts) > 1 or any(part.uploads != WEIGHTS or part.central for part in algorithms.parts):
         raise ConfigError(
@@ -173,11 +165,7 @@ class Private:
         return server._replace(states={**server.states, SUMMED: np.array(summed, np.int64)})
 
     def summed(self, server: Server) -> Summed:
-        """The sums that were accounted for.
-
-        Raises:
-            RunError: what was kept of them makes no sense.
-        """
+        """The sums that were accounted for."""
         sums = server.states.get(SUMMED, np.zeros((0, 3), np.int64))
         if sums.dtype.kind != "i" or sums.ndim != 2 or sums.shape[1] != 3 or (sums < 1).any():
             raise RunError(f"the checkpoint is damaged: the sums that privacy= accounts for are {sums.shape} of {sums.dtype}")

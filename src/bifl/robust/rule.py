@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,13 +31,8 @@ Numbers = npt.NDArray[np.float64]
 Sum = Callable[[Sequence[Message], Public, Floats], tuple[Tally, Floats]]  # (uploads by sender, public state, trust) → …
 
 
-def anything(algorithm: Algorithm, kind: str) -> str:
-    """The usual `misfit`: none."""
-    return ""
-
-
-def any_number(uploads: int) -> str:
-    """The usual `too_few`: none."""
+def fits(*given: Any) -> str:
+    """No reason why a rule makes no sense."""
     return ""
 
 
@@ -52,8 +48,8 @@ class Rule:
     """
 
     total: Sum
-    misfit: Callable[[Algorithm, str], str] = anything
-    too_few: Callable[[int], str] = any_number
+    misfit: Callable[[Algorithm, str], str] = fits
+    too_few: Callable[[int], str] = fits
 
 
 robust: Registry[Rule | None] = Registry("robust")
@@ -89,11 +85,7 @@ def trust_of(server: Server) -> Floats:
 
 
 def refuse_sum(algorithms: Algorithms) -> None:
-    """Refuse a robust sum of an algorithm that has no uploads, or a sum of its own.
-
-    Raises:
-        ConfigError: it is so.
-    """
+    """Refuse a robust sum of an algorithm that has no uploads, or a sum of its own."""
     for algorithm in algorithms.parts:
         if algorithm.central:
             raise ConfigError(f"robust= needs clients that upload, and algorithm '{algorithm.name}' is centralised: leave it out")
@@ -102,11 +94,7 @@ def refuse_sum(algorithms: Algorithms) -> None:
 
 
 def refuse_misfits(robust: RobustSum, algorithms: Algorithms, uploads: Sequence[Message], public: Public) -> None:
-    """Refuse a rule that makes no sense for uploads of such forms, one of each part of the algorithm, or for so few.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Refuse a rule that makes no sense for uploads of such forms, one of each part of the algorithm, or for so few."""
     name, rule = robust.name, robust.rule
     if reason := rule.too_few(public.voters):
         raise ConfigError(f"robust={name} does not fit {public.voters} uploads a round: {reason}")

@@ -52,14 +52,10 @@ def _der(key: ec.EllipticCurvePublicKey) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _simulated(seed: int, number: int) -> ec.EllipticCurvePrivateKey:
+def _simulated(seed: int, number: int) -> tuple[ec.EllipticCurvePrivateKey, bytes]:
     secret = hashlib.sha512(f"bifl simulated client {seed} {number}".encode()).digest()
-    return ec.derive_private_key(1 + int.from_bytes(secret, "big") % (_ORDER - 1), ec.SECP384R1())
-
-
-@lru_cache(maxsize=4096)
-def _simulated_public(seed: int, number: int) -> bytes:
-    return _der(_simulated(seed, number).public_key())
+    key = ec.derive_private_key(1 + int.from_bytes(secret, "big") % (_ORDER - 1), ec.SECP384R1())
+    return key, _der(key.public_key())
 
 
 class PublicKeys:
@@ -87,11 +83,11 @@ class SimulatedKeys(PublicKeys):
 
     def sign(self, number: int, data: bytes) -> bytes:
         """Any client's signature."""
-        return signature(_simulated(self._seed, number), _of_run(self._run, data))
+        return signature(_simulated(self._seed, number)[0], _of_run(self._run, data))
 
     def public(self, number: int) -> bytes:
         """Any client's public key."""
-        return _simulated_public(self._seed, number)
+        return _simulated(self._seed, number)[1]
 
 
 class NodeKeys(PublicKeys):
