@@ -54,7 +54,7 @@ class Attack:
 
     Attributes:
         share: of the clients that lie; the seed draws them.
-        labels: (labels of a client, number of classes, random numbers that all liars have in common) → those it trains on.
+        labels: (labels of a client, number of classes, random numbers that all liars have in common) → those it trains on; None: its own.
         trained: (client after training, public state, liar) → the client whose upload is made.
         said: (upload, public state, liar) → the upload that is sent. It must have the same alphabet and length.
         measured: (batch-norm's statistics: E[x] of all channels, then E[x²]; public state; random numbers that all liars have in
@@ -62,7 +62,7 @@ class Attack:
     """
 
     share: float = 0.2
-    labels: Callable[[Labels, int, np.random.Generator], Labels] = honest
+    labels: Callable[[Labels, int, np.random.Generator], Labels] | None = None
     trained: Callable[[Client, Public, Liar], Client] = honest
     said: Callable[[Message, Public, Liar], Message] = honest
     measured: Callable[[Floats, Public, np.random.Generator], Floats] = honest
@@ -82,11 +82,7 @@ def none() -> None:
 
 @lru_cache(maxsize=64)
 def liars(seed: int, clients: int, share: float) -> frozenset[int]:
-    """Which clients lie: a share of them, rounded to the nearest number.
-
-    Raises:
-        ConfigError: that is nobody, and the share is not 0.
-    """
+    """Which clients lie: a share of them, rounded to the nearest number, and somebody unless the share is 0."""
     if share and not round(share * clients):
         raise ConfigError(
             f"attack.share={share:g} of {clients} clients is nobody: it takes {math.floor(0.5 / share) + 1} clients or more, "
@@ -97,11 +93,7 @@ def liars(seed: int, clients: int, share: float) -> frozenset[int]:
 
 
 def attacked(algorithms: Algorithms, by: Attack, who: frozenset[int]) -> Algorithms:
-    """The algorithm, of which some clients' uploads are lies.
-
-    Raises:
-        ConfigError: it has no uploads.
-    """
+    """The algorithm, of which some clients' uploads are lies."""
 
     def lying(algorithm: Algorithm) -> Algorithm:
         if algorithm.central:

@@ -197,9 +197,6 @@ def take_part(which: Exchange, side: ClientSide, public: Public, *, uploads: boo
     """A client's part, with a message only where one is asked for, and a loss only where losses are told (`tells_loss`).
 
     A server that lies may ask for anything. What is not to be counted is under no masks: it does not leave, whatever `say` returns.
-
-    Raises:
-        Refused: clients do not train in this exchange, so one that uploads nothing has no part in it.
     """
     if not uploads and not which.trains:
         raise Refused(f"the server asks for no upload in the exchange '{which.name}', in which clients do nothing else")
@@ -214,12 +211,7 @@ def from_client(message: Message, which: Exchange, client: Client, public: Publi
 
 
 def make_answer(which: Exchange, total: Any, public: Public, server: ServerSide) -> tuple[ServerSide, Message | PrivateReplies]:
-    """The server's part: what it is like afterwards, and its broadcast, with round and sender filled in, or private replies.
-
-    Raises:
-        Abandoned: too few have answered.
-        RunError: the round would never be complete.
-    """
+    """The server's part: what it is like afterwards, and its broadcast, with round and sender filled in, or private replies."""
     server, news = which.answer(total, public, server)
     if isinstance(news, Message):
         return server, news._replace(round=public.round + which.ahead, weight=1, sender=None)
@@ -264,10 +256,7 @@ class Intake:
     """Takes in the uploads of one exchange, for whoever adds up: decoded, checked, opened and counted, as a whole or not at all.
 
     The readable loop, a worker and the server of a deployment do the same. A server that did not make the uploads itself says whom
-    each one should be from, and then nothing is believed that can be checked.
-
-    Attributes:
-        total: the sum of all that was taken in.
+    each one should be from, and then nothing is believed that can be checked. `total` is the sum of all that was taken in.
     """
 
     def __init__(self, exchange: Exchange, public: Public, context: Context, server: ServerSide | None = None) -> None:
@@ -333,10 +322,6 @@ def numbers(message: Message) -> list[npt.NDArray[Any]]:
 
 
 def finite(*vectors: npt.NDArray[Any]) -> None:
-    """Check that all numbers are finite and below `LARGEST_TRAINED`.
-
-    Raises:
-        WireError: one is not.
-    """
+    """Refuse numbers that are not finite and below `LARGEST_TRAINED`."""
     if not all_below(LARGEST_TRAINED, *vectors):
         raise field_error("body", "holds numbers that are not finite or far too large")

@@ -44,21 +44,12 @@ def round_secret(notes: MutableMapping[str, bytes], public: Public) -> bytes:
     """A client's secret for the round under way: a new one for every round, the same if a round is held again.
 
     Noise that is drawn anew for the same update could be averaged away. So a client answers each round once: if it is asked
-    again, with the same noise, and for no other model.
-
-    Args:
-        notes: what the client keeps, durable before its answer leaves.
-        public: the state that it was told.
-
-    Raises:
-        Refused: it has answered this round for another model, or a later round.
+    again, with the same noise, and for no other model. `notes` are what the client keeps, durable before its answer leaves.
     """
-    round = public.round + 1
-    model = state_digest(public, (public.news,))
-    known = notes.get(NOTE, b"")
-    last = int.from_bytes(known[:8], "big")
-    if last > round or (last == round and known[8:40] != model):
+    round, model, note = public.round + 1, state_digest(public, (public.news,)), notes.get(NOTE, b"")
+    last = int.from_bytes(note[:8], "big")
+    if last > round or (last == round and note[8:40] != model):
         raise Refused(f"this client has told its private update of round {last}: it tells no other for round {round}")
     if last < round:
-        notes[NOTE] = known = round.to_bytes(8, "big") + model + os.urandom(KEY)
-    return known[40:]
+        notes[NOTE] = note = round.to_bytes(8, "big") + model + os.urandom(KEY)
+    return note[40:]

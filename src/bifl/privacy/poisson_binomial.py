@@ -63,17 +63,11 @@ MARGIN = 1 + 1e-6
 
 
 class RandomBits(NamedTuple):
-    """How numbers become bits.
+    """How numbers become bits."""
 
-    Attributes:
-        clip: the largest length of an update.
-        reach: where numbers are cut, in root mean squares of an update of that length.
-        theta: θ, how far a bit's probability may be from ½.
-    """
-
-    clip: float
-    reach: float
-    theta: float
+    clip: float  # the largest length of an update
+    reach: float  # where numbers are cut, in root mean squares of an update of that length
+    theta: float  # θ, how far a bit's probability may be from ½
 
     def limit(self, length: int) -> float:
         """c: the largest number of a rotated update of so many."""
@@ -124,14 +118,7 @@ def poisson_binomial(
 
 
 def slopes(clients: int, theta: float, orders: tuple[float, ...], blocks: int = BLOCKS) -> Numbers:
-    """(orders,) κ of every order, for a sum of so many bits.
-
-    Args:
-        clients: whose bits are in the sum and who tell nobody else, at least 1.
-        theta: θ, above 0 and below ½.
-        orders: α, each above 1.
-        blocks: of cases, for many clients: the more, the nearer the bound.
-    """
+    """(orders,) κ of every α, for a sum of the bits of so many clients who tell nobody else. More blocks give a nearer bound."""
     if clients < 1 or not 0 < theta < 0.5:
         raise ValueError(f"there is no sum of {clients} bits with θ = {theta}")
     return _slopes(coarse(clients), theta, orders, blocks)

@@ -1,18 +1,9 @@
 """Credibility: an upload counts as far as it agrees with most of the others (after FedVote, Yue et al., 2022).
 
-Agreement of two uploads is the cosine of what they say. Of ballots a weight counts the more the more it is contested: that two
-agree where all do says nothing about either, and who trains on wrong labels differs from the others on the contested weights
-alone. An upload's score is the *median* of its agreements with the others, so that a minority that agrees with itself gains
-nothing by it; who has no credit has no say in it. What counts is how far a score lies below the usual one, in units of what is
-tolerated: three quarters of the usual score.
-
-Uploads that are noise for the most part (`murmur`, `eden`) can be judged all the same: of n weights the noise of a cosine is
-1/√n, far below what honest updates have in common. A median or a distance of single coordinates sees that noise alone.
-
-Late in training, and where clients have different classes, honest updates have little in common. A round tells the less the
-smaller the usual score is beside the spread of the scores above it; a round that tells nothing costs nobody credit and changes no
-trust. The server remembers trust: a clear lie halves it, which is no credit, and then it takes three telling rounds to have it all
-again. An upload counts by the lesser of what the server remembers and what this round tells.
+Agreement of two uploads is the cosine of what they say; of ballots a weight counts the more the more it is contested. A score is
+the *median* of agreements with the others who have credit. What counts is how far it lies below the usual score, in units of
+what is tolerated, and less where the round tells little: where honest updates have little in common. The server remembers trust; an
+upload counts by the lesser of what the server remembers and what this round tells. Why so: docs/robust.md.
 """
 
 from __future__ import annotations
@@ -47,11 +38,8 @@ def middle_of(numbers: Numbers, says: Credits) -> float:
 
 
 def contested(ballots: Numbers) -> Numbers:
-    """(weights,) how far votes of ±1 are from being the same, from 0 to 1.
-
-    One more is counted who abstains: where few agree, others might not.
-    """
-    usual: Numbers = ballots.sum(axis=0) / (len(ballots) + 1)
+    """(weights,) how far votes of ±1 are from being the same, from 0 to 1."""
+    usual: Numbers = ballots.sum(axis=0) / (len(ballots) + 1)  # one more abstains: where few agree, others might not
     return 1 - usual * usual
 
 
@@ -81,12 +69,6 @@ def credit(trust: Numbers | Floats) -> Credits:
     return np.asarray(np.rint(FULL * np.clip(4 * trust - 2, 0, 1)), np.int64)
 
 
-def with_room(trust: Floats, senders: Sequence[int]) -> Floats:
-    """(clients,) the server's trust with room for all senders; it begins by trusting."""
-    size = max(len(trust), max(senders) + 1)
-    return np.concatenate([trust, np.ones(size - len(trust), np.float32)])
-
-
 def weigh(uploads: Sequence[Message], credits: Credits) -> Tally:
     """The mean of uploads that count for so many quarters of their weight."""
     quarters = math.gcd(*[upload.weight * own for upload, own in zip(uploads, credits.tolist(), strict=True)])
@@ -104,7 +86,8 @@ def believe(uploads: Sequence[Message], public: Public, trust: Floats, *, memory
     if len(uploads) < 2:
         return mean(uploads), trust
     senders = [upload.sender or 0 for upload in uploads]
-    trust = with_room(trust, senders)
+    newcomers = max(0, max(senders) + 1 - len(trust))
+    trust = np.concatenate([trust, np.ones(newcomers, np.float32)])
     before = trust[senders]
     says = credit(before)
     deserved, telling = judge(agreements(uploads, public, says), says)

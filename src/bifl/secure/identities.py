@@ -91,16 +91,9 @@ class SimulatedKeys(PublicKeys):
 
 
 class NodeKeys(PublicKeys):
-    """A client's own private key, and the public keys of all.
+    """A client's own private key, of the file `client-N`, and the public keys of all, of the file `clients.pub`.
 
-    Args:
-        key: the file `client-N`, or another private key on P-384.
-        peers: the file `clients.pub`: a line for each client with its number and its public key as in `client-N.pub`.
-        least: clients that a sum must be of.
-        run: the name of the run that it signs in.
-
-    Raises:
-        ConfigError: a file cannot be read or holds something else.
+    That has a line for each client with its number and its public key as in `client-N.pub`.
     """
 
     def __init__(self, key: Path, peers: Path, least: int = 0, run: str = "") -> None:

@@ -138,11 +138,7 @@ def size(form: Sequence[Field]) -> int:
 
 
 def check_packed(data: bytes, form: Sequence[Field]) -> None:
-    """Refuse what `pack` makes of no residues.
-
-    Raises:
-        ValueError: in a few words.
-    """
+    """Refuse, by a ValueError in a few words, what `pack` makes of no residues."""
     if len(data) != size(form):
         raise ValueError(f"it is {len(data)} bytes long instead of {size(form)}")
     end = 0

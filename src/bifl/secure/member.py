@@ -91,11 +91,7 @@ class Member:
         self._write(state | {"partners": private_reply.hex()})
 
     def alike(self, history: bytes) -> bool:
-        """Whether all on the list of keys have this history: the same to all who sign who is left, as they sign that list too.
-
-        Raises:
-            Refused: this client's keys are signed for another one.
-        """
+        """Whether all on the list of keys have this history: the same to all who sign who is left, as they sign that list too."""
         state = self._state("roster")
         if state.get("history") != history.hex():
             raise Refused("this client remembers something else than when it made its keys: the round must begin again")

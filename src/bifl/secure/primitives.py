@@ -49,11 +49,7 @@ def public_key(own: bytes) -> bytes:
 
 
 def agree_key(own: bytes, theirs: bytes, purpose: bytes) -> bytes:
-    """32 bytes that only the owners of two keys know.
-
-    Raises:
-        ValueError: the other key is none.
-    """
+    """32 bytes that only the owners of two keys know; a ValueError, if the other key is none."""
     return derive_key(_private(own).exchange(X25519PublicKey.from_public_bytes(theirs)), purpose)
 
 
