@@ -54,7 +54,8 @@ class Attack:
 
     Attributes:
         share: of the clients that lie; the seed draws them.
-        labels: (labels of a client, number of classes, random numbers that all liars have in common) → those it trains on; None: its own.
+        labels: (labels of a client, number of classes, random numbers that all liars have in common) → those it trains
+            on; None: its own.
         trained: (client after training, public state, liar) → the client whose upload is made.
         said: (upload, public state, liar) → the upload that is sent. It must have the same alphabet and length.
         measured: (batch-norm's statistics: E[x] of all channels, then E[x²]; public state; random numbers that all liars have in

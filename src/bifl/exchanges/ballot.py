@@ -46,8 +46,6 @@ class Ballot(Summable):
     main: bool = True
     trains: bool = True
 
-    # ---- how messages are spelled ------------------------------------------------------------------------------------
-
     def layout(self, public: Public) -> Layout:
         """The model's."""
         return public.layout
@@ -93,8 +91,8 @@ class Ballot(Summable):
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """React to the last news, train, and upload what came of it."""
         client, loss = self._trained(side.client, public, side.train)
-        if not self.tells_loss and not _finite(loss, client):  # even that there is none would tell something
-            client, _ = self._trained(side.client, public, _learning_nothing)
+        if not self.tells_loss and not all(np.isfinite(numbers).all() for numbers in (loss, client.aux, client.real)):
+            client, _ = self._trained(side.client, public, lambda client, local: (client, 0.0))  # a failure would tell something
         told_loss = loss if self.tells_loss else None
         if not uploads or (told_loss is not None and not np.isfinite(told_loss)):
             return ClientReply(None, client, told_loss)
@@ -143,39 +141,33 @@ class Ballot(Summable):
     def answer(self, total: Total | UploadList, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
         """The algorithm's broadcast."""
         algorithm = self.algorithm.at(public.round + 1)
-        server, tally = self._tally(algorithm, total, public, server)
+        server, tally = self._tally(total, public, server)
         if self.privacy is not None:
             server = server._replace(server=self.privacy.account(server.server, tally.clients, public.voters, server.present))
             tally = self.privacy.hear(tally, public)
         abouts = selections(algorithm, public, None)
-        said = algorithm.broadcast(tally, public, server.server)
-        message, memory = return_checks.message(algorithm.name, "broadcast", said, public, abouts)
+        broadcast = algorithm.broadcast(tally, public, server.server)
+        message, memory = return_checks.message(algorithm.name, "broadcast", broadcast, public, abouts)
         if memory is not None:
             server = server._replace(server=server.server._replace(memory=memory))
         real = self._sent_reals(message.real, public)
         return server, message._replace(real=real, round=public.round + 1, weight=1, sender=None)
 
-    def _tally(
-        self, algorithm: Algorithm, total: Total | UploadList, public: Public, server: ServerSide
-    ) -> tuple[ServerSide, Tally]:
+    def _tally(self, total: Total | UploadList, public: Public, server: ServerSide) -> tuple[ServerSide, Tally]:
         """What was counted, by whichever sum the run has."""
         if isinstance(total, Total):
             return server, total.tally()
         if self.robust is not None:
             kept, tally = self.robust(total.in_order(), public, server.server)
             return server._replace(server=kept), tally
-        if algorithm.aggregate is None:
-            raise TypeError("a list of uploads needs an algorithm that aggregates them")
+        algorithm = self.algorithm.at(public.round + 1)
+        assert algorithm.aggregate is not None  # or `total` would have made an exact sum
         return server, return_checks.tally(algorithm.name, algorithm.aggregate(total.in_order(), public), public)
-
-    # ---- the same of a sum alone -------------------------------------------------------------------------------------
 
     def plausible(self, tally: Tally, public: Public, largest: int) -> bool:
         """Whether real numbers and scales can be means of honest ones."""
         real = self.bounds.plausible_ballot(tally.real, public, largest)
         return real and self.bounds.plausible_scales(tally, public, largest, partial(self.moved_form, public))
-
-    # ---- everyone's part ---------------------------------------------------------------------------------------------
 
     def advance(self, public: Public, news: Message) -> Public:
         """The broadcast is absorbed, by the algorithm that made it, and one more round is complete."""
@@ -206,16 +198,6 @@ def ballot(run: Surroundings) -> Ballot:
     )
 
 
-def _finite(loss: float, client: Client) -> bool:
-    """Whether a training went well."""
-    return bool(np.isfinite(loss) and np.isfinite(client.aux).all() and np.isfinite(client.real).all())
-
-
-def _learning_nothing(client: Client, local: Local) -> tuple[Client, float]:
-    """A training that changes nothing."""
-    return client, 0.0
-
-
 def make_upload(algorithm: Algorithm, client: Client, public: Public) -> tuple[Client, Message]:
     """The upload of a client that has trained, and the client with what it keeps in memory; its weight is what it counts for."""
     abouts = selections(algorithm, public, client.number)
@@ -230,6 +212,5 @@ def upload_form(algorithm: Algorithm, public: Public, moved: float = 1e-3) -> Me
     try:
         return make_upload(algorithm, Client(aux, public.weights, public.real, 1, steps=1, rate=1.0), public)[1]
     except ArithmeticError as error:
-        raise AlgorithmError(
-            f"algorithm '{algorithm.name}': upload failed for weights that training moved by {moved:g}: {error}"
-        ) from error
+        why = f"upload failed for weights that training moved by {moved:g}: {error}"
+        raise AlgorithmError(f"algorithm '{algorithm.name}': {why}") from error

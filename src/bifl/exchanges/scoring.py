@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from bifl.core.layout import Layout, Tensor
 from bifl.core.message import Message, reals_only
@@ -126,12 +127,15 @@ class Evaluation(ByteExchange):
             raise Refused("its evaluation makes no sense")
         return upload
 
+    def _rows(self, upload: Message) -> npt.NDArray[np.float64]:
+        return np.frombuffer(bytes_in(upload), "<f8").reshape(-1, _FIXED + self.task.length)
+
     def _sensible(self, upload: Message) -> bool:
         """Whether a client may say so, of the samples that it can hold out."""
         most, width = held_out(upload.weight, self.share), 8 * (_FIXED + self.task.length)
         if len(upload.update.symbols) % width or len(upload.update.symbols) > width * most * (1 + len(self.others)):
             return False
-        rows = np.frombuffer(bytes_in(upload), "<f8").reshape(-1, width // 8)
+        rows = self._rows(upload)
         if not np.isfinite(rows).all() or not np.isin(rows[:, 0], range(1 + len(self.others))).all():
             return False
         counts = [rows[rows[:, 0] == place, 1].tolist() for place in range(1 + len(self.others))]
@@ -150,8 +154,7 @@ class Evaluation(ByteExchange):
         """What clients have said."""
         names, scores = ["", *(other.name for other in self.others)], []
         for upload in total.in_order():
-            rows = np.frombuffer(bytes_in(upload), "<f8").reshape(-1, _FIXED + self.task.length)
-            for chunk, (place, samples, weight, loss, *sums) in enumerate(rows.tolist()):
+            for chunk, (place, samples, weight, loss, *sums) in enumerate(self._rows(upload).tolist()):
                 sender = upload.sender or 0
                 scores.append(Score(sender, chunk, int(samples), int(weight), tuple(sums), loss, names[int(place)]))
         return scores
