@@ -2,9 +2,8 @@
 
 The statistics of the clients' training describe their own networks, which are far from the sign of their mean. After every
 broadcast the clients that voted therefore measure the inputs of every batch-norm in the *global* network, on 2·batch of their own
-images, each layer normalised as in training: by what was just measured before it. They upload these moments; the server pools them
-exactly and broadcasts the result. (Layers normalised by the last pooled statistics would need several passes for the same.) Ballots
-then repeat the last statistics, at one bit each. Training does not depend on any of this: batch-norm trains on its own batches.
+images, each layer normalised by what was just measured before it. They upload these moments; the server pools them exactly and
+broadcasts the result. Ballots then repeat the last statistics, at one bit each.
 """
 
 from __future__ import annotations
@@ -54,9 +53,10 @@ class Statistics(Summable):
         """All uploads: each is bounded by the others."""
         return UploadList()
 
-    def answer(self, total: UploadList, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
-        """The pooled statistics."""
-        return server, reals_only(mean(self.bounds.statistics(total.uploads, public)).real)
+    def answer(self, total: UploadList | Total, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
+        """The pooled statistics; of a sum alone, in which nobody sees the others', as they are."""
+        tally = total.tally() if isinstance(total, Total) else mean(self.bounds.statistics(total.uploads, public))
+        return server, reals_only(tally.real)
 
     def bounded(self, upload: Message, public: Public) -> Message:
         """Within what is known before anyone speaks: all that can be done where nobody sees the others'."""
@@ -65,10 +65,6 @@ class Statistics(Summable):
     def plausible(self, tally: Tally, public: Public, largest: int) -> bool:
         """Whether statistics can be pooled of bounded ones."""
         return self.bounds.plausible_statistics(tally.real, public, largest)
-
-    def answer_sum(self, total: Total, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
-        """The pooled statistics, of a sum alone."""
-        return server, reals_only(total.tally().real)
 
     def advance(self, public: Public, news: Message) -> Public:
         """The public state with the new statistics."""

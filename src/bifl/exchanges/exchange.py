@@ -152,7 +152,7 @@ exchange: Registry[Exchange] = Registry("exchange")  # of functions that take Su
 
 
 class Summable(Exchange):
-    """An exchange whose uploads a server can count that sees their sum alone (`secure_sum`)."""
+    """An exchange whose uploads a server can count that sees their sum alone (`secure_sum`): it answers a `Total` too."""
 
     def selects(self, public: Public, number: int) -> Selection | None:
         """What a client's update is about; None for all there is, in order."""
@@ -165,10 +165,6 @@ class Summable(Exchange):
     @abstractmethod
     def plausible(self, tally: Tally, public: Public, largest: int) -> bool:
         """Whether what was counted can be a mean of such uploads, given the largest weight of a client."""
-
-    def answer_sum(self, total: Total, public: Public, server: ServerSide) -> tuple[ServerSide, Message | PrivateReplies]:
-        """What the server makes of a sum alone; by default what it makes of any."""
-        return self.answer(total, public, server)
 
 
 class ByteExchange(Exchange):

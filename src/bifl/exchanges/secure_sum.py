@@ -287,7 +287,7 @@ class Reveal(SumStep):
         whole = unmasking.unmask(state, total.uploads, self.speakers(public), terms, inner.name, count)
         if not inner.plausible(whole.tally(), public, max(state.masked.weights.values())):
             raise Abandoned(f"round {terms.round}: a secure sum holds numbers that no honest clients send: nothing was counted")
-        return inner.answer_sum(whole, public, server)
+        return inner.answer(whole, public, server)
 
     def advance(self, public: Public, news: Message) -> Public:
         """As without masks."""
