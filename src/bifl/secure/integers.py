@@ -9,9 +9,6 @@ There is a mask for every pair of clients, which cancels in the sum, and one of 
 with the smaller number and subtracted by the other. When a client is lost after others have added their masks with it, the server
 is given the seed of its key, and takes those masks away. The own mask keeps a summand hidden that came late, after its sender was
 declared lost: its seed and the key's are never both revealed.
-
->>> bits_of(10), bits_of(100)
-(4, 7)
 """
 
 from __future__ import annotations
@@ -75,11 +72,6 @@ class Fields(NamedTuple):
         return self.symbols + self.numbers
 
 
-def bits_of(most: int) -> int:
-    """How many bits integers from 0 to `most` take."""
-    return most.bit_length()
-
-
 def adds_exactly(alphabet: Alphabet) -> bool:
     """Whether symbols are added as they are: their values must be exact multiples of each other."""
     return alphabet.size > 0 and (alphabet.size - 1) & (alphabet.size - 2) == 0
@@ -90,12 +82,17 @@ def fields(like: Message, own: int, total: int) -> Fields:
     update = like.update
     length = len(update.symbols)
     exact = (Field(length, _signed_bits(WEIGHTS * own)), Field(length, _signed_bits(HALF * own)))
-    symbols = (Field(length, bits_of((update.alphabet.size - 1) * own)),) if adds_exactly(update.alphabet) else exact
-    sizes = [(len(like.real), REALS), (len(update.scales), REALS)]
-    for _, vector in _others(like):
-        sizes += [(len(vector.symbols), WEIGHTS), (len(vector.scales), REALS)]
-    numbers = [Field(size, _signed_bits(most * total)) for size, largest in sizes for most in (largest, HALF)]
-    return Fields(symbols, tuple(numbers))
+    symbols = (Field(length, ((update.alphabet.size - 1) * own).bit_length()),) if adds_exactly(update.alphabet) else exact
+    bounds = [(len(values), most) for values, largest in _numbers(like) for most in (largest, HALF)]
+    return Fields(symbols, tuple(Field(size, _signed_bits(most * total)) for size, most in bounds))
+
+
+def _numbers(message: Message) -> list[tuple[Floats, int]]:
+    """The numbers of an upload that all add up, and what each is below."""
+    numbers = [(message.real, REALS), (message.update.scales, REALS)]
+    for _, vector in _others(message):
+        numbers += [(vector.values(), WEIGHTS), (vector.scales, REALS)]
+    return numbers
 
 
 def _others(message: Message) -> list[tuple[str, Vector]]:
@@ -112,9 +109,7 @@ def summands(upload: Message, times: int, form: Fields) -> Parts:
     update = upload.update
     whole = adds_exactly(update.alphabet)
     symbols = [update.symbols.astype(np.int64) * times] if whole else _exact(update.values(), times, WEIGHTS)
-    numbers = [*_exact(upload.real, times, REALS), *_exact(update.scales, times, REALS)]
-    for _, vector in _others(upload):
-        numbers += [*_exact(vector.values(), times, WEIGHTS), *_exact(vector.scales, times, REALS)]
+    numbers = [part for values, largest in _numbers(upload) for part in _exact(values, times, largest)]
     return [field.wrap(part) for field, part in zip(form.flat, [*symbols, *numbers], strict=True)]
 
 
