@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from bifl.data.partitions import Drawn, partition, split
 from bifl.engine.loop import loop
 from bifl.engine.round import Progress
-from bifl.engine.simulator import Dealer, SimulatedClients, Simulation, simulate
+from bifl.engine.simulator import Dealer, SimulatedClients, Simulation
 from bifl.engine.worker import Job, Worker
 from bifl.errors import ConfigError
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.runs.record import Record
+from tests.support.workers import beside
 
 MANY = 100_000
 
@@ -62,7 +63,7 @@ def test_what_cannot_be_shared_is_refused(images: int, message: str) -> None:
 def test_a_hundred_thousand_clients_run_as_in_the_loop(algorithm: str) -> None:
     """Whoever they are that take part; with `biml` five of them remember something."""
     few = experiment(50, algorithm=algorithm)
-    one, two = simulate(few), simulate(few.changed({"workers": 2}))
+    one, two = beside(few), beside(few.changed({"workers": 2}))
     assert [timeless(record) for record in one] == [timeless(record) for record in two]
     assert [np.array_equal(public.weights, one.public.weights) for _, public in loop(few)][-1]
     simulation = Simulation(build(experiment(MANY, algorithm=algorithm)))

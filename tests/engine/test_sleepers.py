@@ -18,7 +18,9 @@ from tests.support.grid import Clock
 
 
 @pytest.mark.parametrize(("algorithm", "trainings"), [("fedavg", 2), ("fttq", 2), ("biml", 10), ("hybrid", 10)])
-def test_nobody_trains_whose_work_is_thrown_away(algorithm: str, trainings: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_trains_whose_work_is_thrown_away(
+    algorithm: str, trainings: int, monkeypatch: pytest.MonkeyPatch, small: Path
+) -> None:
     """Before: all ten clients trained where two uploaded and nothing is remembered of the others."""
     trained: list[int] = []
     train = getattr(worker, "train")  # noqa: B009
@@ -28,7 +30,7 @@ def test_nobody_trains_whose_work_is_thrown_away(algorithm: str, trainings: int,
         return train(client, *rest)
 
     monkeypatch.setattr(worker, "train", noted)
-    experiment = bifl.Experiment(algorithm=algorithm, participation=0.2, clients=10, rounds=1, workers=1)
+    experiment = quick(small, algorithm=algorithm, participation=0.2, clients=10, rounds=1)
     list(bifl.simulate(experiment))
     assert len(trained) == trainings
     assert set(sampled(experiment, 10, 1)) <= set(trained)

@@ -27,6 +27,7 @@ from bifl.runs.folder import RunFolder
 from bifl.runs.record import Record
 from tests.support.federation import deploy, neighbours, quick, same, simulated
 from tests.support.grid import Clock
+from tests.support.workers import beside
 
 SMALL: dict[str, Any] = {"algorithm": "biml", "clients": 4, "rounds": 2, "workers": 1, "model": {"name": "mlp", "hidden": 8}}
 ALGORITHMS = ("biml", "fedavg", "fttq")
@@ -73,7 +74,7 @@ SLEEPERS = {"participation": 0.5, "idle": "sleep"}
 def test_a_warm_start_is_the_same_in_every_runtime(models: dict[str, Path], settings: dict[str, Any], tmp_path: Path) -> None:
     experiment = Experiment(**SMALL | {"rounds": 3, "start": str(models["biml"])} | settings)
     *_, (_, public) = loop(experiment)
-    alone, two = (bifl.simulate(experiment.changed({"workers": workers})) for workers in (1, 2))
+    alone, two = (beside(experiment.changed({"workers": workers})) for workers in (1, 2))
     records = list(alone), list(two)
     assert [record._replace(seconds=0) for record in records[0]] == [record._replace(seconds=0) for record in records[1]]
     assert alone.public.weights.tobytes() == two.public.weights.tobytes() == public.weights.tobytes()

@@ -23,6 +23,7 @@ from tests.support.commands import Run, refused
 from tests.support.documented import python_blocks
 from tests.support.federation import deploy, neighbours, quick, same, simulated
 from tests.support.grid import Clock
+from tests.support.workers import beside
 
 # ---- everywhere the same ---------------------------------------------------------------------------------------------------
 
@@ -73,7 +74,7 @@ def own_rule(folder: Path) -> str:
 def test_a_rule_of_one_s_own_is_one_file(algorithm: str, tmp_path: Path, small: Path) -> None:
     experiment = quick(small, clients=4, rounds=1, algorithm=algorithm, attack={"name": "flip", "share": 0.25})
     ruled = experiment.changed({"robust": own_rule(tmp_path), "robust.share": 0.75})
-    one, two = (Simulation(build(ruled.changed({"workers": number}))) for number in (1, 2))
+    one, two = (beside(ruled.changed({"workers": number})) for number in (1, 2))
     assert [record._replace(seconds=0) for record in one] == [record._replace(seconds=0) for record in two]
     (liar,) = liars(0, 4, 0.25)
     kept: list[list[int]] = []

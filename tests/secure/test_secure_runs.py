@@ -26,14 +26,15 @@ from bifl.experiment.setup import build
 from bifl.runs.record import Record
 from tests.support.federation import deploy, neighbours, quick, simulated, told
 from tests.support.grid import Clock, Handler, LocalGrid, Node, kind_of
+from tests.support.workers import beside
 
 STEPS = ("keys", "shares", "ballot", "ballot_agree", "ballot_reveal")
 
 
 def ran(experiment: Experiment) -> tuple[Public, list[Record]]:
-    simulation = simulate(experiment)
-    records = list(simulation)
-    return simulation.public, records
+    rounds = beside(experiment)
+    records = list(rounds)
+    return rounds.public, records
 
 
 def identical(one: Public, other: Public) -> None:

@@ -27,6 +27,7 @@ from bifl.runs.folder import RunFolder
 from bifl.runs.record import Record
 from tests.support.commands import rounds
 from tests.support.grid import BALLOT, Handler, LocalGrid, Node, kind_of
+from tests.support.workers import call_clients
 
 QUICK: dict[str, Any] = {"algorithm": "biml", "clients": 3, "rounds": 3, "workers": 1, "dataset": "mnist5k"}
 
@@ -55,9 +56,10 @@ def deploy(
 
 
 def simulated(folder: Path, experiment: Experiment) -> Path:
+    """Run it into a folder; where it wants several workers, side by side in this process."""
     run = RunFolder.start(folder, experiment)
     run.keep_messages = True
-    assert list(running.run(run, build(experiment)))
+    assert list(running.run(run, build(experiment), call_clients))
     return folder
 
 

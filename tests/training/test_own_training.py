@@ -14,6 +14,7 @@ from bifl.errors import ConfigError
 from bifl.experiment.run import plan_of
 from bifl.experiment.settings import Experiment
 from bifl.nn.optimizers import Optimizer, Trained, begin
+from tests.support.workers import beside
 
 SMALL: dict[str, Any] = {"clients": 3, "rounds": 2, "workers": 1, "model": {"name": "mlp", "hidden": 8}, "algorithm": "fedavg"}
 
@@ -74,7 +75,7 @@ def test_a_users_own_training_is_the_same_in_every_runtime(own: Path) -> None:
     experiment = Experiment(**SMALL | kinds | {"algorithm": {"name": "fedprox", "around": "biml"}, "clip": 1.0, "local_steps": 3})
     assert experiment.optimizer.parameters == {"alpha": 0.9}
     assert [plan_of(experiment)(round).lr for round in (1, 2, 3)] == [0.005, 0.0025, 0.00125]
-    runs = [bifl.simulate(experiment.changed({"workers": workers})) for workers in (1, 2)]
+    runs = [beside(experiment.changed({"workers": workers})) for workers in (1, 2)]
     for run in runs:
         list(run)
     *_, (_, public) = loop(experiment)

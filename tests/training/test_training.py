@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import bifl
 from bifl.algorithms.fedprox import pulled
 from bifl.core.algorithm import register
 from bifl.core.forward import PLAIN, Forward, Local, binary, real
@@ -30,6 +29,7 @@ from bifl.nn.optimizers import Adam, Trained, adam, begin, optimizer, sgd
 from bifl.training import local
 from bifl.training.augmenting import augment
 from bifl.training.local import Plan, augmented
+from tests.support.workers import beside
 
 SMALL: dict[str, Any] = {"clients": 3, "rounds": 2, "workers": 1, "model": {"name": "mlp", "hidden": 8}, "algorithm": "fedavg"}
 
@@ -223,7 +223,7 @@ def test_images_are_shifted_and_mirrored() -> None:
 
 def test_augmentation_depends_on_the_seed_alone() -> None:
     settings = SMALL | {"augment": "noise", "algorithm": "biml"}
-    runs = [bifl.simulate(Experiment(**settings | {"workers": workers})) for workers in (1, 2)]
+    runs = [beside(Experiment(**settings | {"workers": workers})) for workers in (1, 2)]
     for run in runs:
         list(run)
     *_, (_, public) = loop(Experiment(**settings))

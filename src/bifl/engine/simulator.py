@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from heapq import heapify, heapreplace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +19,7 @@ import numpy as np
 from bifl.core.sides import Accumulator, Reply, Request, ServerSide
 from bifl.core.state import Client, Public
 from bifl.data.arrays import checked
+from bifl.data.inputs import Dataset
 from bifl.data.partitions import Drawn
 from bifl.engine.backends.worker_processes import processes
 from bifl.engine.catch_up import Journal, Step
@@ -42,6 +43,8 @@ from bifl.training.evaluation import chunks
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+Backend = Callable[[Sequence[Job], Dataset], AbstractContextManager[Workers]]  # starts workers with these jobs
 
 
 def simulate(
@@ -103,14 +106,14 @@ class Simulation(Rounds):
 
 
 @contextmanager
-def simulated_clients(progress: Progress) -> Iterator[SimulatedClients]:
+def simulated_clients(progress: Progress, start: Backend = processes) -> Iterator[SimulatedClients]:
     """All clients of a run on this machine; a context, so that no process outlives it."""
     setup, run = progress.setup, progress.setup.run
     workers = min(run.experiment.processes(), run.clients)
     # those who remember something, and secure sums have notes of their own
     fixed = bool(run.algorithm.keeps or run.remembering) or run.experiment.secure_sum
     dealer = Dealer(setup.parts, workers, fixed)
-    with processes([_job(progress, dealer, rank) for rank in range(workers)], setup.data) as backend:
+    with start([_job(progress, dealer, rank) for rank in range(workers)], setup.data) as backend:
         yield SimulatedClients(progress, dealer, backend)
 
 
