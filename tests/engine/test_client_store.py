@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +12,12 @@ import pytest
 import bifl
 from bifl.core.state import Client
 from bifl.engine.client_store import ClientStore
-from bifl.experiment.settings import Experiment
 from tests.engine.test_runtime import without_seconds
+from tests.support.federation import quick
 
 
-def test_clients_on_a_shelf_give_the_same_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = Experiment(algorithm="biml", rounds=3, clients=3, workers=1)
+def test_clients_on_a_shelf_give_the_same_records(monkeypatch: pytest.MonkeyPatch, small: Path) -> None:
+    experiment = quick(small)
     in_memory = without_seconds(list(bifl.simulate(experiment)))
     monkeypatch.setattr("bifl.engine.worker.LIMIT", 0)
     monkeypatch.setattr("bifl.engine.client_store._BLOCK", 2**16)  # a block for every client

@@ -37,6 +37,11 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+def digits_of(path: Path) -> dict[str, Any]:
+    """Few samples, in batches as small: for what does not depend on how well a network learns."""
+    return {"dataset": {"name": "npz", "path": str(path)}, "batch": 16}
+
+
 def without_seconds(records: list[Record]) -> list[Record]:
     return [record._replace(seconds=0) for record in records]
 
@@ -47,8 +52,8 @@ def simulated(experiment: Experiment) -> tuple[Simulation, list[Record]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_simulator_and_loop_say_the_same_bytes(case: str) -> None:
-    experiment = Experiment(clients=8, rounds=3, workers=1, **CASES[case])
+def test_simulator_and_loop_say_the_same_bytes(case: str, small: Path) -> None:
+    experiment = Experiment(clients=8, rounds=3, workers=1, **digits_of(small), **CASES[case])
     simulation, records = simulated(experiment)
     *_, (_, public) = loop(experiment)
     assert simulation.public.weights.tobytes() == public.weights.tobytes()
@@ -56,11 +61,9 @@ def test_simulator_and_loop_say_the_same_bytes(case: str) -> None:
     assert [record.round for record in records] == [1, 2, 3]
 
 
-def test_the_number_of_workers_changes_nothing() -> None:
-    runs = [
-        simulated(Experiment(algorithm="biml", clients=5, rounds=2, participation=0.7, holdout=0.2, workers=workers))
-        for workers in (1, 2, 3)
-    ]
+def test_the_number_of_workers_changes_nothing(small: Path) -> None:
+    experiment = Experiment(algorithm="biml", clients=5, rounds=2, participation=0.7, holdout=0.2, **digits_of(small))
+    runs = [simulated(experiment.changed({"workers": workers})) for workers in (1, 2, 3)]
     assert runs[0][1] == runs[1][1] == runs[2][1]
     assert len({simulation.public.weights.tobytes() for simulation, _ in runs}) == 1
 
@@ -88,14 +91,16 @@ def test_many_registered_clients_of_whom_few_are_awake() -> None:
     assert [record.clients for record in simulation] == [3, 3]
 
 
-def test_another_seed_is_another_run() -> None:
-    one, other = (simulated(Experiment(algorithm="biml", clients=2, rounds=1, workers=1, seed=seed))[1] for seed in (0, 1))
+def test_another_seed_is_another_run(small: Path) -> None:
+    experiment = Experiment(algorithm="biml", clients=2, rounds=1, workers=1, **digits_of(small))
+    one, other = (simulated(experiment.changed({"seed": seed}))[1] for seed in (0, 1))
     assert one != other
 
 
-def test_bytes_are_those_of_the_messages() -> None:
+def test_bytes_are_those_of_the_messages(small: Path) -> None:
     plain = {"wire": "packed", "reals": "float32", "batchnorm": "average"}
-    _, (record,) = simulated(Experiment(algorithm="biml", clients=10, rounds=1, workers=1, participation=0.25).changed(plain))
+    experiment = Experiment(algorithm="biml", clients=10, rounds=1, workers=1, participation=0.25, **digits_of(small))
+    _, (record,) = simulated(experiment.changed(plain))
     layout = build(Experiment()).public.layout
     upload = 68 + -(-81_958 // 8) + 4 * 572 + 4
     broadcast = 68 + -(-81_958 * 2 // 8) + 4 * 572 + 4  # ⌈0.25·10⌉ = 3 voters: counts 0 … 3 in two bits
@@ -119,8 +124,8 @@ def test_bytes_are_those_of_the_messages() -> None:
     ],
     ids=str,
 )
-def test_the_wire_changes_bytes_and_nothing_else(settings: dict[str, str]) -> None:
-    experiment = Experiment(algorithm="biml", rounds=3, clients=10, workers=1).changed(settings)
+def test_the_wire_changes_bytes_and_nothing_else(settings: dict[str, str], small: Path) -> None:
+    experiment = Experiment(algorithm="biml", rounds=3, clients=10, workers=1, **digits_of(small)).changed(settings)
     coded, packed = (simulated(experiment.changed({"wire": wire}))[1] for wire in ("context", "packed"))
     apart = {"seconds", "up_bytes", "down_bytes", "broadcast_bytes", "up_bpp", "down_bpp", "up_ideal_bpp", "down_ideal_bpp"}
     for one, other in zip(coded, packed, strict=True):
@@ -131,8 +136,9 @@ def test_the_wire_changes_bytes_and_nothing_else(settings: dict[str, str]) -> No
         assert one.broadcast_bytes <= other.broadcast_bytes
 
 
-def test_who_sleeps_receives_nothing() -> None:
-    _, (record,) = simulated(Experiment(algorithm="biml", clients=10, rounds=1, workers=1, participation=0.25, idle="sleep"))
+def test_who_sleeps_receives_nothing(small: Path) -> None:
+    experiment = Experiment(algorithm="biml", clients=10, rounds=1, workers=1, participation=0.25, idle="sleep", **digits_of(small))
+    _, (record,) = simulated(experiment)
     assert record.down_bytes == 3 * (record.broadcast_bytes + 1)
 
 
@@ -189,8 +195,8 @@ def test_a_diverging_run_says_so() -> None:
         list(bifl.simulate(Experiment(algorithm="fedavg", clients=2, rounds=3, workers=1, optimizer="sgd", lr=1e30)))
 
 
-def test_a_loop_with_a_folder_goes_on_where_it_was_left(tmp_path: Path) -> None:
-    experiment = Experiment(algorithm="biml", clients=2, rounds=3, workers=1)
+def test_a_loop_with_a_folder_goes_on_where_it_was_left(tmp_path: Path, small: Path) -> None:
+    experiment = Experiment(algorithm="biml", clients=2, rounds=3, workers=1, **digits_of(small))
     simulation = Simulation(build(experiment), tmp_path)
     first = next(iter(simulation))
     assert without_seconds([first, *simulation]) == simulated(experiment)[1]
@@ -214,9 +220,9 @@ def remembering() -> Algorithm:
 """
 
 
-def test_private_state_is_the_same_in_every_runtime(tmp_path: Path) -> None:
+def test_private_state_is_the_same_in_every_runtime(tmp_path: Path, small: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    experiment = Experiment(algorithm=f"{tmp_path}/own.py:remembering", clients=3, rounds=3, workers=1)
+    experiment = Experiment(algorithm=f"{tmp_path}/own.py:remembering", clients=3, rounds=3, workers=1, **digits_of(small))
     *_, (_, public) = loop(experiment)
     assert simulated(experiment)[0].public.weights.tobytes() == public.weights.tobytes()
     (tmp_path / "state").mkdir()
@@ -226,10 +232,10 @@ def test_private_state_is_the_same_in_every_runtime(tmp_path: Path) -> None:
     assert resumed.public.weights.tobytes() == public.weights.tobytes()
 
 
-def test_two_vectors_at_a_fraction_of_a_bit_are_the_same_in_every_runtime(tmp_path: Path) -> None:
+def test_two_vectors_at_a_fraction_of_a_bit_are_the_same_in_every_runtime(tmp_path: Path, small: Path) -> None:
     """The server's control is public state, the clients' own are kept: both survive a kill after every round."""
     coded = {"name": "scaffold", "up": "murmur", "down": "sign"}
-    experiment = Experiment(algorithm=coded, clients=3, rounds=3, workers=1, optimizer="sgd", lr=0.1)
+    experiment = Experiment(algorithm=coded, clients=3, rounds=3, workers=1, optimizer="sgd", lr=0.1, **digits_of(small))
     *_, (_, public) = loop(experiment)
     assert np.any(public.vectors["control"])
     (tmp_path / "state").mkdir()
@@ -269,8 +275,8 @@ def test_a_script_needs_no_main_guard_and_import_needs_no_torch(tmp_path: Path) 
     assert done.stdout == "1 2\n"
 
 
-def test_a_record_tells_flips_by_layer_and_how_sure_the_clients_are() -> None:
-    simulation, records = simulated(Experiment(algorithm="biml", clients=4, rounds=2, workers=1))
+def test_a_record_tells_flips_by_layer_and_how_sure_the_clients_are(small: Path) -> None:
+    simulation, records = simulated(Experiment(algorithm="biml", clients=4, rounds=2, workers=1, **digits_of(small)))
     for record in records:
         assert record.layer_flips is not None
         assert record.sureness is not None
