@@ -6,6 +6,8 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before PyTorch is imported: a second thread waits for a core that another process has
 
+import contextlib
+import io
 import signal
 import subprocess
 import sys
@@ -23,7 +25,7 @@ from bifl.data.datasets import dataset
 from bifl.deploy import requests, transport
 from bifl.deploy.certificates import make_keys
 from bifl.experiment.settings import REGISTRIES
-from tests.support.commands import BALLOTS, Run, bifl
+from tests.support.commands import BALLOTS, Run
 from tests.support.grid import Clock
 
 collect_ignore = ["hostile"]  # looking for doctests would import it, and spoil every message
@@ -82,8 +84,8 @@ def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four rounds that nobody disturbed, nor may disturb."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    done = bifl("run", *BALLOTS, "rounds=4", "--out", folder)
-    assert done.returncode == 0, done.stderr
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(["run", *BALLOTS, "rounds=4", "--out", str(folder)]) == 0
     return folder
 
 

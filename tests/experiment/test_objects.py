@@ -24,6 +24,7 @@ from bifl.nn.models import model
 from bifl.runs.record import Record
 from tests.support.commands import Run, refused
 from tests.support.commands import bifl as command
+from tests.support.workers import beside
 
 TINY: dict[str, Any] = {"algorithm": "biml", "clients": 3, "rounds": 3, "batch": 16, "lr": 0.01}
 
@@ -74,16 +75,18 @@ def fixed() -> Windows:
 
 
 @pytest.mark.parametrize("given", [fixed(), Windows, lambda classes: Windows(classes, 5)], ids=["module", "class", "function"])
-def test_objects_reach_the_workers(given: Any) -> None:
-    (one, records), (two, others) = (run(workers, model=given) for workers in (1, 2))
-    assert records == others
+def test_objects_reach_workers(given: Any) -> None:
+    one, records = run(model=given)
+    two = beside(Experiment(**TINY, workers=2), model=given, data=arrays())
+    assert [record._replace(seconds=0) for record in two] == records
     assert one.public.weights.tobytes() == two.public.weights.tobytes()
     assert records[-1].accuracy > 0.6
 
 
 def test_simulations_keep_their_own_networks() -> None:
-    """The second one is given before the first one starts its workers."""
-    pair = [bifl.simulate(Experiment(**TINY, workers=2), model=Windows(width=width), data=arrays()) for width in (4, 6)]
+    """The second one is given before the first one starts its workers, which are processes of their own."""
+    sizes = ((4, 2), (6, 1))
+    pair = [bifl.simulate(Experiment(**TINY, workers=n), model=Windows(width=width), data=arrays()) for width, n in sizes]
     assert [len(list(one)) for one in pair] == [3, 3]
     assert pair[0].public.layout.count < pair[1].public.layout.count
 
@@ -171,7 +174,7 @@ def test_data_that_was_given_has_to_be_given_again() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_loop_that_was_left_goes_on(workers: int) -> None:
-    whole, records = run(workers)
+    whole, records = run()
     simulation = bifl.simulate(Experiment(**TINY, workers=workers), model=Windows, data=arrays())
     found: list[Record] = []
     for stop in (1, 2, 9):
