@@ -11,7 +11,7 @@ import pytest
 
 from bifl.runs.folder import RunFolder
 from bifl.runs.trackers import KINDS, Tracker, numbers
-from tests.support.commands import SMALL, Run, bifl, refused, rounds, start, wait_for_round
+from tests.support.commands import SMALL, Run, refused, rounds, start, wait_for_round
 
 
 def needs(kind: str) -> None:
@@ -56,14 +56,14 @@ def column(folder: Path, name: str) -> dict[int, Any]:
     return {int(record["round"]): pytest.approx(record[name]) for record in rounds(folder)}
 
 
-def test_tensorboard_survives_a_kill(finished: Path, tmp_path: Path) -> None:
+def test_tensorboard_survives_a_kill(finished: Path, tmp_path: Path, here: Run) -> None:
     needs("tensorboard")
     folder = tmp_path / "killed"
     process = start(*SMALL, "algorithm=biml", "rounds=4", "track=tensorboard", "--out", folder)
     wait_for_round(folder, 2)
     process.kill()
     process.communicate()
-    assert bifl("run", "--resume", folder, "track=tensorboard").returncode == 0
+    assert here("run", "--resume", folder, "track=tensorboard").returncode == 0
     assert rounds(folder) == rounds(finished)
     found = scalars(folder)
     assert found["accuracy"] == column(folder, "accuracy")
