@@ -15,11 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bifl.core import return_checks
-from bifl.core.algorithm import Algorithm, Algorithms, selections
-from bifl.core.message import BINARY, Floats, Message
-from bifl.core.randomness import stream
-from bifl.core.state import Client, Public, Sent
+from bifl.core import BINARY, Algorithm, Client, Floats, Message, Public, Sent, return_checks, stream
+from bifl.core.algorithm import Algorithms, selections
 from bifl.errors import ConfigError
 from bifl.registry import Registry
 

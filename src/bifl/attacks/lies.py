@@ -9,10 +9,7 @@ from functools import partial
 import numpy as np
 
 from bifl.attacks.attack import Attack, Labels, Liar, attack
-from bifl.core.message import BINARY, Floats, Message
-from bifl.core.randomness import random_signs
-from bifl.core.rules import change
-from bifl.core.state import Client, Public
+from bifl.core import BINARY, Client, Floats, Message, Public, change, random_signs
 from bifl.errors import ConfigError
 
 Signs = Callable[[Public, Liar], Floats]  # (count,) ±1

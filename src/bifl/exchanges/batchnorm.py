@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from bifl.codec import Context, KnownReals, Precision
-from bifl.core.layout import Layout
-from bifl.core.message import Message, reals_only
+from bifl.core import Layout, Message, Public, Tally, Total, mean
+from bifl.core.message import reals_only
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
-from bifl.core.state import Public
-from bifl.core.sums import Tally, Total, UploadList, Weighing, mean
+from bifl.core.sums import UploadList, Weighing
 from bifl.exchanges.bounds import Bounds
 from bifl.exchanges.exchange import Summable, Surroundings, exchange
 

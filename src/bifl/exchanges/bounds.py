@@ -24,10 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bifl.core.layout import Layout
-from bifl.core.message import FLOAT32, NOTHING, Floats, Message
-from bifl.core.state import Public
-from bifl.core.sums import Tally
+from bifl.core import FLOAT32, NOTHING, Floats, Layout, Message, Public, Tally
 from bifl.training.local import Plan
 
 REACH = 2.0

@@ -20,11 +20,10 @@ import numpy.typing as npt
 
 from bifl import codec
 from bifl.codec import Context, Precision, field_error
-from bifl.core.layout import Layout
-from bifl.core.message import NOTHING, UPDATE, Alphabet, Floats, Message, Selection, reals_only
+from bifl.core import NOTHING, UPDATE, Alphabet, Client, Floats, Layout, Message, Public, Selection, Tally, Total
+from bifl.core.message import reals_only
 from bifl.core.sides import Accumulator, ClientReply, ClientSide, PrivateReplies, ServerSide
-from bifl.core.state import Client, Public
-from bifl.core.sums import LARGEST_TRAINED, Tally, Total, Weighing, all_below
+from bifl.core.sums import LARGEST_TRAINED, Weighing, all_below
 from bifl.errors import Refused, RunError
 from bifl.registry import Registry
 

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bifl.core.forward import Local
-from bifl.core.message import Floats
+from bifl.core import Client, Floats, Local, Public
 from bifl.core.sides import ClientReply, ClientSide
-from bifl.core.state import Client, Public
 from bifl.errors import ConfigError
 from bifl.exchanges.exchange import Exchange, Surroundings, exchange
 

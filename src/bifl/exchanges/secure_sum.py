@@ -23,10 +23,9 @@ import numpy as np
 from bifl import codec
 from bifl.codec import Context, field_error
 from bifl.codec.state_digest import digest_of, state_digest
+from bifl.core import UPDATE, Client, Message, Public, Vector
 from bifl.core.algorithm import Algorithms
-from bifl.core.message import UPDATE, Message, Vector
 from bifl.core.sides import Abandoned, ClientReply, ClientSide, PrivateReplies, ServerSide
-from bifl.core.state import Client, Public
 from bifl.core.sums import Weighing
 from bifl.errors import ConfigError, Refused
 from bifl.exchanges.exchange import BYTES, ByteExchange, Exchange, Summable, bytes_in, from_client, message_of

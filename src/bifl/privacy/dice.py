@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bifl.codec.state_digest import state_digest
-from bifl.core.randomness import random_words, stream
-from bifl.core.state import Public
+from bifl.core import Public, random_words, stream
 from bifl.errors import Refused
 
 Words = Callable[[int], npt.NDArray[np.uint64]]  # so many random words of 64 bits

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from bifl.core.message import FLOAT32, Floats
+from bifl.core import FLOAT32, Floats, Public
 from bifl.core.randomness import uniform
-from bifl.core.state import Public
 from bifl.errors import ConfigError
 from bifl.privacy.accounting import Numbers, gaussian_divergences
 from bifl.privacy.dice import Words

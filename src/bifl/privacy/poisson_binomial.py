@@ -44,9 +44,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
-from bifl.core.message import BINARY, Floats, Symbols
-from bifl.core.rotation import rotate, rotated_length, unrotate
-from bifl.core.state import Public
+from bifl.core import BINARY, Floats, Public, rotate, rotated_length, unrotate
+from bifl.core.message import Symbols
 from bifl.errors import ConfigError
 from bifl.privacy.accounting import ORDERS, Numbers
 from bifl.privacy.dice import Words

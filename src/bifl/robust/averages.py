@@ -13,10 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from bifl.core.algorithm import VOTES, Algorithm
-from bifl.core.message import Floats, Message, Votes
-from bifl.core.state import Public
-from bifl.core.sums import Tally, mean
+from bifl.core import VOTES, Algorithm, Floats, Message, Public, Tally, Votes, mean
 from bifl.errors import ConfigError
 from bifl.robust import rule
 from bifl.robust.rule import Numbers, Rule, robust

@@ -15,9 +15,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from bifl.core.message import Floats, Message
-from bifl.core.state import Public
-from bifl.core.sums import LARGEST_WEIGHT, Tally, mean
+from bifl.core import Floats, Message, Public, Tally, mean
+from bifl.core.sums import LARGEST_WEIGHT
 from bifl.errors import ConfigError
 from bifl.robust.rule import BALLOTS, UPDATES, Numbers, Rule, check_reach, kind_of, products, robust, shorten
 

@@ -15,11 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bifl.core import return_checks
-from bifl.core.algorithm import Algorithm, Algorithms
-from bifl.core.message import BINARY, NOTHING, Floats, Message
-from bifl.core.state import Public, Server
-from bifl.core.sums import Tally
+from bifl.core import BINARY, NOTHING, Algorithm, Floats, Message, Public, Server, Tally, return_checks
+from bifl.core.algorithm import Algorithms
 from bifl.errors import ConfigError
 from bifl.registry import Registry
 

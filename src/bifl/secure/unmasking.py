@@ -11,9 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bifl.core.message import Message
+from bifl.core import Message, Total
 from bifl.core.sides import Abandoned, PrivateReplies, Signed
-from bifl.core.sums import Total
 from bifl.secure import cards, primitives
 from bifl.secure.cards import Card, ShareOf, SumTerms
 from bifl.secure.integers import (
