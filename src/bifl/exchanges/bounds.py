@@ -117,15 +117,15 @@ class Bounds:
         nearest = self._widely(moments, public, _POOLED * (WIDEST if first else share), first=first)
         return np.allclose(nearest, moments, _LAST_DIGITS, _GRAIN)
 
-    def _widely(self, said: Floats, public: Public, share: float, *, first: bool) -> Floats:
+    def _widely(self, moments: Floats, public: Public, share: float, *, first: bool) -> Floats:
         """Moments within what is known before anyone speaks."""
-        if not len(said):
-            return said
+        if not len(moments):
+            return moments
         if not first:
-            return within(said, public.real[public.layout.trained :], share, public.layout, (math.inf, 1 + share))
+            return within(moments, public.real[public.layout.trained :], share, public.layout, (math.inf, 1 + share))
         if public.round not in self._of_noise:
             self._of_noise[public.round] = self._noise(public)
-        return within_square(said, UNKNOWN * max(1.0, share / WIDEST) * self._of_noise[public.round])
+        return within_square(moments, UNKNOWN * max(1.0, share / WIDEST) * self._of_noise[public.round])
 
 
 def _unmeasured(public: Public) -> bool:
@@ -141,7 +141,7 @@ def middle(moments: Sequence[Floats]) -> Floats:
     return _join(mean, np.median(variances, axis=0) + mean**2)
 
 
-def within(said: Floats, centre: Floats, share: float, layout: Layout, varied: tuple[float, float]) -> Floats:
+def within(moments: Floats, centre: Floats, share: float, layout: Layout, varied: tuple[float, float]) -> Floats:
     """(moments,) E[x] and E[x²] as near to what was said as bounds around the centre, moments too, allow.
 
     A mean may differ by a share of the deviation; `varied` is how many times smaller a variance may be, and how many times larger.
@@ -153,21 +153,21 @@ def within(said: Floats, centre: Floats, share: float, layout: Layout, varied: t
     level = np.maximum(variance, QUIET * np.repeat(means, sizes))
     shift = share * np.sqrt(level)
     smaller, larger = varied
-    return _clip(said, (mean - shift, mean + shift), (variance / smaller, larger * level))
+    return _clip(moments, (mean - shift, mean + shift), (variance / smaller, larger * level))
 
 
-def within_square(said: Floats, largest: Floats) -> Floats:
+def within_square(moments: Floats, largest: Floats) -> Floats:
     """(moments,) the same where nothing is known but how large E[x²] may be."""
     root = np.sqrt(largest.astype(np.float64))
-    return _clip(said, (-root, root), (0 * root, root**2))
+    return _clip(moments, (-root, root), (0 * root, root**2))
 
 
-def _clip(said: Floats, means: tuple[Numbers, Numbers], variances: tuple[Numbers, Numbers]) -> Floats:
+def _clip(moments: Floats, means: tuple[Numbers, Numbers], variances: tuple[Numbers, Numbers]) -> Floats:
     """Moments with means and variances from the least to the largest; those that fit stay as they are."""
-    mean, variance = _central(said)
+    mean, variance = _central(moments)
     new_mean, new_variance = np.clip(mean, *means), np.clip(variance, *variances)
     fits = (new_mean == mean) & (new_variance == variance)
-    return np.where(np.tile(fits, 2), said, _join(new_mean, new_variance + new_mean**2))
+    return np.where(np.tile(fits, 2), moments, _join(new_mean, new_variance + new_mean**2))
 
 
 def _central(moments: Floats) -> tuple[Numbers, Numbers]:

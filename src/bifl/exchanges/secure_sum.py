@@ -369,18 +369,18 @@ def summand(exchange: Summable, upload: Message, public: Public) -> Message:
     return upload._replace(real=opened.real)
 
 
-def _as_they_are(said: Vector, opened: Vector) -> bool:
+def _as_they_are(vector: Vector, opened: Vector) -> bool:
     """Whether a further vector is about all weights, and read as what it says of them."""
-    same = np.array_equal(opened.values(), said.values()) and np.array_equal(opened.scales, said.scales)
-    return same and said.about is None
+    same = np.array_equal(opened.values(), vector.values()) and np.array_equal(opened.scales, vector.scales)
+    return same and vector.about is None
 
 
-def check_groups(exchange: Summable, name: str, public: Public, clients: int, together: int) -> None:
+def check_groups(exchange: Summable, name: str, public: Public, together: int) -> None:
     """Refuse an algorithm that deals the weights to groups of fewer clients than must speak `together` to hide each other."""
     place = SpeakersOf(exchange, public).place
     if place(0) is None:
         return
-    smallest = min(Counter(map(place, range(clients))).values()) * public.voters // clients
+    smallest = min(Counter(map(place, range(public.clients))).values()) * public.voters // public.clients
     if smallest < together:
         raise ConfigError(
             f"algorithm '{name}' deals the weights to groups of {smallest} clients here, and a secure sum with "

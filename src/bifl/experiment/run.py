@@ -315,7 +315,7 @@ def _under_masks(
         raise ConfigError(f"exchange '{alone[0]}' cannot be used with secure_sum=true: the server must see single uploads")
     if main.trains:
         check_summable(sums[0], around.algorithm, fresh)
-        check_groups(sums[0], around.algorithm.at(1).name, fresh, experiment.clients, 2 + experiment.colluders)
+        check_groups(sums[0], around.algorithm.at(1).name, fresh, 2 + experiment.colluders)
         weighing = around.weighing
     masked = secure_exchanges(sums, fresh.voters, experiment.colluders, agreed(experiment, data), weighing)
     return (*masked, *(one for one in plain if not one.uploads))

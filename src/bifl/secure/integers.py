@@ -33,8 +33,6 @@ Integers = npt.NDArray[np.int64]
 Residues = npt.NDArray[np.unsignedinteger]
 Parts = list[Residues]  # the residues of an upload, field by field
 
-_KINDS = [np.dtype(f"<u{1 << max(0, (bits - 1).bit_length() - 3)}") for bits in range(WIDEST + 1)]
-
 
 class Field(NamedTuple):
     """A vector of integers modulo 2^bits."""
@@ -45,7 +43,7 @@ class Field(NamedTuple):
     @property
     def kind(self) -> np.dtype[np.unsignedinteger]:
         """The smallest type that holds them."""
-        return _KINDS[self.bits]
+        return np.min_scalar_type((1 << self.bits) - 1).newbyteorder("<")
 
     def wrap(self, numbers: Integers | Residues) -> Residues:
         """Integers modulo 2^bits."""

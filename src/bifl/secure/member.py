@@ -53,7 +53,7 @@ class Member:
         if past["round"] > round:
             raise Refused(f"this client has taken part in a secure sum of round {past['round']}: it does not go back to {round}")
         secrets = [[self._seed(), self._seed()] for _ in self.terms.sums]  # of the masks' key, and of the own mask
-        state = {"round": round, "channel": self._seed(), "seeds": secrets, "history": history.hex()}
+        state = {"round": round, "channel": self._seed(), "seeds": secrets, "history": history}
         self._write(state | {PAST: past})
         card = Card(self.number, self.weight, self._body(state), b"")
         return card.body + self.identity.sign(self.number, card.text(round, self.terms.digest))
@@ -63,19 +63,19 @@ class Member:
         state = self._state()
         if "roster" in state:
             self._same(state["roster"], private_reply, "keys")
-            return bytes.fromhex(state["dealt"])
+            return bytes(state["dealt"])
         roster = self._checked_roster(private_reply, state)
         place = {card.number: index for index, card in enumerate(roster)}
-        secrets = [bytes.fromhex(secret) for pair in state["seeds"] for secret in pair]
+        secrets = [secret for pair in state["seeds"] for secret in pair]
         split_up = split(secrets, self.terms.least, len(roster), self.random)
         dealt = b""
         for card in roster:
             if card.number != self.number:
                 shares = [parts[place[card.number]] for parts in split_up]
-                known = zip(self.terms.shares(self.number, card.number), shares, strict=True)
+                marked = zip(self.terms.shares(self.number, card.number), shares, strict=True)
                 dealt += seal(self._channel(state, card, self.number, card.number), b"".join(shares), b"")
-                dealt += b"".join(which.mark(share) for which, share in known)
-        self._write(state | {"roster": private_reply.hex(), "dealt": dealt.hex()})
+                dealt += b"".join(which.mark(share) for which, share in marked)
+        self._write(state | {"roster": private_reply, "dealt": dealt})
         return dealt
 
     def partners(self, private_reply: bytes) -> None:
@@ -88,12 +88,12 @@ class Member:
         if self.number in sealed or not sealed.keys() <= {card.number for card in self._roster(state)}:
             raise Refused("the server passes shares on from clients that are not on its list of keys")
         self._enough([self.number, *sealed], "have dealt shares")
-        self._write(state | {"partners": private_reply.hex()})
+        self._write(state | {"partners": private_reply})
 
     def alike(self, history: bytes) -> bool:
         """Whether all on the list of keys have this history: the same to all who sign who is left, as they sign that list too."""
         state = self._state("roster")
-        if state.get("history") != history.hex():
+        if state.get("history") != history:
             raise Refused("this client remembers something else than when it made its keys: the round must begin again")
         return all(card.history == history for card in self._roster(state))
 
@@ -107,20 +107,20 @@ class Member:
     def mask(self, parts: Parts, name: str, form: Fields, place: Callable[[int], Hashable]) -> None:
         """Hide a summand, in place; masks cancel among those who speak of the same model."""
         sum, state, index = Sum(name, form, self.terms.agreed), self._state("partners"), self.terms.sums.index(name)
-        own, secret = (bytes.fromhex(part) for part in state["seeds"][index])
+        key_seed, mask_seed = state["seeds"][index]
         others = set(self._partners(state)) - {self.number}
-        add_own(parts, secret, sum, 1)
+        add_own(parts, mask_seed, sum, 1)
         for card in self._roster(state):
             if card.number in others:
                 sign, peers = direction(self.number, card.number), place(card.number) == place(self.number)
                 try:
-                    add_pair(parts, own, card.mask_key(index), sum, sign, peers=peers)
+                    add_pair(parts, key_seed, card.mask_key(index), sum, sign, peers=peers)
                 except ValueError as error:
                     raise Refused(f"a key of client {card.number} is none") from error
 
     def once(self, sum: str, masked: bytes) -> None:
         """Refuse to send a second summand under the same masks: the difference of two would tell that of their owners' ballots."""
-        state, digest = self._state("partners"), hashlib.sha256(masked).hexdigest()
+        state, digest = self._state("partners"), hashlib.sha256(masked).digest()
         sent = state.get("sent", {})
         if sent.get(sum, digest) != digest:
             raise Refused("the server asks for another upload in the same secure sum: it has sent this client another model")
@@ -138,7 +138,7 @@ class Member:
             raise Refused("the server's list of survivors lacks this client, or names one that has dealt no shares")
         self._enough(survivors, "are left")
         self._hidden(survivors, survivors, place, "are left to speak")
-        self._write(state | {"survivors": signed | {sum: private_reply.hex()}})
+        self._write(state | {"survivors": signed | {sum: private_reply}})
         return self.identity.sign(self.number, self._survivors_text(state, sum, survivors))
 
     def reveal(self, sum: str, private_reply: bytes, place: Callable[[int], Hashable]) -> bytes:
@@ -150,7 +150,7 @@ class Member:
         state, index = self._state("partners"), self.terms.sums.index(sum)
         if sum not in state.get("survivors", {}):
             raise Refused("the server asks for shares before it has told who is left")
-        survivors = list(cards.read_addressed(bytes.fromhex(state["survivors"][sum]), 0, self.terms.most, "survivors"))
+        survivors = list(cards.read_addressed(state["survivors"][sum], 0, self.terms.most, "survivors"))
         text = self._survivors_text(state, sum, survivors)
         signatures = cards.read_addressed(private_reply, cards.SIGNATURE, self.terms.most, "signatures")
         signers = [one for one, signature in signatures.items() if one in survivors and self.identity.signed(one, text, signature)]
@@ -163,7 +163,7 @@ class Member:
         self._hidden([self.number, *signers], survivors, place, "have signed who is left")
         self._write(state | {PAST: {"round": self.terms.round, "lists": lists}})
         held = self._held(state)
-        revealed = bytes.fromhex(state["seeds"][index][1])
+        revealed: bytes = state["seeds"][index][1]
         for number in self._partners(state):
             if number != self.number:
                 shares = held.get(number)
@@ -172,19 +172,19 @@ class Member:
 
     # ---- what it is made of ------------------------------------------------------------------------------------------
 
-    def _seed(self) -> str:
-        return self.random(SECRET).hex()
+    def _seed(self) -> bytes:
+        return self.random(SECRET)
 
-    def _revealed(self, state: dict[str, Any]) -> dict[str, str]:
+    def _revealed(self, state: dict[str, Any]) -> dict[str, bytes]:
         """The survivors for whom this client has revealed shares in this round, in whatever attempt, by sum."""
         return dict(state[PAST]["lists"]) if state[PAST]["round"] == self.terms.round else {}
 
     def _body(self, state: dict[str, Any]) -> bytes:
         """Of this client's card."""
-        body = public_key(bytes.fromhex(state["channel"]))
-        for own, secret in state["seeds"]:
-            body += public_key(bytes.fromhex(own)) + commitment(bytes.fromhex(secret))
-        return body + bytes.fromhex(state["history"])
+        body: bytes = public_key(state["channel"])
+        for key_seed, mask_seed in state["seeds"]:
+            body += public_key(key_seed) + commitment(mask_seed)
+        return body + bytes(state["history"])
 
     def _checked_roster(self, private_reply: bytes, state: dict[str, Any]) -> list[Card]:
         """The cards, if each is signed by its client, and this client's own is among them as it was sent."""
@@ -209,16 +209,16 @@ class Member:
     def _channel(self, state: dict[str, Any], card: Card, sender: int, receiver: int) -> bytes:
         """The key of one sealed letter."""
         try:
-            return agree_key(bytes.fromhex(state["channel"]), card.channel, f"shares {sender} {receiver}".encode())
+            return agree_key(state["channel"], card.channel, f"shares {sender} {receiver}".encode())
         except ValueError as error:
             raise Refused(f"a key of client {card.number} is none") from error
 
     def _held(self, state: dict[str, Any]) -> dict[int, list[bytes]]:
         """The shares that others have dealt this client. A letter that cannot be opened, or has other marks, is as good as none."""
-        known = {card.number: card for card in self._roster(state)}
+        card_of = {card.number: card for card in self._roster(state)}
         held = {}
-        for number, row in self._sealed_shares(bytes.fromhex(state["partners"])).items():
-            key = self._channel(state, known[number], number, self.number)
+        for number, row in self._sealed_shares(state["partners"]).items():
+            key = self._channel(state, card_of[number], number, self.number)
             inside = unseal(key, row[: self.terms.sealed], b"") or b""
             shares = [inside[start : start + SECRET] for start in range(0, len(inside), SECRET)]
             marks = zip(self.terms.shares(number, self.number), shares, strict=False)
@@ -230,14 +230,14 @@ class Member:
         return cards.read_addressed(private_reply, self.terms.dealt, self.terms.most, "shares")
 
     def _survivors_text(self, state: dict[str, Any], sum: str, survivors: Sequence[int]) -> bytes:
-        digest = cards.transcript(bytes.fromhex(state["roster"]), self._partners(state))
+        digest = cards.transcript(state["roster"], self._partners(state))
         return cards.survivors_text(digest, sum, survivors)
 
     def _roster(self, state: dict[str, Any]) -> list[Card]:
-        return cards.read_roster(bytes.fromhex(state["roster"]), self.terms)
+        return cards.read_roster(state["roster"], self.terms)
 
     def _partners(self, state: dict[str, Any]) -> list[int]:
-        return sorted([self.number, *self._sealed_shares(bytes.fromhex(state["partners"]))])
+        return sorted([self.number, *self._sealed_shares(state["partners"])])
 
     def _enough(self, numbers: Sequence[int], what: str) -> None:
         if len(numbers) < self.terms.least:
@@ -249,8 +249,8 @@ class Member:
         if min(speaking[place(one)] for one in survivors) < together:
             raise Refused(f"of a part of the weights fewer than {together} clients {what}")
 
-    def _same(self, known: str, private_reply: bytes, what: str) -> None:
-        if bytes.fromhex(known) != private_reply:
+    def _same(self, before: bytes, private_reply: bytes, what: str) -> None:
+        if before != private_reply:
             raise Refused(f"the server tells another list of {what} than before in the same round")
 
     def _state(self, needs: str = "seeds") -> dict[str, Any]:
@@ -260,7 +260,16 @@ class Member:
         return state
 
     def _read(self) -> dict[str, Any]:
-        return dict(json.loads(self.notes[NOTE])) if NOTE in self.notes else {}
+        return dict(_from_hex(json.loads(self.notes[NOTE]))) if NOTE in self.notes else {}
 
     def _write(self, state: dict[str, Any]) -> None:
-        self.notes[NOTE] = json.dumps(state).encode()
+        self.notes[NOTE] = json.dumps(state, default=bytes.hex).encode()
+
+
+def _from_hex(note: Any) -> Any:
+    """A note whose bytes were written as hexadecimal digits."""
+    if isinstance(note, dict):
+        return {key: _from_hex(value) for key, value in note.items()}
+    if isinstance(note, list):
+        return [_from_hex(value) for value in note]
+    return bytes.fromhex(note) if isinstance(note, str) else note

@@ -130,21 +130,21 @@ def card_fault(number: int, weight: int, data: bytes, terms: SumTerms, signed: S
     return None if all(map(primitives.is_key, keys)) else "one of its keys is none"
 
 
-def roster(said: RawUploads, terms: SumTerms) -> tuple[SumState, PrivateReplies]:
+def roster(keys: RawUploads, terms: SumTerms) -> tuple[SumState, PrivateReplies]:
     """Everyone's card to everyone."""
-    sent = {number: data for number, data in sorted(said.uploads.items()) if len(data) == terms.card}
+    sent = {number: data for number, data in sorted(keys.uploads.items()) if len(data) == terms.card}
     enough(terms, list(sent), "have sent keys")
-    weights = {number: terms.weighing.counts(said.weights[number]) for number in sent}
+    weights = {number: terms.weighing.counts(keys.weights[number]) for number in sent}
     state = SumState(tuple(Card(one, weights[one], data[: terms.body], data[terms.body :]) for one, data in sent.items()))
     return state, dict.fromkeys(sent, cards.roster(state.roster))
 
 
-def pass_on(state: SumState, said: Mapping[int, bytes], terms: SumTerms) -> tuple[SumState, PrivateReplies]:
+def pass_on(state: SumState, sent: Mapping[int, bytes], terms: SumTerms) -> tuple[SumState, PrivateReplies]:
     """Sealed letters and marks to those whom they are for."""
     numbers = [card.number for card in state.roster]
-    partners = [number for number in numbers if len(said.get(number, b"")) == terms.dealt * (len(numbers) - 1)]
+    partners = [number for number in numbers if len(sent.get(number, b"")) == terms.dealt * (len(numbers) - 1)]
     enough(terms, partners, "have dealt shares")
-    state = replace(state, partners=tuple(partners), dealt={number: said[number] for number in partners})
+    state = replace(state, partners=tuple(partners), dealt={number: sent[number] for number in partners})
     return state, {
         receiver: cards.addressed((sender, state.row(sender, receiver)) for sender in partners if sender != receiver)
         for receiver in partners
@@ -176,9 +176,9 @@ def to_sign(state: SumState, sum: str) -> bytes:
     return cards.survivors_text(state.digest, sum, state.survivors)
 
 
-def signatures(state: SumState, said: Mapping[int, bytes], terms: SumTerms, speakers: Speakers) -> PrivateReplies:
+def signatures(state: SumState, signed: Mapping[int, bytes], terms: SumTerms, speakers: Speakers) -> PrivateReplies:
     """The survivors' signatures to all who have signed; in every part of the weights they must be enough to hide among."""
-    signers = [number for number in state.survivors if len(said.get(number, b"")) == cards.SIGNATURE]
+    signers = [number for number in state.survivors if len(signed.get(number, b"")) == cards.SIGNATURE]
     enough(terms, signers, "have signed who is left")
     speaking = Counter(map(speakers.place, signers))
     if (fewest := min(speaking[speakers.place(number)] for number in state.survivors)) < terms.together:
@@ -186,7 +186,7 @@ def signatures(state: SumState, said: Mapping[int, bytes], terms: SumTerms, spea
             f"round {terms.round}: of those who speak of a part of the weights {fewest} have signed who is left, "
             f"and the secure sum needs {terms.together}: nothing was counted"
         )
-    return dict.fromkeys(signers, cards.addressed((number, said[number]) for number in signers))
+    return dict.fromkeys(signers, cards.addressed((number, signed[number]) for number in signers))
 
 
 def revealed_fault(state: SumState, number: int, data: bytes, terms: SumTerms, name: str) -> str | None:
@@ -204,7 +204,7 @@ def revealed_fault(state: SumState, number: int, data: bytes, terms: SumTerms, n
     return None
 
 
-def unmask(state: SumState, said: Mapping[int, bytes], speakers: Speakers, terms: SumTerms, name: str, count: int) -> Total:
+def unmask(state: SumState, revealed: Mapping[int, bytes], speakers: Speakers, terms: SumTerms, name: str, count: int) -> Total:
     """The sum over a model of so many weights, given what clients have revealed.
 
     Raises:
@@ -212,11 +212,11 @@ def unmask(state: SumState, said: Mapping[int, bytes], speakers: Speakers, terms
     """
     assert state.masked is not None
     index = terms.sums.index(name)
-    said = {number: data for number, data in said.items() if revealed_fault(state, number, data, terms, name) is None}
-    enough(terms, list(said), "have revealed their shares")
+    revealed = {number: data for number, data in revealed.items() if revealed_fault(state, number, data, terms, name) is None}
+    enough(terms, list(revealed), "have revealed their shares")
     groups: dict[Hashable, Parts] = {}
     numbers: Parts = []
-    keys = {number: secret_of(state, said, number, index, terms) for number in state.partners}
+    keys = {number: secret_of(state, revealed, number, index, terms) for number in state.partners}
     for number in state.survivors:
         form = state.form(speakers, number)
         parts = unpack(state.masked.uploads[number], form.flat)
@@ -263,16 +263,16 @@ def _total(state: SumState, groups: Mapping[Hashable, Parts], numbers: Parts, sp
     return total_of(sums, signed, speakers.like(first), list(weights.values()), state.unit, count)
 
 
-def secret_of(state: SumState, said: Mapping[int, bytes], number: int, index: int, terms: SumTerms) -> bytes:
+def secret_of(state: SumState, revealed: Mapping[int, bytes], number: int, index: int, terms: SumTerms) -> bytes:
     """The seed of a survivor's own mask, or of a lost one's key: as its owner says, or of the shares that others hold.
 
-    All that is in `said` was checked: a secret that does not fit its card was dealt so.
+    All that is in `revealed` was checked: a secret that does not fit its card was dealt so.
     """
     alive, card = number in state.survivors, state.cards[number]
-    if alive and number in said:
-        return said[number][: primitives.SECRET]
-    others = [holder for holder in sorted(said) if holder != number]
-    held = {state.places[holder] + 1: _revealed(state, holder, said[holder])[number] for holder in others}
+    if alive and number in revealed:
+        return revealed[number][: primitives.SECRET]
+    others = [holder for holder in sorted(revealed) if holder != number]
+    held = {state.places[holder] + 1: _revealed(state, holder, revealed[holder])[number] for holder in others}
     shares = {place: share for place, share in held.items() if share is not None}
     why = f"can be used by {len(shares)} clients, and {terms.least} are needed"
     if len(shares) >= terms.least:
