@@ -52,8 +52,8 @@ class Member:
         past, round = self._read().get(PAST, NEVER), self.terms.round
         if past["round"] > round:
             raise Refused(f"this client has taken part in a secure sum of round {past['round']}: it does not go back to {round}")
-        secrets = [[self._seed(), self._seed()] for _ in self.terms.sums]  # of the masks' key, and of the own mask
-        state = {"round": round, "channel": self._seed(), "seeds": secrets, "history": history}
+        secrets = [[self.random(SECRET), self.random(SECRET)] for _ in self.terms.sums]  # of the masks' key, and of the own mask
+        state = {"round": round, "channel": self.random(SECRET), "seeds": secrets, "history": history}
         self._write(state | {PAST: past})
         card = Card(self.number, self.weight, self._body(state), b"")
         return card.body + self.identity.sign(self.number, card.text(round, self.terms.digest))
@@ -62,9 +62,9 @@ class Member:
         """Given all cards: shares of this client's secrets, sealed for every other client in order, and their marks."""
         state = self._state()
         if "roster" in state:
-            self._same(state["roster"], private_reply, "keys")
+            self._refuse_another(state["roster"], private_reply, "keys")
             return bytes(state["dealt"])
-        roster = self._checked_roster(private_reply, state)
+        roster = self._check_roster(private_reply, state)
         place = {card.number: index for index, card in enumerate(roster)}
         secrets = [secret for pair in state["seeds"] for secret in pair]
         split_up = split(secrets, self.terms.least, len(roster), self.random)
@@ -82,12 +82,12 @@ class Member:
         """Given what others have sealed for this client: those who have are the partners of the round's sums."""
         state = self._state("roster")
         if "partners" in state:
-            self._same(state["partners"], private_reply, "shares")
+            self._refuse_another(state["partners"], private_reply, "shares")
             return
         sealed = self._sealed_shares(private_reply)
         if self.number in sealed or not sealed.keys() <= {card.number for card in self._roster(state)}:
             raise Refused("the server passes shares on from clients that are not on its list of keys")
-        self._enough([self.number, *sealed], "have dealt shares")
+        self._refuse_few([self.number, *sealed], "have dealt shares")
         self._write(state | {"partners": private_reply})
 
     def alike(self, history: bytes) -> bool:
@@ -132,12 +132,12 @@ class Member:
         signed = state.get("survivors", {})
         for before in (signed, self._revealed(state)):
             if sum in before:
-                self._same(before[sum], private_reply, "survivors")
+                self._refuse_another(before[sum], private_reply, "survivors")
         survivors = list(cards.read_addressed(private_reply, 0, self.terms.most, "survivors"))
         if self.number not in survivors or not set(survivors) <= set(self._partners(state)):
             raise Refused("the server's list of survivors lacks this client, or names one that has dealt no shares")
-        self._enough(survivors, "are left")
-        self._hidden(survivors, survivors, place, "are left to speak")
+        self._refuse_few(survivors, "are left")
+        self._refuse_exposed(survivors, survivors, place, "are left to speak")
         self._write(state | {"survivors": signed | {sum: private_reply}})
         return self.identity.sign(self.number, self._survivors_text(state, sum, survivors))
 
@@ -160,7 +160,7 @@ class Member:
                 f"and {self.terms.least} must: the server has told others another one, or lost them"
             )
         lists = self._revealed(state) | {sum: state["survivors"][sum]}
-        self._hidden([self.number, *signers], survivors, place, "have signed who is left")
+        self._refuse_exposed([self.number, *signers], survivors, place, "have signed who is left")
         self._write(state | {PAST: {"round": self.terms.round, "lists": lists}})
         held = self._held(state)
         revealed: bytes = state["seeds"][index][1]
@@ -171,9 +171,6 @@ class Member:
         return revealed
 
     # ---- what it is made of ------------------------------------------------------------------------------------------
-
-    def _seed(self) -> bytes:
-        return self.random(SECRET)
 
     def _revealed(self, state: dict[str, Any]) -> dict[str, bytes]:
         """The survivors for whom this client has revealed shares in this round, in whatever attempt, by sum."""
@@ -186,10 +183,10 @@ class Member:
             body += public_key(key_seed) + commitment(mask_seed)
         return body + bytes(state["history"])
 
-    def _checked_roster(self, private_reply: bytes, state: dict[str, Any]) -> list[Card]:
+    def _check_roster(self, private_reply: bytes, state: dict[str, Any]) -> list[Card]:
         """The cards, if each is signed by its client, and this client's own is among them as it was sent."""
         roster = cards.read_roster(private_reply, self.terms)
-        self._enough([card.number for card in roster], "have sent keys")
+        self._refuse_few([card.number for card in roster], "have sent keys")
         own = (self.number, self.weight, self._body(state))
         if not any((card.number, card.weight, card.body) == own for card in roster):
             raise Refused("the server's list of keys does not hold this client's own")
@@ -239,17 +236,17 @@ class Member:
     def _partners(self, state: dict[str, Any]) -> list[int]:
         return sorted([self.number, *self._sealed_shares(state["partners"])])
 
-    def _enough(self, numbers: Sequence[int], what: str) -> None:
+    def _refuse_few(self, numbers: Sequence[int], what: str) -> None:
         if len(numbers) < self.terms.least:
             raise Refused(f"only {len(numbers)} clients {what}, and a secure sum needs {self.terms.least}")
 
-    def _hidden(self, there: Sequence[int], survivors: Sequence[int], place: Callable[[int], Hashable], what: str) -> None:
+    def _refuse_exposed(self, there: Sequence[int], survivors: Sequence[int], place: Callable[[int], Hashable], what: str) -> None:
         """Refuse a sum in which a part of the weights is of too few of those who are there."""
         together, speaking = max(self.terms.together, self.identity.least), Counter(map(place, {*there}))
         if min(speaking[place(one)] for one in survivors) < together:
             raise Refused(f"of a part of the weights fewer than {together} clients {what}")
 
-    def _same(self, before: bytes, private_reply: bytes, what: str) -> None:
+    def _refuse_another(self, before: bytes, private_reply: bytes, what: str) -> None:
         if before != private_reply:
             raise Refused(f"the server tells another list of {what} than before in the same round")
 

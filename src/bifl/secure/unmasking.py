@@ -108,7 +108,7 @@ class RawUploads:
         self.weights |= other.weights
 
 
-def enough(terms: SumTerms, clients: Sequence[int], what: str) -> None:
+def abandon_few(terms: SumTerms, clients: Sequence[int], what: str) -> None:
     """Abandon the round if these are too few."""
     if len(clients) < terms.least:
         raise Abandoned(
@@ -133,7 +133,7 @@ def card_fault(number: int, weight: int, data: bytes, terms: SumTerms, signed: S
 def roster(keys: RawUploads, terms: SumTerms) -> tuple[SumState, PrivateReplies]:
     """Everyone's card to everyone."""
     sent = {number: data for number, data in sorted(keys.uploads.items()) if len(data) == terms.card}
-    enough(terms, list(sent), "have sent keys")
+    abandon_few(terms, list(sent), "have sent keys")
     weights = {number: terms.weighing.counts(keys.weights[number]) for number in sent}
     state = SumState(tuple(Card(one, weights[one], data[: terms.body], data[terms.body :]) for one, data in sent.items()))
     return state, dict.fromkeys(sent, cards.roster(state.roster))
@@ -143,7 +143,7 @@ def pass_on(state: SumState, sent: Mapping[int, bytes], terms: SumTerms) -> tupl
     """Sealed letters and marks to those whom they are for."""
     numbers = [card.number for card in state.roster]
     partners = [number for number in numbers if len(sent.get(number, b"")) == terms.dealt * (len(numbers) - 1)]
-    enough(terms, partners, "have dealt shares")
+    abandon_few(terms, partners, "have dealt shares")
     state = replace(state, partners=tuple(partners), dealt={number: sent[number] for number in partners})
     return state, {
         receiver: cards.addressed((sender, state.row(sender, receiver)) for sender in partners if sender != receiver)
@@ -166,7 +166,7 @@ def survivors(state: SumState, masked: RawUploads, speakers: Speakers, terms: Su
     fitting = [number for number in there if masked_fault(state, number, masked.uploads[number], speakers) is None]
     speaking = Counter(map(speakers.place, fitting))
     left = [number for number in fitting if speaking[speakers.place(number)] >= terms.together]
-    enough(terms, left, "have sent what can be added up")
+    abandon_few(terms, left, "have sent what can be added up")
     private_reply = cards.addressed((number, b"") for number in left)
     return replace(state, masked=masked, survivors=tuple(left)), dict.fromkeys(left, private_reply)
 
@@ -179,7 +179,7 @@ def to_sign(state: SumState, sum: str) -> bytes:
 def signatures(state: SumState, signed: Mapping[int, bytes], terms: SumTerms, speakers: Speakers) -> PrivateReplies:
     """The survivors' signatures to all who have signed; in every part of the weights they must be enough to hide among."""
     signers = [number for number in state.survivors if len(signed.get(number, b"")) == cards.SIGNATURE]
-    enough(terms, signers, "have signed who is left")
+    abandon_few(terms, signers, "have signed who is left")
     speaking = Counter(map(speakers.place, signers))
     if (fewest := min(speaking[speakers.place(number)] for number in state.survivors)) < terms.together:
         raise Abandoned(
@@ -213,7 +213,7 @@ def unmask(state: SumState, revealed: Mapping[int, bytes], speakers: Speakers, t
     assert state.masked is not None
     index = terms.sums.index(name)
     revealed = {number: data for number, data in revealed.items() if revealed_fault(state, number, data, terms, name) is None}
-    enough(terms, list(revealed), "have revealed their shares")
+    abandon_few(terms, list(revealed), "have revealed their shares")
     groups: dict[Hashable, Parts] = {}
     numbers: Parts = []
     keys = {number: secret_of(state, revealed, number, index, terms) for number in state.partners}
