@@ -1,15 +1,7 @@
 """`privacy=poisson_binomial`: one random bit a number; what the secure sum tells of them is private (Chen, Özgür, Kairouz, 2022).
 
-A client's update, no longer than `clip`, is rotated at random (the rotation is public) so that all its L numbers are about equally
-small, and each is cut at c = `reach`·clip/√L. A number x becomes one bit, which is 1 with probability ½ + θ·x/c: the client's own
-randomness is the noise. Of n bits the sum S tells x in the mean, as (S/n − ½)·c/θ.
-
-The paper bounds every number by c and pays for L numbers that all change from −c to c. But an update is no longer than `clip`, and
-divergences grow with the squares of the changes (below): all numbers together cost what 4·θ²·L/`reach`² of them would cost
-that change by 1, `reach`² times less than the paper's bound. With θ small this is what the Gaussian mechanism costs that has the
-same noise in the sum, without a server that is trusted.
-
-How far one client can move a sum of random bits: upper bounds on Rényi divergences of Poisson-binomial distributions.
+How updates become bits, and what that costs: docs/privacy.md. Here is how far one client can move a sum of such bits: upper bounds
+on Rényi divergences of Poisson-binomial distributions.
 
 n clients each send one bit, which is 1 with a probability from ½ − θ to ½ + θ. Whoever sees the sum alone and wonders whether one
 client's probability was p or p′ has a Rényi divergence of order α to go by. `slopes` returns κ(α) such that, whatever the others'
@@ -30,8 +22,7 @@ Why this holds (P and Q the distributions with p′ and with p, F = E_P[(Q/P)^α
   h(y) = ((1+y)^α − 1 − αy)/y², which is monotone: h(δX) is at most the larger of h(0) and h(2θX). Where Q stays, the same holds of
   P = Q·(1 − δX) with 1 − α for α. And ln(1 + δ²K) ≤ δ²K.
 
-Everything is a sum of positive numbers in double precision; `MARGIN` is far above its rounding. `test_privacy_laws.py`
-compares with exact divergences of random probabilities.
+Everything is a sum of positive numbers in double precision; `MARGIN` is far above its rounding.
 """
 
 from __future__ import annotations
@@ -86,7 +77,11 @@ class RandomBits(NamedTuple):
         return unrotate(rotated.astype(np.float32), numbers(public.layout), public.stream(None, "privacy rotation"))
 
     def divergences(self, summed: int, crowd: Crowd, count: int) -> Numbers:
-        """Of the sums of all bits. Those who tell the server what they sent hide nobody; the client in question is none of them."""
+        """Of the sums of all bits. Those who tell the server what they sent hide nobody; the client in question is none of them.
+
+        An update is no longer than `clip`, and divergences grow with the squares of the changes: all numbers together cost what
+        4·θ²·L/`reach`² of them would cost that change by 1, `reach`² times less than the paper's bound.
+        """
         changes = 4 * self.theta**2 * rotated_length(count) * min(1.0, _ROUNDING / self.reach**2)
         return slopes(max(1, summed - crowd.colluders), self.theta, ORDERS) * changes
 
