@@ -27,8 +27,7 @@ from torch import nn
 
 from bifl.data.datasets import dataset
 from bifl.experiment.model import Model
-from bifl.export.c_folder import code_of, folder_of
-from bifl.export.c_model import Code, generate
+from bifl.export.c_model import Code, code_of, folder_of, generate
 from bifl.export.raw import Normalisation, normalised, outputs, raw_inputs
 from bifl.nn.binarize import binarize, layers_of
 from bifl.nn.models import femnist_cnn

@@ -12,11 +12,10 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bifl.export.bits import rows_of
 from bifl.export.c_model import generate
-from bifl.export.operations import Unsupported, fold, read
 from bifl.export.raw import Normalisation
-from bifl.export.stages import fuse, place
+from bifl.export.stages import place, read
+from bifl.export.weights import Unsupported, fold, rows_of
 from tests.support.exports import PLAIN, SANITIZED, make, needs, numbers, predict, scattered, scores, write
 
 ACTIVATIONS: list[Any] = [nn.Tanh, nn.ReLU, nn.GELU, lambda: nn.GELU("tanh"), nn.Identity]
@@ -174,16 +173,15 @@ def test_code_that_decides_by_values_is_refused() -> None:
 
 def test_no_feature_map_is_stored_between_fused_layers() -> None:
     layers = [nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16 * 49, 3)]
-    stages = fuse(read(nn.Sequential(*layers).eval(), (1, 14, 14)))
+    stages = read(nn.Sequential(*layers).eval(), (1, 14, 14))
     assert [stage.layers for stage in stages] == [["input"], ["0", "1", "2", "3"], ["5"]]
     assert place(stages).size == 14 * 14 + 16 * 49 + 9 + 16, "the input, the pooled map, a window and one pixel's sums"
 
 
 def test_values_that_are_needed_at_one_time_do_not_overlap() -> None:
     block = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 3, 3, padding=1))
-    stages = fuse(
-        read(nn.Sequential(nn.Conv2d(1, 3, 1), Residual(block, nn.ReLU()), nn.Flatten(), nn.Linear(75, 2)).eval(), (1, 5, 5))
-    )
+    network = nn.Sequential(nn.Conv2d(1, 3, 1), Residual(block, nn.ReLU()), nn.Flatten(), nn.Linear(75, 2))
+    stages = read(network.eval(), (1, 5, 5))
     memory = place(stages)
     last = {source: number for number, stage in enumerate(stages) for source in stage.sources}
     for number, stage in enumerate(stages[:-1]):

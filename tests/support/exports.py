@@ -17,7 +17,7 @@ from bifl.core import Message
 from bifl.core.forward import Forward
 from bifl.experiment.choices import Choice
 from bifl.experiment.model import Model
-from bifl.export import c_folder
+from bifl.export import c_model
 from bifl.export.c_model import Code
 from bifl.export.raw import Normalisation
 from bifl.nn.models import model
@@ -66,7 +66,7 @@ def saved(path: Path, name: str, forward: Forward, classes: int = 10, shape: tup
 
 def write(folder: Path, code: Code, inputs: Array, outputs: Array) -> None:
     """The folder that `bifl export --c` writes, for a module."""
-    c_folder.write(c_folder.contents(code, inputs, outputs, "a test"), folder)
+    c_model.write(c_model.contents(code, inputs, outputs, "a test"), folder)
 
 
 def make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

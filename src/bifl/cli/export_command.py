@@ -6,7 +6,7 @@ import argparse
 
 from bifl.errors import ConfigError, DataError
 from bifl.experiment.model import Model
-from bifl.export.c_folder import code_of, folder_of, write
+from bifl.export.c_model import code_of, folder_of, write
 from bifl.export.raw import input_shape, outputs, raw_inputs
 from bifl.files import size, write_atomic, writing
 from bifl.registry import without_folder

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bifl.export.bits import rows_of, words_of
-from bifl.export.operations import Affine, Dot, Shape
 from bifl.export.raw import Normalisation
-from bifl.export.stages import Pointwise, Stage
+from bifl.export.stages import Affine, Dot, Pointwise, Shape, Stage
+from bifl.export.weights import rows_of
 from bifl.nn.trace import Pool
 
 WIDTH = 120  # of a line of numbers
@@ -59,11 +58,12 @@ class Function(NamedTuple):
     """A stage as C."""
 
     name: str
+    stage: Stage
     arrays: list[Array]
     text: str
     kernels: set[str]  # that it calls
-    weights: str  # what they are made of: binary, ternary or real; empty where there are none
-    scratch: bool  # whether it takes working memory
+    weights: str = ""  # what they are made of: binary, ternary or real; empty where there are none
+    scratch: bool = False  # whether it takes working memory
 
     @property
     def flash(self) -> int:
@@ -95,7 +95,7 @@ static void {name}(const model_input *in, float *out)
             out[i * {channels} + c] = ({value} - {means}) / {stds};
 }}
 """
-    return Function(name, arrays, text, set(), "", False)
+    return Function(name, stage, arrays, text, set())
 
 
 class _Packed(NamedTuple):
@@ -122,6 +122,17 @@ def _packed(dot: Dot, name: str) -> _Packed:
     return _Packed("binary" if rows.binary else "ternary", words, [Array(f"{name}_scale", sizes), Array(f"{name}_shift", dot.bias)])
 
 
+def words_of(signs: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
+    """(outputs, inputs) → (⌈inputs/32⌉, outputs) words: bit j of a word is the sign of input 32·row + j, 1 where it is negative.
+
+    >>> words_of(np.array([[True, False, True], [False, False, True]])).tolist()
+    [[2, 3]]
+    """
+    padded = np.pad(~signs, ((0, 0), (0, -signs.shape[1] % 32)))
+    packed = np.ascontiguousarray(np.packbits(padded, axis=1, bitorder="little"))
+    return np.ascontiguousarray(packed.view("<u4").astype(np.uint32).T)
+
+
 class _Body:
     """Writes the function of one stage."""
 
@@ -141,7 +152,7 @@ class _Body:
         head += ", float *scratch" if scratch else ""
         window = self._window() if "window" in self._kernels else ""
         text = f"/* {self._about()} */\n{window}static void {self._name}({head})\n{{\n" + "\n".join(lines) + "\n}\n"
-        return Function(self._name, arrays, text, self._kernels, packed.kind if packed else "", scratch)
+        return Function(self._name, stage, arrays, text, self._kernels, packed.kind if packed else "", scratch)
 
     def _about(self) -> str:
         stage = self._stage
@@ -266,25 +277,23 @@ class _Body:
             self._kernels |= {"signs", "fill"}
             kernel, step = "add_signs", -(-inputs // 32) * outputs
             first = f"    fill({to}, 0.0f, {self._stage.inner.channels});"
+
+        def calls(source: str, sums: str = to, offset: str = "") -> list[str]:
+            return [f"    {kernel}({sums}, {array.name}{offset}, {source}, {inputs}, {outputs});" for array in packed.weights]
+
         if self._stage.reads_in_place:
             at = f"(({row}) * {dot.stride[0] * self._source.width} + ({column}) * {dot.stride[1]}) * {inputs}"
-            source = "in" if self._stage.inner[1:] == (1, 1) else f"in + {at}"
-            return [first, *(f"    {kernel}({to}, {array.name}, {source}, {inputs}, {outputs});" for array in packed.weights)]
+            return [first, *calls("in" if self._stage.inner[1:] == (1, 1) else f"in + {at}")]
         self._kernels.add("window")
-        shape = f"&{self._name}_window"
+        window = f"&{self._name}_window, {row}, {column});"
         if dot.groups == 1:
-            calls = [f"    {kernel}({to}, {array.name}, scratch, {inputs}, {outputs});" for array in packed.weights]
-            return [first, f"    take_window(scratch, in, {shape}, {row}, {column});", *calls]
-        calls = [
-            f"        {kernel}({to} + g * {outputs}, {array.name} + g * {step}, scratch, {inputs}, {outputs});"
-            for array in packed.weights
-        ]
-        depth, loop = dot.weight.shape[3], f"    for (int g = 0; g < {dot.groups}; g++) {{"
-        return [first, loop, f"        take_window(scratch, in + g * {depth}, {shape}, {row}, {column});", *calls, "    }"]
+            return [first, f"    take_window(scratch, in, {window}", *calls("scratch")]
+        start = f"in + g * {dot.weight.shape[3]}"
+        group = [f"    take_window(scratch, {start}, {window}", *calls("scratch", f"{to} + g * {outputs}", f" + g * {step}")]
+        return [first, f"    for (int g = 0; g < {dot.groups}; g++) {{", *(f"    {line}" for line in group), "    }"]
 
     def _scaled(self, to: str) -> list[str]:
-        assert self._packed is not None
-        if self._packed.kind == "real":
+        if self._packed is None or self._packed.kind == "real":
             return []
         return [self._scale_and_shift(to, self._packed.reals, self._stage.inner.channels)]
 

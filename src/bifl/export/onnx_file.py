@@ -1,8 +1,7 @@
 """`bifl export --onnx`: a trained model in standard operators, its binary and ternary weights as packed bytes.
 
-Batch-norm is folded into the layer before it, in a network that can be traced. PyTorch's exporter takes it from there, whatever it
-is made of. Then every tensor of two or three values a row is replaced by bytes and the few operators that unpack them: a runtime
-does that once, at load.
+PyTorch's exporter takes the network, with batch-norm folded where it can be traced. Then every tensor of two or three values a row
+is replaced by bytes and the few operators that unpack them: a runtime does that once, at load.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import io
 import warnings
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from bifl import __version__
 from bifl.errors import DataError
 from bifl.experiment.model import Model
-from bifl.export.bits import Rows, rows_of
-from bifl.export.operations import Unsupported, fold
 from bifl.export.raw import normalised, raw_inputs
+from bifl.export.weights import Rows, Unsupported, fold, rows_of
 from bifl.registry import without_folder
 
 OPSET = 18
@@ -40,18 +39,13 @@ class _Normalised(nn.Module):
         super().__init__()
         self.network, self._model = network, model
 
-    def forward(self, raw: Tensor) -> Tensor:
+    def forward(self, raw: Tensor) -> Any:
         """Scores of raw inputs."""
-        scores: Tensor = self.network(normalised(self._model, raw))
-        return scores
+        return self.network(normalised(self._model, raw))
 
 
 def contents(model: Model, module: nn.Module, shape: tuple[int, ...], path: str | Path) -> bytes:
-    """The ONNX file of a model for inputs of one shape and batches of any size.
-
-    Raises:
-        DataError: PyTorch cannot export the network.
-    """
+    """The ONNX file of a model for inputs of one shape and batches of any size."""
     traced = _traced(model, module, shape, path)
     _pack(traced.graph)
     _drop_unread(traced.graph)

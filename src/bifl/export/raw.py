@@ -38,7 +38,8 @@ def normalised(model: Model, raw: torch.Tensor) -> torch.Tensor:
     how = normalisation(model)
     column = (-1, *[1] * (raw.dim() - 2))
     mean, std = (torch.tensor(scale, dtype=torch.float32).view(column) for scale in (how.mean, how.std))
-    return (raw.float() / how.divisor - mean) / std if how.divisor != 1 else (raw.float() - mean) / std
+    floats = raw.float() / how.divisor if how.divisor != 1 else raw.float()
+    return (floats - mean) / std
 
 
 def raw_inputs(model: Model, shape: tuple[int, ...], count: int) -> npt.NDArray[Any]:
@@ -50,23 +51,17 @@ def raw_inputs(model: Model, shape: tuple[int, ...], count: int) -> npt.NDArray[
         return draw.integers(0, 256, (count, *shape), np.uint8)
     how = normalisation(model)
     mean, std = (np.array(scale).reshape(-1, *[1] * (len(shape) - 1)) for scale in (how.mean, how.std))
-    raw: npt.NDArray[Any] = (draw.normal(size=(count, *shape)) * std + mean).astype(np.float32)
-    return raw
+    return np.asarray(draw.normal(size=(count, *shape)) * std + mean, np.float32)
 
 
 @torch.no_grad()
-def outputs(model: Model, module: nn.Module, raw: npt.NDArray[Any]) -> torch.Tensor:
+def outputs(model: Model, module: nn.Module, raw: npt.NDArray[Any]) -> Any:
     """What PyTorch makes of raw inputs."""
-    scores: torch.Tensor = module(normalised(model, torch.from_numpy(raw)))
-    return scores
+    return module(normalised(model, torch.from_numpy(raw)))
 
 
 def input_shape(text: str, key: str) -> tuple[int, ...]:
-    """The shape of one input as somebody types it, 1x28x28.
-
-    Raises:
-        ConfigError: it is something else.
-    """
+    """The shape of one input as somebody types it, 1x28x28."""
     words = text.replace("×", "x").split("x")
     if not all(word.isdecimal() and len(word) < 9 and int(word) for word in words) or len(words) > 4:
         raise ConfigError(f"{key} must be sizes such as 1x28x28, not '{text}'")

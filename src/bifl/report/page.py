@@ -18,8 +18,7 @@ from bifl.experiment.composition import plain_algorithm
 from bifl.experiment.model import Model
 from bifl.experiment.settings import REGISTRIES, Experiment
 from bifl.experiment.setup import LastDataset
-from bifl.export.c_folder import code_of
-from bifl.export.c_model import Cost
+from bifl.export.c_model import Cost, code_of
 from bifl.files import write_atomic, writing
 from bifl.registry import short, without_folder
 from bifl.report import charts

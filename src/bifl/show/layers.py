@@ -24,10 +24,9 @@ from bifl.core.forward import Forward
 from bifl.core.message import TERNARY, Alphabet
 from bifl.errors import DataError
 from bifl.experiment.model import Model
-from bifl.export.c_folder import code_of
-from bifl.export.c_model import Code, generate
-from bifl.export.operations import Unsupported
+from bifl.export.c_model import Code, code_of, generate
 from bifl.export.raw import Normalisation
+from bifl.export.weights import Unsupported
 from bifl.files import size
 from bifl.nn.network import Network
 from bifl.show.tables import NAME, NUMBER, TEXT, Column, Table
