@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bifl import npz
-from bifl.data.inputs import BYTES, FLOATS, MOST_DIMENSIONS, NONE, RESERVED, Array, Dataset, Index, Scale, kind_of, rows
+from bifl.data.inputs import FLOATS, MOST_DIMENSIONS, NONE, RESERVED, TOKENS, Array, Dataset, Index, Scale, kind_of, rows
 from bifl.errors import BiflError, ConfigError, DataError
 
-Images = npt.NDArray[np.uint8]
+Bytes = npt.NDArray[np.uint8]
 Chosen = npt.NDArray[np.bool_]  # (n,) which samples
 MOST_CLASSES = 100_000  # a network has outputs for all of them
 PLAUSIBLE_CLASSES = 1000  # that a file may have without as many samples
@@ -40,12 +40,8 @@ _BLOCK = 1000  # samples at a time where a whole dataset would be copied otherwi
 # ---- what an array must be ---------------------------------------------------------------------------------------------
 
 
-def image_array(array: Array, source: str) -> Images:
-    """Images as (n, channels, height, width).
-
-    Raises:
-        DataError: they are not bytes, or not shaped like images.
-    """
+def image_array(array: Array, source: str) -> Bytes:
+    """Images as (n, channels, height, width)."""
     if array.dtype != np.uint8:
         raise DataError(f"{source} must be uint8, pixels from 0 to 255, not {array.dtype}")
     if array.ndim == 3:
@@ -58,11 +54,7 @@ def image_array(array: Array, source: str) -> Images:
 
 
 def input_array(array: Array, source: str) -> Array:
-    """Inputs of any shape: bytes, of three or four dimensions as images, floats or tokens.
-
-    Raises:
-        DataError: they are of another type, have no elements, or some are not finite, or negative tokens.
-    """
+    """Inputs of any shape: bytes, of three or four dimensions as images, floats or tokens."""
     if array.dtype == np.uint8 and array.ndim in (3, 4):
         return image_array(array, source)
     if array.dtype.name not in _TYPES:
@@ -80,11 +72,7 @@ def input_array(array: Array, source: str) -> Array:
 
 
 def refuse_missing(inputs: Array, source: str) -> None:
-    """Refuse inputs with missing values, NaN: they can be counted, and no network can compute with them.
-
-    Raises:
-        DataError: one is missing.
-    """
+    """Refuse inputs with missing values, NaN: they can be counted, and no network can compute with them."""
     if inputs.dtype.kind == "f" and (sample := _first(inputs, np.isnan)) is not None:
         raise DataError(
             f"{source} must be finite numbers: sample {sample} holds NaN, a missing value: fill such values in "
@@ -101,20 +89,12 @@ def _first(inputs: Array, test: Callable[[Array], Array]) -> int | None:
 
 
 def further_array(array: Array, samples: int, source: str) -> Array:
-    """An array beside the inputs: floats, whole numbers, or true and false.
-
-    Raises:
-        DataError: it is something else.
-    """
-    if not _of_numbers(array):
+    """An array beside the inputs: floats, whole numbers, or true and false."""
+    if array.dtype.name not in ("bool", *_TYPES):
         raise DataError(f"{source} must be bool, {', '.join(_TYPES[:-1])} or {_TYPES[-1]}, not {array.dtype}")
     if not _in_rows(array, samples):
         raise DataError(f"{source} must have one row for each of the {samples} samples, not the shape {array.shape}")
     return _finite(array, source)
-
-
-def _of_numbers(array: Array) -> bool:
-    return array.dtype == np.bool_ or array.dtype.name in _TYPES
 
 
 def _in_rows(array: Array, samples: int) -> bool:
@@ -128,26 +108,18 @@ def _finite(array: Array, source: str) -> Array:
 
 
 def label_array(array: Array, samples: int, classes: int, source: str) -> Index:
-    """Labels as (n,) whole numbers from 0 to classes − 1.
-
-    Raises:
-        DataError: they are something else.
-    """
+    """Labels as (n,) whole numbers from 0 to classes − 1."""
     if array.dtype.kind not in "iu":
         raise DataError(f"{source} must be whole numbers, not {array.dtype}")
     if array.shape != (samples,):
-        raise DataError(f"{source} must be one per image, {samples} in all, not {array.shape}")
+        raise DataError(f"{source} must be one per sample, {samples} in all, not {array.shape}")
     if samples and not 0 <= array.min() <= array.max() < classes:
         raise DataError(f"{source} must run from 0 to {classes - 1}, not from {array.min()} to {array.max()}")
     return array.astype(np.int64)
 
 
 def target_array(array: Array, samples: int, classes: int, source: str) -> Array:
-    """Labels of any task: class numbers, or numbers in rows of any shape.
-
-    Raises:
-        DataError: they are something else.
-    """
+    """Labels of any task: class numbers, or numbers in rows of any shape."""
     if array.dtype.kind in "iu" and array.ndim < 2:
         return label_array(array, samples, classes, source)
     if array.dtype.kind not in "biuf":
@@ -162,7 +134,7 @@ def target_array(array: Array, samples: int, classes: int, source: str) -> Array
 def user_array(array: Array, samples: int, source: str) -> Index:
     """Users, named or numbered, as numbers from 0 in the order of their names."""
     if array.shape != (samples,) or array.dtype.kind not in "iuSU":
-        raise DataError(f"{source} must be a name or a number per image, {samples} in all, not {array.dtype} {array.shape}")
+        raise DataError(f"{source} must be a name or a number per sample, {samples} in all, not {array.dtype} {array.shape}")
     return np.unique(array, return_inverse=True)[1].astype(np.int64)
 
 
@@ -178,15 +150,13 @@ def groups_of(labels: Array) -> Index:
 
 def normaliser(inputs: Array) -> tuple[Scale, Scale]:
     """Mean and deviation: of pixels/255, exactly; of floats for each channel, the first axis of an input; of tokens 0 and 1."""
-    if kind_of(inputs) == BYTES:
-        return _of_bytes(inputs)
-    return _of_channels(inputs) if kind_of(inputs) == FLOATS else (0.0, 1.0)
-
-
-def _of_bytes(images: Images) -> tuple[float, float]:
+    if kind_of(inputs) == FLOATS:
+        return _of_channels(inputs)
+    if kind_of(inputs) == TOKENS:
+        return 0.0, 1.0
     counts = np.zeros(256, np.int64)
-    for start in range(0, len(images), _BLOCK):
-        counts += np.bincount(images[start : start + _BLOCK].ravel(), minlength=256)
+    for start in range(0, len(inputs), _BLOCK):
+        counts += np.bincount(inputs[start : start + _BLOCK].ravel(), minlength=256)
     pixels = np.arange(256) / 255
     mean = float(counts @ pixels / counts.sum())
     return mean, float(np.sqrt(counts @ (pixels - mean) ** 2 / counts.sum())) or 1.0
@@ -213,7 +183,7 @@ def assemble(
 ) -> Dataset:
     """A dataset from inputs of which some are for testing, normalised by what is measured on the others."""
     if test.all():
-        raise DataError(f"{source} holds no training images")
+        raise DataError(f"{source} holds no training samples")
     train = ~test if test.any() else slice(None)  # a copy of all inputs only where some are left out
     mean, std = normaliser(inputs[train])
     return Dataset(
@@ -256,11 +226,7 @@ def _shuffled(groups: Index) -> Index:
 
 
 def checked_share(share: float, samples: int) -> float:
-    """A share of samples to hold out for testing: none, or enough of them.
-
-    Raises:
-        ConfigError: it is something else.
-    """
+    """A share of samples to hold out for testing: none, or enough of them."""
     if not 0 <= share < 1:
         raise ConfigError(f"dataset.test_share must be at least 0 and below 1, not {share}")
     count = int(share * samples + 0.5)
@@ -289,11 +255,7 @@ def table_text(path: Path) -> str:
 
 
 def read_npz(path: Path) -> dict[str, Array]:
-    """All arrays of an .npz file, or of the .npy files in a folder, which stay on the disk until they are used.
-
-    Raises:
-        DataError: it is missing or damaged.
-    """
+    """All arrays of an .npz file, or of the .npy files in a folder, which stay on the disk until they are used."""
     try:
         return npz.map_folder(path) if path.is_dir() else npz.read(path)
     except FileNotFoundError:
@@ -307,15 +269,8 @@ def read_npz(path: Path) -> dict[str, Array]:
 def from_npz(path: Path, classes: int = 0, test_share: float = 0.0) -> Dataset:
     """A dataset from arrays: inputs (or images, or signals), labels, perhaps users (or writers), perhaps a test set.
 
-    A test set is split (1 = test), or test_inputs (test_images) and test_labels, or a share of what is there.
-
-    Args:
-        path: of the file, or of a folder with the arrays as .npy files.
-        classes: how many there are; 0 takes the length of an array `classes`, or the largest label and one.
-        test_share: of the samples that are held out for testing, where the file names none.
-
-    Raises:
-        DataError: the file is damaged, or its arrays do not fit together.
+    A test set is split (1 = test), or test_inputs (test_images) and test_labels, or the share `test_share` of what is there.
+    With classes=0 there are as many as an array `classes` has names, or the largest label and one.
     """
     if not 0 <= classes <= MOST_CLASSES:
         raise ConfigError(f"dataset.classes must be from 0 to {MOST_CLASSES:,}, not {classes:.3g}")
@@ -347,11 +302,8 @@ def _with_tests(data: Dataset, arrays: dict[str, Array], named: str, path: Path)
     """The same dataset with the test samples that arrays have under names of their own."""
     if "test_labels" not in arrays:
         raise DataError(f"'{path}' has test_{named} but no test_labels")
-    tests, inputs = _inputs(arrays, f"test_{named}", path), data.inputs
-    if tests.shape[1:] != inputs.shape[1:] or tests.dtype.kind != inputs.dtype.kind:
-        raise DataError(
-            f"test_{named} in '{path}' are {tests.shape[1:]} {tests.dtype}, {named} are {inputs.shape[1:]} {inputs.dtype}"
-        )
+    tests = _inputs(arrays, f"test_{named}", path)
+    _refuse_unlike(tests, data.inputs, f"'{path}': test_{named}")
     labels = target_array(arrays["test_labels"], len(tests), data.classes, f"test_labels in '{path}'")
     further = {name: arrays[f"test_{name}"] for name in data.further}
     for name, array in further.items():
@@ -359,6 +311,11 @@ def _with_tests(data: Dataset, arrays: dict[str, Array], named: str, path: Path)
         if array.shape != (len(tests), *train.shape[1:]) or array.dtype.kind != train.dtype.kind:
             raise DataError(f"test_{name} in '{path}' are not like {name}: {array.dtype} {array.shape}")
     return data._replace(test_inputs=tests, test_labels=labels, test_further=further)
+
+
+def _refuse_unlike(tests: Array, inputs: Array, source: str) -> None:
+    if tests.shape[1:] != inputs.shape[1:] or kind_of(tests) != kind_of(inputs):
+        raise DataError(f"{source} are {tests.shape[1:]} {tests.dtype}, the others {inputs.shape[1:]} {inputs.dtype}")
 
 
 def _inputs(arrays: dict[str, Array], name: str, path: Path) -> Array:
@@ -377,7 +334,7 @@ def _further(arrays: dict[str, Array], named: str, samples: int) -> dict[str, Ar
         name: array
         for name, array in arrays.items()
         if name not in _NOT_FURTHER and not name.startswith("test_") and name.isidentifier()
-        and _of_numbers(array) and _in_rows(array, samples) and (not tested or f"test_{name}" in arrays)
+        and array.dtype.name in ("bool", *_TYPES) and _in_rows(array, samples) and (not tested or f"test_{name}" in arrays)
     }  # fmt: skip
 
 
@@ -393,7 +350,7 @@ def _counted_classes(labels: Array, arrays: dict[str, Array], path: Path) -> int
         raise DataError(f"'{path}' has {classes:,} classes: at most {MOST_CLASSES:,} can be told apart")
     if labels.ndim == 1 and classes > max(PLAUSIBLE_CLASSES, labels.size):
         raise DataError(
-            f"'{path}' has {classes:,} classes for {labels.size:,} images: if that is right, set dataset.classes={classes}"
+            f"'{path}' has {classes:,} classes for {labels.size:,} samples: if that is right, set dataset.classes={classes}"
         )
     return classes
 
@@ -409,13 +366,9 @@ def failure(error: Exception) -> str:
 
 
 def own_dataset(name: str, make: Callable[[], Any]) -> Dataset:
-    """What a user's function makes.
-
-    Raises:
-        DataError: it fails, or makes something else.
-    """
+    """What a user's function makes."""
     try:
-        made = make()
+        return checked(make(), name)
     except BiflError:
         raise
     except Exception as error:
@@ -423,15 +376,10 @@ def own_dataset(name: str, make: Callable[[], Any]) -> Dataset:
             f"dataset '{name}' is a function whose arguments all have defaults and which must return a {RETURNS}: "
             f"this one fails with {failure(error)}"
         ) from error
-    return checked(made, name)
 
 
 def checked(data: object, name: str) -> Dataset:
-    """A dataset of the user's, as arrays that fit together.
-
-    Raises:
-        DataError: it is something else.
-    """
+    """A dataset of the user's, as arrays that fit together."""
     called = f"dataset '{name}'"
     if not isinstance(data, Dataset):
         raise DataError(f"{called} must return a {RETURNS}, not a {type(data).__name__}")
@@ -441,15 +389,14 @@ def checked(data: object, name: str) -> Dataset:
         raise DataError(f"{called}: further and test_further must have the same names, not {' or '.join(RESERVED)}")
 
     def samples(inputs: Any, labels: Any, further: Mapping[Any, Any]) -> tuple[Array, Array, dict[str, Array]]:
-        checked = input_array(_array(inputs, called), f"{called}: inputs")
-        targets = target_array(_array(labels, called), len(checked), int(data.classes), f"{called}: labels")
-        others = {str(one): further_array(_array(own, called), len(checked), f"{called}: {one}") for one, own in further.items()}
-        return checked, targets, others
+        inputs = input_array(_array(inputs, called), f"{called}: inputs")
+        labels = target_array(_array(labels, called), len(inputs), int(data.classes), f"{called}: labels")
+        arrays = {str(key): further_array(_array(array, called), len(inputs), f"{called}: {key}") for key, array in further.items()}
+        return inputs, labels, arrays
 
     inputs, labels, further = samples(data.inputs, data.labels, data.further)
     tests, test_labels, test_further = samples(data.test_inputs, data.test_labels, data.test_further)
-    if inputs.shape[1:] != tests.shape[1:] or kind_of(inputs) != kind_of(tests):
-        raise DataError(f"{called}: test inputs are {tests.shape[1:]} {tests.dtype}, the others {inputs.shape[1:]} {inputs.dtype}")
+    _refuse_unlike(tests, inputs, f"{called}: test inputs")
     users = None if data.users is None else user_array(_array(data.users, called), len(inputs), f"{called}: users")
     mean, std = (_scale(part, what, inputs, called) for part, what in ((data.mean, "mean"), (data.std, "std")))
     return Dataset(inputs, labels, tests, test_labels, int(data.classes), mean, std, users, further, test_further)

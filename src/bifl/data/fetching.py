@@ -41,25 +41,15 @@ Contents = dict[str, bytes]  # file → what is in it
 
 
 class Published(NamedTuple):
-    """Public files that belong together.
+    """Public files that belong together."""
 
-    Attributes:
-        name: what people call them.
-        digests: file → sha256 of what is in it.
-        places: where each may lie in the data folder, or by a path from the root; its name stands for `{}`.
-        unpack: (path, file) → what is in it.
-        sources: names of files → what is in them; the first that has all files as they should be is taken.
-        kept: where downloads are kept, compressed if that ends in .gz.
-        advice: the end of the sentence that says they cannot be had.
-    """
-
-    name: str
-    digests: dict[str, str]
-    places: tuple[str, ...]
-    unpack: Callable[[Path, str], bytes]
-    sources: tuple[Callable[[Iterable[str]], Contents], ...]
-    kept: str
-    advice: str
+    name: str  # what people call them
+    digests: dict[str, str]  # file → sha256 of what is in it
+    places: tuple[str, ...]  # where each may lie in the data folder, or by a path from the root; its name stands for `{}`
+    unpack: Callable[[Path, str], bytes]  # (path, file) → what is in it
+    sources: tuple[Callable[[Iterable[str]], Contents], ...]  # the first that has all files as they should be is taken
+    kept: str  # where downloads are kept, compressed if that ends in .gz
+    advice: str  # the end of the sentence that says they cannot be had
 
 
 def data_folder() -> Path:
@@ -86,22 +76,13 @@ def allowed() -> bool:
 
 
 def contents(files: Published) -> list[bytes]:
-    """What is in the files, in their order.
-
-    Raises:
-        DataError: one is damaged, or they cannot be had.
-    """
-    here = {name: raw for name in files.digests if (raw := find(files, name)) is not None}
-    complete = here if len(here) == len(files.digests) else _fetch(files)
-    return [complete[name] for name in files.digests]  # an archive has an order of its own
+    """What is in the files, in their order."""
+    here = [raw for name in files.digests if (raw := find(files, name)) is not None]
+    return here if len(here) == len(files.digests) else _fetch(files)
 
 
 def find(files: Published, name: str) -> bytes | None:
-    """What is in a file on this machine; None if there is no such file.
-
-    Raises:
-        DataError: it is damaged, or something else.
-    """
+    """What is in a file on this machine; None if there is no such file."""
     for place in files.places:
         path = data_folder() / place.format(name)
         if path.is_file():
@@ -123,7 +104,7 @@ def _sha256(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
-def _fetch(files: Published) -> Contents:
+def _fetch(files: Published) -> list[bytes]:
     """Download the files and keep them in the data folder."""
     if not allowed():
         raise DataError(f"{files.name} is not in '{data_folder()}'")
@@ -134,7 +115,7 @@ def _fetch(files: Published) -> Contents:
             continue
         if all(_sha256(fetched.get(name, b"")) == digest for name, digest in files.digests.items()):
             _keep(files, fetched)
-            return fetched
+            return [fetched[name] for name in files.digests]  # an archive has an order of its own
     raise DataError(f"{files.name} is not in '{data_folder()}' and could be fetched neither {files.advice}")
 
 
@@ -208,33 +189,24 @@ class _Bounded:
 
 
 def members(archive: _Readable, member: str, names: Iterable[str]) -> Contents:
-    """Files of an archive, called `member` with the name for `{}`. Nothing is written, whatever the archive calls its members.
-
-    Raises:
-        LookupError: one is missing.
-        ValueError: one is no file, or too long, or the archive is.
-        OSError, EOFError, tarfile.TarError: the archive is damaged.
-    """
+    """Files of an archive, called `member` with the name for `{}`. Nothing is written, whatever the archive calls its members."""
     wanted = {member.format(name): name for name in names}
     fetched: Contents = {}
     with tarfile.open(fileobj=_Bounded(archive, LARGEST_ARCHIVE), mode="r|") as entries:  # type: ignore[call-overload]
         for entry in entries:  # in their order: going back would mean unpacking again
             name = wanted.pop(entry.name.removeprefix("./"), None)
-            if name is not None and not (entry.isreg() and entry.size <= LARGEST):
+            if name is None:
+                continue
+            if not entry.isreg() or entry.size > LARGEST:
                 raise ValueError(f"{entry.name} is no file, or has more than {LARGEST:,} bytes")
-            if name is not None:
-                fetched[name] = entries.extractfile(entry).read()
+            fetched[name] = entries.extractfile(entry).read()
     if wanted:
         raise LookupError(f"{', '.join(sorted(wanted))} is not in the archive")
     return fetched
 
 
 def pillow(whose: str) -> Any:
-    """The module that reads pictures.
-
-    Raises:
-        DataError: it is not installed.
-    """
+    """The module that reads pictures."""
     try:
         from PIL import Image
     except ImportError:

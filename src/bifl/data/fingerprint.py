@@ -2,10 +2,10 @@
 
 >>> import numpy as np
 >>> pixels, labels = np.zeros((3, 1, 28, 28), np.uint8), np.array([0, 1, 0])
->>> found = loaded(Dataset(pixels, labels, pixels[:1], labels[:1], 2, 0.0, 1.0))
->>> sentence(found)
+>>> digits = loaded(Dataset(pixels, labels, pixels[:1], labels[:1], 2, 0.0, 1.0))
+>>> sentence(digits)
 '3 to train, 1 to test, 2 classes, 28×28 grey, digest ecce7af5'
->>> from_json(to_json(found)) == found
+>>> from_json(to_json(digits)) == digits
 True
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ LETTERS = 8  # of a digest that people see
 MOST_BYTES = 2**16  # of a data.json
 _LONGEST = 80  # letters of `inputs`
 _DIGEST = re.compile("[0-9a-f]{64}")
+_ONE = {"classes": "class", "outputs": "output"}
 
 
 class Loaded(NamedTuple):
@@ -64,72 +65,53 @@ def _in_order(further: Mapping[str, Array]) -> list[Array]:
 
 def _digest(*arrays: Array) -> str:
     """Of the numbers, wherever the arrays lie and in whatever order of bytes or axes."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for array in arrays:
-        found.update(f"{array.dtype.name} {array.shape} ".encode())
+        digest.update(f"{array.dtype.name} {array.shape} ".encode())
         rows = max(1, BLOCK * len(array) // max(1, array.nbytes))
         step = rows * -(-array.nbytes // WHOLE)
         for start in range(0, len(array), step or 1):
             block = array[start : start + rows]
-            found.update(np.ascontiguousarray(block, block.dtype.newbyteorder("<")).data)
-    return found.hexdigest()
+            digest.update(np.ascontiguousarray(block, block.dtype.newbyteorder("<")).data)
+    return digest.hexdigest()
 
 
-def sentence(found: Loaded) -> str:
+def sentence(data: Loaded) -> str:
     """For people, in one line without its end."""
-    looks = f"{found.classes:,} {found.labels if found.classes != 1 else _ONE[found.labels]}, {found.inputs}"
-    if not found.train + found.test:
+    looks = f"{data.classes:,} {data.labels if data.classes != 1 else _ONE[data.labels]}, {data.inputs}"
+    if not data.train + data.test:
         return f"none on this machine, {looks}"
-    return f"{found.train:,} to train, {found.test:,} to test, {looks}, digest {found.digest}"
+    return f"{data.train:,} to train, {data.test:,} to test, {looks}, digest {data.digest}"
 
 
-def to_json(found: Loaded) -> str:
+def to_json(data: Loaded) -> str:
     """The contents of a data.json."""
-    return json.dumps(found._asdict(), ensure_ascii=False)
+    return json.dumps(data._asdict(), ensure_ascii=False)
 
 
 def from_json(text: str | bytes) -> Loaded:
-    """What such a text says.
-
-    Raises:
-        ValueError: it says something else.
-    """
+    """What such a text says; ValueError if it says something else."""
     return from_facts(parse_json(text))
 
 
 def from_facts(facts: Any) -> Loaded:
-    """The same from what a parser of JSON makes of it.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """The same from what a parser of JSON makes of it."""
     if not isinstance(facts, dict):
         raise ValueError("it is no object")
-    for name, right in _RIGHT.items():
-        if not right(facts.get(name)):
+    for name in Loaded._fields:
+        if not _fits(name, facts.get(name)):
             raise ValueError(f"{name} is {facts.get(name)!r:.40}")
-    return Loaded(**{name: facts[name] for name in _RIGHT})
+    return Loaded(**{name: facts[name] for name in Loaded._fields})
 
 
-def _count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**63  # True is none
-
-
-def _short(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= _LONGEST and value.isprintable()
-
-
-def _sha256(value: object) -> bool:
-    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
-
-
-_ONE = {"classes": "class", "outputs": "output"}
-_RIGHT: dict[str, Callable[[object], bool]] = {
-    "train": _count,
-    "test": _count,
-    "classes": _count,
-    "labels": lambda value: isinstance(value, str) and value in _ONE,
-    "inputs": _short,
-    "train_sha256": _sha256,
-    "test_sha256": _sha256,
-}
+def _fits(name: str, value: object) -> bool:
+    """Whether a field may have this value."""
+    if name in ("train", "test", "classes"):
+        return type(value) is int and 0 <= value < 2**63  # True is none
+    if not isinstance(value, str):
+        return False
+    if name == "labels":
+        return value in _ONE
+    if name == "inputs":
+        return len(value) <= _LONGEST and value.isprintable()
+    return _DIGEST.fullmatch(value) is not None

@@ -21,16 +21,12 @@ _MOST_BYTES = 2**28  # of a text file: the largest of UCI's has 15 MB
 
 
 def load(path: Path) -> Dataset:
-    """The dataset.
-
-    Args:
-        path: UCI's folder, with train/ and test/ in it; or an .npz file with signals (or inputs), labels and users; or a folder
-            with one of these in it.
-
-    Raises:
-        DataError: it is none of them, or damaged.
-    """
-    place = _place(path)
+    """The dataset in UCI's folder, in an .npz file with signals (or inputs), labels and users, or in a folder that holds either."""
+    folders = [folder for folder in (path, path / "UCI HAR Dataset") if (folder / "train").is_dir()]
+    places = [path] if path.is_file() else [*folders, *sorted(path.glob("*.npz"))]
+    if not places:
+        raise DataError(f"'{path}' holds no UCI HAR: give dataset.path= the folder 'UCI HAR Dataset' or an .npz file")
+    place = places[0]
     signals, labels, users = _from_npz(place) if place.suffix == ".npz" else _from_text(place)
     inputs = input_array(signals, f"the windows of '{place}'")
     if inputs.shape[1:] != (len(CHANNELS), SAMPLES) or inputs.dtype.kind != "f":
@@ -42,17 +38,6 @@ def load(path: Path) -> Dataset:
     classes = label_array(labels, len(inputs), CLASSES, f"labels of '{place}'")
     persons = user_array(users, len(inputs), f"users of '{place}'")
     return assemble(inputs, classes, persons, CLASSES, np.isin(users, TEST_PERSONS), f"'{place}'")
-
-
-def _place(path: Path) -> Path:
-    """The .npz file, or the folder with UCI's text files."""
-    if path.is_file():
-        return path
-    folders = [folder for folder in (path, path / "UCI HAR Dataset") if (folder / "train").is_dir()]
-    places = folders + sorted(path.glob("*.npz"))
-    if not places:
-        raise DataError(f"'{path}' holds no UCI HAR: give dataset.path= the folder 'UCI HAR Dataset' or an .npz file")
-    return places[0]
 
 
 def _from_npz(path: Path) -> tuple[Array, Array, Array]:

@@ -36,19 +36,12 @@ _FILES = {"inputs": "images", "test_inputs": "test_images"}  # what the first ve
 
 
 class Form(NamedTuple):
-    """What one input of a dataset looks like.
-
-    Attributes:
-        shape: of its array.
-        kind: bytes, floats, tokens or flags.
-        largest: token, as far as that is known.
-        further: the form of every array beside it, by name.
-    """
+    """What one input of a dataset looks like."""
 
     shape: tuple[int, ...]
     kind: str = BYTES
-    largest: int = 0
-    further: Mapping[str, Form] = NONE
+    largest: int = 0  # token, as far as that is known
+    further: Mapping[str, Form] = NONE  # the form of every array beside it
 
     def empty(self) -> Array:
         """An array of no inputs."""
@@ -119,11 +112,7 @@ def further_text(forms: Mapping[str, Form]) -> str:
 
 
 def read_further(text: str) -> dict[str, Form]:
-    """Forms by name from a text such as `mask:flags:16`; several with semicolons between them.
-
-    Raises:
-        DataError: it says something else, or of more than a few arrays.
-    """
+    """Forms by name from a text such as `mask:flags:16`; several with semicolons between them."""
     forms: dict[str, Form] = {}
     for part in text.split(";") if text else ():
         match = _FURTHER.fullmatch(part)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bifl.data.arrays import Images, assemble, held_out, image_array, label_array, user_array
+from bifl.data.arrays import Bytes, assemble, held_out, label_array, user_array
 from bifl.data.fetching import INSTALL, allowed, data_folder, pillow
 from bifl.data.inputs import Array, Dataset
 from bifl.errors import ConfigError, DataError
@@ -33,29 +33,17 @@ class Person(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What FEMNIST and CelebA differ in.
+    """What FEMNIST and CelebA differ in."""
 
-    Attributes:
-        name: of the dataset, and of its folder in the data folder.
-        classes: how many.
-        parse: a user's `x` as pixels or file names; ValueError if it is neither.
-        pixels: (folder, those) → (n, channels, height, width).
-        hub: its name at Flower's hub.
-        splits: of it there.
-        user: the column there of who made an image.
-        label: the column there of its class.
-        mode: of the images there, for PIL.
-    """
-
-    name: str
+    name: str  # of the dataset, and of its folder in the data folder
     classes: int
-    parse: Callable[[Any], Array]
-    pixels: Callable[[Path, Array], Images]
-    hub: str
-    splits: tuple[str, ...]
-    user: str
-    label: str
-    mode: str
+    parse: Callable[[Any], Array]  # a user's `x` as pixels or file names; ValueError if it is neither
+    pixels: Callable[[Path, Array], Bytes]  # (folder, those) → (n, channels, height, width)
+    hub: str  # its name at Flower's hub
+    splits: tuple[str, ...]  # of it there
+    user: str  # the column there of who made an image
+    label: str  # the column there of its class
+    mode: str  # of the images there, for PIL
 
 
 def load(source: Source, path: str, share: float, test_share: float) -> Dataset:
@@ -66,23 +54,19 @@ def load(source: Source, path: str, share: float, test_share: float) -> Dataset:
         path: the folder; "" means the one in the data folder.
         share: of the users who are used, chosen at random but always the same.
         test_share: of each user's images that are held out for testing.
-
-    Raises:
-        DataError: a file is damaged, or nothing can be had.
     """
     if not 0 < share <= 1:
         raise ConfigError(f"dataset.share must be greater than 0 and at most 1, not {share}")
     folder = Path(path) if path else data_folder() / source.name
     files, where = _files(folder), f"'{folder}'"
+    if path and not files:
+        raise DataError(f"{where} holds none of LEAF's files all_data_*.json")
     if files:
         images, labels, users = _from_files(source, folder, files, share)
-    elif path:
-        raise DataError(f"{where} holds none of LEAF's files all_data_*.json")
     else:
         (images, labels, users), where = _from_hub(source, folder, share), source.hub
     numbers = user_array(users, len(images), f"the users of {where}")
-    classes = label_array(labels, len(images), source.classes, f"the labels of {where}")
-    return assemble(images, classes, numbers, source.classes, held_out(numbers, test_share), where)
+    return assemble(images, labels, numbers, source.classes, held_out(numbers, test_share), where)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -91,8 +75,8 @@ def _files(folder: Path) -> list[Path]:
     return next((files for files in places if files), [])
 
 
-def _from_files(source: Source, folder: Path, files: list[Path], share: float) -> tuple[Images, Array, Array]:
-    """Images, labels and users from LEAF's files."""
+def _from_files(source: Source, folder: Path, files: list[Path], share: float) -> tuple[Bytes, Array, Array]:
+    """Bytes, labels and users from LEAF's files."""
     everyone = [person for file in files for person in _people(file, source)]
     chosen = _chosen([person.name for person in everyone], share)
     people = [person for person in everyone if person.name in chosen]
@@ -133,8 +117,8 @@ def _people(file: Path, source: Source) -> Iterator[Person]:
         raise DataError(f"'{file}' is not one of LEAF's files, or damaged: {what}") from error
 
 
-def _from_hub(source: Source, folder: Path, share: float) -> tuple[Images, Array, Array]:
-    """Images, labels and users from Flower's hub."""
+def _from_hub(source: Source, folder: Path, share: float) -> tuple[Bytes, Array, Array]:
+    """Bytes, labels and users from Flower's hub."""
     missing = f"{source.name} is not in '{folder}' (LEAF's all_data_*.json; or set dataset.path)"
     if not allowed():
         raise DataError(missing)
@@ -155,15 +139,19 @@ def _from_hub(source: Source, folder: Path, share: float) -> tuple[Images, Array
         for row, user in enumerate(map(str, table[source.user])):
             if user in chosen:
                 example = table[row]
-                images.append(_square(example["image"], source.mode))
+                images.append(_pixels(example["image"], source.mode))
                 labels.append(int(example[source.label]))
                 users.append(user)
-    return image_array(np.stack(images), source.hub), np.array(labels), np.array(users)
+    classes = label_array(np.array(labels), len(labels), source.classes, f"the labels of {source.hub}")
+    return np.stack(images), classes, np.array(users)
 
 
-def _square(picture: Any, mode: str) -> Images:
+def _pixels(picture: Any, mode: str) -> Bytes:
+    """(channels, height, width) of one of PIL's pictures."""
     picture = picture.convert(mode)
-    return np.asarray(picture if mode == "L" else picture.resize((CELEBA_SIZE, CELEBA_SIZE)), np.uint8)
+    if mode == "L":
+        return np.asarray(picture, np.uint8)[None]
+    return np.moveaxis(np.asarray(picture.resize((CELEBA_SIZE, CELEBA_SIZE)), np.uint8), 2, 0)
 
 
 # ---- FEMNIST ---------------------------------------------------------------------------------------------------------
@@ -175,11 +163,11 @@ def _grey_pixels(x: Any) -> Array:
         raise ValueError(f"x must hold 784 pixels an image, not {pixels.shape}")
     if not (pixels.min() >= 0 and pixels.max() <= 1):
         raise ValueError(f"pixels must be from 0 to 1, not from {pixels.min()} to {pixels.max()}")
-    return np.rint(pixels * 255).astype(np.uint8).reshape(-1, 28, 28)
+    return np.rint(pixels * 255).astype(np.uint8).reshape(-1, 1, 28, 28)
 
 
 FEMNIST = Source(
-    "femnist", 62, _grey_pixels, lambda folder, pixels: image_array(pixels, str(folder)),
+    "femnist", 62, _grey_pixels, lambda folder, pixels: pixels,
     "flwrlabs/femnist", ("train",), "writer_id", "character", "L",
 )  # fmt: skip
 
@@ -195,7 +183,7 @@ def _file_names(x: Any) -> Array:
     return np.array(x, object)
 
 
-def _read_pictures(folder: Path, names: Array) -> Images:
+def _read_pictures(folder: Path, names: Array) -> Bytes:
     image = pillow("celeba's")
     places = [folder / place / "img_align_celeba" for place in ("", "raw", "data/raw")]
     place = next((place for place in places if place.is_dir()), None)
@@ -207,7 +195,7 @@ def _read_pictures(folder: Path, names: Array) -> Images:
     for number, name in enumerate(names):
         try:
             with image.open(place / name) as picture:
-                pictures[number] = np.moveaxis(_square(picture, "RGB"), 2, 0)
+                pictures[number] = _pixels(picture, "RGB")
         except FileNotFoundError:
             raise DataError(f"'{place / name}' does not exist, though LEAF's files name it") from None
         except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:

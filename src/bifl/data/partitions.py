@@ -32,11 +32,7 @@ partition: Registry[Split] = Registry("partition")
 
 
 def split(deal: Split, labels: Index, clients: int, seed: int, users: Index | None = None) -> Sequence[Index]:
-    """Deal the samples out, and check that every client can train on what it got.
-
-    Raises:
-        ConfigError: a client would have fewer than the 2 samples that batch-norm needs.
-    """
+    """Deal the samples out, and check that every client can train on what it got."""
     if isinstance(deal, Shared):
         return deal(labels, clients, np.random.default_rng([seed, 0]), users)
     if clients > len(labels):
@@ -57,11 +53,7 @@ def split(deal: Split, labels: Index, clients: int, seed: int, users: Index | No
 
 
 def dealer(name: str, parameters: Mapping[str, Any]) -> Split:
-    """The partition called `name`.
-
-    Raises:
-        ConfigError: a user's own is no function that returns one.
-    """
+    """The partition called `name`."""
     try:
         made = partition.make(name, parameters)
     except TypeError as error:
@@ -84,11 +76,7 @@ def _signature(clients: int, samples: int) -> str:
 
 
 def _checked(parts: Any, clients: int, samples: int) -> list[Index]:
-    """What a partition, perhaps somebody's own, returned.
-
-    Raises:
-        ConfigError: it is something else.
-    """
+    """What a partition, perhaps somebody's own, returned."""
     arrays = [np.asarray(part) for part in parts] if isinstance(parts, list | tuple) else []
     whole = all(part.ndim == 1 and (part.dtype.kind in "iu" or not part.size) for part in arrays)
     if len(arrays) != clients or not whole or not all(0 <= part.min() <= part.max() < samples for part in arrays if part.size):

@@ -38,11 +38,7 @@ KERAS = _by_name("x_train", "y_train", "x_test", "y_test")  # the same arrays in
 
 
 def idx_dataset(files: Published, mean: float, std: float) -> Dataset:
-    """The dataset in four idx files.
-
-    Raises:
-        DataError: a file is damaged, or none can be had.
-    """
+    """The dataset in four idx files."""
     images, labels, test_images, test_labels = map(_idx_array, contents(files))
     return Dataset(images[:, None], labels.astype(np.int64), test_images[:, None], test_labels.astype(np.int64), 10, mean, std)
 
@@ -112,11 +108,7 @@ _BINARY, _PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"  # folders, as 
 
 
 def cifar_dataset(files: Published, mean: float, std: float) -> Dataset:
-    """The dataset in CIFAR-10's batches, of which the last is the test set.
-
-    Raises:
-        DataError: a file is damaged, or none can be had.
-    """
+    """The dataset in CIFAR-10's batches, of which the last is the test set."""
     *batches, test_batch = contents(files)
     train, test = (np.frombuffer(raw, np.uint8).reshape(-1, 1 + PIXELS) for raw in (b"".join(batches), test_batch))
     (labels, images), (test_labels, tests) = (
