@@ -25,7 +25,7 @@ from bifl.experiment.setup import build
 from bifl.nn.models import model
 from bifl.runs.folder import read_records
 from bifl.runs.trackers import numbers
-from bifl.tasks import task, unit
+from bifl.tasks import task, usual
 from bifl.tasks.usual import class_numbers
 from tests.support.commands import bifl as command
 from tests.support.commands import refused
@@ -224,7 +224,7 @@ def test_class_numbers_are_no_numbers_to_predict() -> None:
     ids=str,
 )
 def test_a_unit_far_from_what_a_network_begins_with_is_told(labels: list[Any], said: str | None) -> None:
-    found = unit.sentence(np.array(labels))
+    found = usual.unit_sentence(np.array(labels))
     assert (found is None) if said is None else re.search(said, found or "")
 
 

@@ -21,7 +21,7 @@ from bifl.runs.trackers import checked, followed
 from bifl.show.output import console, say
 from bifl.show.plot import draw, draw_bits, title
 from bifl.show.terminal import Meter, attack_text, comparison_table, comparison_text, data_line, price_table, robust_text, run_table
-from bifl.tasks import unit
+from bifl.tasks import usual
 
 # ---- run ----------------------------------------------------------------------------------------------------------------
 
@@ -60,7 +60,7 @@ def _start(options: argparse.Namespace) -> tuple[RunFolder, Setup]:
     setup = build(experiment)
     running.check(setup)
     remark(setup.run.network)
-    unit.remark(setup.data.labels)
+    usual.remark_unit(setup.data.labels)
     return RunFolder.start(options.out or claim(Path("runs"), folder_name(experiment, preset)), experiment), setup
 
 
@@ -128,7 +128,7 @@ def _plan(options: argparse.Namespace, data: LastDataset) -> tuple[Comparison, d
     for setup in setups.values():
         running.check(setup)
     remark(*(setup.run.network for setup in setups.values()))
-    unit.remark(data.of(base).labels)
+    usual.remark_unit(data.of(base).labels)
     path = options.out or claim(Path("runs"), f"compare-{preset or base.dataset.name}")
     return Comparison.start(path, rows), setups
 

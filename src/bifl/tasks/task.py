@@ -31,37 +31,24 @@ class Targets(NamedTuple):
 
 
 def as_found(labels: Array, outputs: int) -> Targets:
-    """The usual `targets` of a user's own task: class numbers as int64, anything else as (n, outputs) float32.
-
-    Raises:
-        DataError: they are no finite numbers.
-    """
+    """The usual `targets` of a user's own task: class numbers as int64, anything else as (n, outputs) float32."""
     if labels.dtype.kind in "iu" and labels.ndim == 1:
         return Targets(labels.astype(np.int64), outputs)
     return numbers(labels, outputs)
 
 
 def numbers(labels: Array, outputs: int) -> Targets:
-    """Labels as (n, outputs) float32.
-
-    Raises:
-        DataError: they are no finite numbers, or not one row per sample.
-    """
+    """Labels as (n, outputs) float32."""
     if labels.dtype.kind not in "biuf" or labels.ndim not in (1, 2):
         raise DataError(f"labels must be numbers, (n,) or (n, outputs), not {labels.dtype} {labels.shape}")
-    found = labels.reshape(len(labels), -1) if len(labels) else np.zeros((0, outputs))
-    found = found.astype(np.float32)
-    if not np.isfinite(found).all():
+    rows = (labels.reshape(len(labels), -1) if len(labels) else np.zeros((0, outputs))).astype(np.float32)
+    if not np.isfinite(rows).all():
         raise DataError("labels must be finite numbers: one of them is NaN or infinite")
-    return Targets(found, found.shape[1])
+    return Targets(rows, rows.shape[1])
 
 
 def class_per_position(labels: Array, outputs: int) -> Targets:
-    """Labels as (n, …) class numbers, −1 where a position does not count: padding, or what nobody is to predict.
-
-    Raises:
-        DataError: they are something else.
-    """
+    """Labels as (n, …) class numbers, −1 where a position does not count: padding, or what nobody is to predict."""
     if labels.dtype.kind not in "iu" or (labels.ndim < 2 and len(labels)):
         raise DataError(f"labels must be whole numbers, (n, …), one for every position, not {labels.dtype} {labels.shape}")
     if labels.size and not -1 <= labels.min() <= labels.max() < outputs:
@@ -104,19 +91,17 @@ class Task:
     Attributes:
         loss: (output, targets) → the mean loss of a batch, differentiable. The output is what the network gives, (n, outputs) if
             `output` says nothing else. A third parameter, without a default, is an array of the data by its name: `mask`.
-        sums: (output, targets) → (k,) numbers of a batch that can be added up: how many answers are correct, for example. It may
-            take further arrays too.
-        metrics: (sums of all samples, number of samples) → numbers by name. Tables and pictures show the first, in %:
-            the higher the better, and 1 is perfect.
-        targets: (labels, outputs) → labels as `loss` takes them and how many outputs the network must have; refuses others with
-            a DataError. `outputs` are what the dataset tells: its classes, or the columns of its labels.
+        sums: (output, targets) → (length,) numbers of a batch that can be added up, as how many answers are correct. It may take
+            further arrays too.
+        metrics: (sums of all samples, their number) → numbers by name. Tables and pictures show the first, in %: 1 is perfect.
+        targets: (labels, outputs) → labels as `loss` takes them and how many outputs the network must have, or a DataError.
+            `outputs` are what the dataset tells: its classes, or the columns of its labels.
         sensible: (sums, number of samples) → whether a client may say so; a server asks before it adds them up.
         length: how many sums there are.
         output: (shape of one sample's targets, outputs) → the shape of what the network must give for one sample.
         count: (targets of a batch) → what its loss is the mean of, and what `metrics` and `sensible` get as number: of samples, or
             of positions (`positions`). A batch may have none: its loss must be 0 then.
-        most: shape of one sample's targets → the most that `count` may find in it, beyond which a server believes no client: 1, or
-            of positions `math.prod`.
+        most: shape of one sample's targets → the most that `count` may find in it, beyond which a server believes no client.
     """
 
     loss: Callable[..., Tensor]

@@ -1,11 +1,15 @@
-"""The usual tasks: classes, numbers, and several labels at a time.
+"""The usual tasks: classes, numbers, and several labels at a time; whether numbers can be learnt as they are.
 
 >>> import numpy as np
 >>> regression().metrics(np.array([2.0, 2.0, 0.0, 8.0]), 4)
 {'r2': 0.75, 'mse': 0.5, 'mae': 0.5}
+>>> unit_sentence(np.array([[30.0], [50.0]]))
+'labels are 40 ± 10 and are not normalised, though a network begins at about 0 ± 1: save (labels - 40) / 10 instead'
 """
 
 from __future__ import annotations
+
+import sys
 
 import numpy as np
 import torch
@@ -15,13 +19,11 @@ from bifl.data.inputs import Array
 from bifl.errors import ConfigError, DataError
 from bifl.tasks.task import Sums, Targets, Task, numbers, task, within_reach
 
+LARGEST_SIZE, LEAST_DEVIATION = 3.0, 0.1  # of labels' columns; beyond, the first rounds learn nothing but the unit
+
 
 def class_numbers(labels: Array, outputs: int) -> Targets:
-    """Labels as class numbers.
-
-    Raises:
-        DataError: they are something else.
-    """
+    """Labels as class numbers."""
     if labels.dtype.kind == "b" and labels.ndim == 1:
         raise DataError("task=classification needs whole numbers as labels, not bool: save them with .astype(np.uint8)")
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
@@ -57,17 +59,13 @@ def _errors(scores: Tensor, targets: Tensor) -> Tensor:
 def _of_errors(sums: Sums, samples: int) -> dict[str, float]:
     squares, sizes, total, total_squares = (float(value) / samples for value in sums)
     variance = total_squares - total**2
-    known = variance > 1e-12 * total_squares  # otherwise all targets are the same
-    r2 = 1 - squares / variance if known else float(squares == 0)
+    differ = variance > 1e-12 * total_squares  # otherwise all targets are the same
+    r2 = 1 - squares / variance if differ else float(squares == 0)
     return {"r2": r2, "mse": squares, "mae": sizes}
 
 
 def to_predict(labels: Array, outputs: int) -> Targets:
-    """Labels as numbers to predict.
-
-    Raises:
-        DataError: they are class numbers, or no numbers.
-    """
+    """Labels as numbers to predict."""
     if labels.dtype.kind in "iu" and labels.ndim == 1 and len(labels):  # everywhere else these are classes
         raise DataError(
             f"task=regression needs floats as labels, and these are class numbers from {labels.min()} to {labels.max()}: use "
@@ -84,11 +82,7 @@ def regression() -> Task:
 
 
 def several(labels: Array, outputs: int) -> Targets:
-    """Labels as columns of 0 and 1.
-
-    Raises:
-        DataError: they are something else.
-    """
+    """Labels as columns of 0 and 1."""
     if labels.dtype.kind not in "biuf" or (labels.ndim != 2 and len(labels)) or not np.isin(labels, (0, 1)).all():
         raise DataError(f"task=multilabel needs labels of 0 and 1, (n, classes), not {labels.dtype} {labels.shape}")
     return numbers(labels, outputs)
@@ -102,17 +96,39 @@ def multilabel(threshold: float = 0.5) -> Task:
     level = float(np.log(threshold / (1 - threshold)))
 
     def sums(scores: Tensor, targets: Tensor) -> Tensor:
-        said, true = scores > level, targets > 0.5
-        share = targets.shape[1]
-        right = [(said & true).sum(), said.sum(), true.sum(), (said == true).sum()]
-        return torch.stack([*(count.double() / share for count in right), (said == true).all(1).sum().double()])
+        answers, true = scores > level, targets > 0.5
+        counts = [(answers & true).sum(), answers.sum(), true.sum(), (answers == true).sum()]
+        return torch.stack([*(count.double() / targets.shape[1] for count in counts), (answers == true).all(1).sum().double()])
 
     def metrics(sums: Sums, samples: int) -> dict[str, float]:
-        both, said, true, same, exact = map(float, sums)
-        f1 = 2 * both / (said + true) if said + true else 1.0
+        both, answers, true, same, exact = map(float, sums)
+        f1 = 2 * both / (answers + true) if answers + true else 1.0
         return {"f1": f1, "accuracy": same / samples, "exact": exact / samples}
 
     def sensible(sums: Sums, samples: int) -> bool:
         return bool(np.all((sums >= 0) & (sums <= samples)))
 
     return Task(nn.functional.binary_cross_entropy_with_logits, sums, metrics, several, sensible, length=5)
+
+
+def unit_sentence(labels: Array) -> str | None:
+    """What is wrong with the unit of (n, outputs) numbers; None if nothing is, or if they are class numbers."""
+    if labels.ndim != 2 or labels.dtype.kind != "f" or not len(labels):
+        return None
+    means, deviations = labels.mean(0, np.float64), labels.std(0, np.float64)
+    sizes = np.hypot(means, deviations)
+    wrong = (sizes > LARGEST_SIZE) | ((deviations < LEAST_DEVIATION) & (deviations > 0))
+    if not wrong.any():
+        return None
+    column = int(np.argmax(wrong))
+    mean, deviation = (f"{float(value[column]):.4g}" for value in (means, deviations))
+    which = f" in column {column}" if labels.shape[1] > 1 else ""
+    instead = f"(labels - {mean}) / {deviation}" if deviations[column] else f"labels - {mean}"
+    begins = "and are not normalised, though a network begins at about 0 ± 1"
+    return f"labels{which} are {mean} ± {deviation} {begins}: save {instead} instead"
+
+
+def remark_unit(labels: Array) -> None:
+    """Tell a person at the terminal of labels that are not normalised."""
+    if sentence := unit_sentence(labels):
+        print(f"bifl: {sentence}", file=sys.stderr)

@@ -7,7 +7,7 @@ Batch-norm sees the moments of its inputs, on a client's images or on noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -42,41 +42,27 @@ def chunks(samples: int) -> range:
 @one_thread()
 @torch.no_grad()
 def evaluate(network: Network, task: Task, samples: Samples, index: Index, wanted: Iterable[int]) -> list[Evaluated]:
-    """Evaluate the model that the network shows.
-
-    Args:
-        network: with the model.
-        task: what it has learnt.
-        samples: inputs and labels.
-        index: those of them that are evaluated.
-        wanted: numbers of the chunks of `index` to evaluate.
-    """
-    return list(_evaluated(network, task, samples, index, wanted))
-
-
-def _evaluated(network: Network, task: Task, samples: Samples, index: Index, wanted: Iterable[int]) -> Iterator[Evaluated]:
+    """Evaluate the model that the network shows on the samples `index`, of whose chunks those with the numbers `wanted`."""
+    evaluated = []
     for chunk in wanted:
         part = torch.from_numpy(np.ascontiguousarray(index[chunk * CHUNK : (chunk + 1) * CHUNK]))
         batch = samples.batch(part)
         output, weight = network.scores(batch), task.count(batch[TARGET])
         sums = judged(task.sums, output, batch).double().reshape(-1).tolist()
-        yield Evaluated(chunk, len(part), weight, tuple(sums), float(judged(task.loss, output, batch)) * weight)
+        evaluated.append(Evaluated(chunk, len(part), weight, tuple(sums), float(judged(task.loss, output, batch)) * weight))
+    return evaluated
 
 
 def evaluate_all(network: Network, task: Task, samples: Samples) -> tuple[dict[str, float], float]:
     """Metrics and mean loss on all of the samples."""
     size = len(samples.labels)
-    found = evaluate(network, task, samples, np.arange(size), chunks(size))
-    return added([(one.weight, one.sums, one.loss) for one in found], task)
+    evaluated = evaluate(network, task, samples, np.arange(size), chunks(size))
+    return added([(one.weight, one.sums, one.loss) for one in evaluated], task)
 
 
 @torch.no_grad()
 def predict_all(module: nn.Module, samples: Samples, name: str) -> npt.NDArray[np.float32]:
-    """(n, …) what an ordinary module gives for all samples; errors call it `name`.
-
-    Raises:
-        DataError: it takes others.
-    """
+    """(n, …) what an ordinary module gives for all samples; errors call it `name`."""
     made = []
     if lacking := set(needed_arguments(module)).difference(samples.further):
         raise DataError(f"{name} takes {' and '.join(sorted(lacking))} beside its inputs: predict(inputs, {min(lacking)}=…)")
@@ -92,8 +78,8 @@ def predict_all(module: nn.Module, samples: Samples, name: str) -> npt.NDArray[n
 def added(parts: Iterable[tuple[int, Sequence[float], float]], task: Task) -> tuple[dict[str, float], float]:
     """Metrics and mean loss of parts, each with what was counted in it, its sums and its loss."""
     total, sums, losses = 0, np.zeros(task.length), 0.0
-    for count, one, loss in parts:
-        total, sums, losses = total + count, sums + np.array(one), losses + loss
+    for count, part, loss in parts:
+        total, sums, losses = total + count, sums + np.array(part), losses + loss
     if not total:
         return dict.fromkeys(task.metrics(np.zeros(task.length), 1), math.nan), math.nan
     return task.metrics(sums, total), losses / total
@@ -123,14 +109,14 @@ def noise_squares(network: Network, public: Public, forward: Forward, form: Form
     dice = np.random.default_rng(0)
     beside, shape = example(form, _NOISE), form.shape
     if form.kind == TOKENS:
-        known = [child.num_embeddings for child in network.module.modules() if isinstance(child, nn.Embedding | nn.EmbeddingBag)]
-        drawn = torch.from_numpy(dice.integers(min(known, default=1), size=(_NOISE, *shape)))
-        return np.split(network.input_moments(_on(network, {**beside, INPUT: drawn})), 2)[1]
-    images = (dice.standard_normal((_NOISE, *shape)) + dice.standard_normal((_NOISE, *[1] * len(shape)))) / np.sqrt(2)
-    noise = torch.from_numpy(images.astype(np.float32))
-    noise = noise.to(memory_format=torch.channels_last) if noise.dim() == 4 else noise
-    _, squares = np.split(network.input_moments(_on(network, {**beside, INPUT: noise})), 2)
-    return squares
+        sizes = [child.num_embeddings for child in network.module.modules() if isinstance(child, nn.Embedding | nn.EmbeddingBag)]
+        noise = torch.from_numpy(dice.integers(min(sizes, default=1), size=(_NOISE, *shape)))
+    else:
+        numbers = (dice.standard_normal((_NOISE, *shape)) + dice.standard_normal((_NOISE, *[1] * len(shape)))) / np.sqrt(2)
+        noise = torch.from_numpy(numbers.astype(np.float32))
+        noise = noise.to(memory_format=torch.channels_last) if noise.dim() == 4 else noise
+    batch = {name: tensor.to(network.device) for name, tensor in {**beside, INPUT: noise}.items()}
+    return np.split(network.input_moments(batch), 2)[1]
 
 
 def example(form: Form, count: int) -> Batch:
@@ -140,8 +126,3 @@ def example(form: Form, count: int) -> Batch:
         full: dict[str, bool | float] = {FLAGS: True, FLOATS: 1.0, TOKENS: one.largest}
         batch[name] = torch.full((count, *one.shape), full[one.kind])
     return batch
-
-
-def _on(network: Network, batch: Batch) -> Batch:
-    """The batch where the network computes."""
-    return {name: found.to(network.device) for name, found in batch.items()}

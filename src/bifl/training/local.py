@@ -74,12 +74,7 @@ def train(
     client: Client, network: Network, forward: Forward, samples: Samples, index: Tensor, plan: Plan, loss: Loss = CROSS_ENTROPY,
     local: Local = PLAIN, count: Count = len,
 ) -> tuple[Client, float]:  # fmt: skip
-    """Train aux and the real parameters on the client's own samples.
-
-    Returns:
-        The client with new `aux` and `real`, and the mean loss over what the task counts in the samples it trained on (NaN if it
-        diverged), without what `local` adds.
-    """
+    """The client with `aux` and `real` trained on its own samples, and the mean loss (NaN if it diverged) without what `local` adds."""
     network.write_moments(client.real[network.layout.trained :])
     network.module.train()
     vectors = _vectors(client, network, forward, plan.lr)
@@ -113,18 +108,14 @@ def train(
 
 
 def augmented(change: Augment, inputs: Tensor, generator: np.random.Generator) -> Tensor:
-    """The inputs of a step after augmentation, laid out as networks like them.
-
-    Raises:
-        ConfigError: a user's own augmentation does not return inputs.
-    """
+    """The inputs of a step after augmentation, laid out as networks like them."""
     if change is as_they_are:
         return inputs
-    found = change(inputs, generator)
-    if not isinstance(found, Tensor) or found.shape != inputs.shape or found.dtype != inputs.dtype:
-        what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+    changed = change(inputs, generator)
+    if not isinstance(changed, Tensor) or changed.shape != inputs.shape or changed.dtype != inputs.dtype:
+        what = f"{changed.dtype} {tuple(changed.shape)}" if isinstance(changed, Tensor) else f"a {type(changed).__name__}"
         raise ConfigError(f"augment must return {SIGNATURE}: {inputs.dtype} {tuple(inputs.shape)} became {what}")
-    return found.to(memory_format=torch.channels_last) if found.dim() == 4 else found
+    return changed.to(memory_format=torch.channels_last) if changed.dim() == 4 else changed
 
 
 def _vectors(client: Client, network: Network, forward: Forward, lr: float) -> Trained:

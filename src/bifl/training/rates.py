@@ -52,11 +52,7 @@ def cosine(over: int = 100, end: float = 0.0, warmup: int = 0) -> Rate:
 
 
 def rate_of(name: str, found: object, round: int, lr: tuple[float, ...], lr_steps: tuple[int, ...]) -> float:
-    """A round's learning rate by what a schedule's factory returned.
-
-    Raises:
-        ConfigError: a user's own schedule is none, or gives no rate.
-    """
+    """A round's learning rate by what a schedule's factory returned."""
     if not callable(found):
         raise ConfigError(f"schedule '{name}' must return {SIGNATURE}, not a {type(found).__name__}")
     rate = found(round, lr, lr_steps)
