@@ -64,11 +64,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What a JSON text says.
-
-    Raises:
-        ValueError: it is no JSON, or nested so deeply that Python's parser gives up.
-    """
+    """What a JSON text says; ValueError if it is none, or nested so deeply that Python's parser gives up."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -76,12 +72,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def gunzip(packed: bytes, most: int) -> bytes:
-    """The contents of a gzip file.
-
-    Raises:
-        ValueError: they are longer than `most` bytes.
-        OSError, EOFError, zlib.error: the file is damaged.
-    """
+    """The contents of a gzip file; ValueError if they are longer than `most` bytes, and what gzip raises if it is damaged."""
     with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
         raw = file.read(most + 1)
     if len(raw) > most:

@@ -17,6 +17,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Collection
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,16 +46,9 @@ class Damaged(ValueError):
 
 
 def read(file: Path | IO[bytes], wanted: Collection[str] | None = None) -> dict[str, Array]:
-    """The arrays of an .npz file, or those of them that are wanted and there.
-
-    Raises:
-        OSError: it cannot be opened.
-        Damaged: it cannot be read.
-    """
+    """The arrays of an .npz file, or those of them that are wanted and there; OSError or `Damaged` if it cannot be read."""
     try:
-        if not isinstance(file, Path):
-            return _arrays(file, wanted)
-        with file.open("rb") as opened:
+        with file.open("rb") if isinstance(file, Path) else nullcontext(file) as opened:
             return _arrays(opened, wanted)
     except Damaged:
         raise
@@ -63,22 +57,17 @@ def read(file: Path | IO[bytes], wanted: Collection[str] | None = None) -> dict[
 
 
 def map_folder(folder: Path) -> dict[str, Array]:
-    """The arrays of a folder's .npy files by name, mapped into memory: what is not used is never read.
-
-    Raises:
-        OSError: the folder, or a file in it, cannot be opened.
-        Damaged: a file cannot be read.
-    """
-    found = {}
+    """The arrays of a folder's .npy files by name, mapped into memory: what is not used is never read."""
+    arrays = {}
     for path in sorted(folder.glob("*.npy")):
         try:
             with path.open("rb") as file:
                 start, shape, dtype = _header(file, path.stem)
                 _check_form(path.stem, shape, dtype, file.seek(0, 2) - start)
-            found[path.stem] = np.load(path, mmap_mode="r", allow_pickle=False) if math.prod(shape) else np.zeros(shape, dtype)
+            arrays[path.stem] = np.load(path, mmap_mode="r", allow_pickle=False) if math.prod(shape) else np.zeros(shape, dtype)
         except _RAISED as error:
             raise Damaged(f"'{path.name}': {str(error) or type(error).__name__}") from error
-    return found
+    return arrays
 
 
 def _arrays(file: IO[bytes], wanted: Collection[str] | None) -> dict[str, Array]:
@@ -86,8 +75,10 @@ def _arrays(file: IO[bytes], wanted: Collection[str] | None) -> dict[str, Array]
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist() if info.filename.endswith(".npy")}
         chosen = {name: info for name, info in members.items() if wanted is None or name in wanted}
         _check_total(chosen, file.seek(0, 2))
-        for name, info in chosen.items():
-            _check_header(archive, name, info)
+        for name, info in chosen.items():  # before memory for any shape is allocated
+            with archive.open(info) as member:
+                start, shape, dtype = _header(member, name)
+                _check_form(name, shape, dtype, info.file_size - start)
         return {name: _array(archive, info) for name, info in chosen.items()}
 
 
@@ -110,13 +101,6 @@ def _check_total(members: dict[str, zipfile.ZipInfo], size: int) -> None:
         raise Damaged(f"its arrays take {total:,} bytes, and {free:,} are free")
 
 
-def _check_header(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> None:
-    """Refuse an array that is not as long as its shape says, before memory for that shape is allocated."""
-    with archive.open(info) as member:
-        start, shape, dtype = _header(member, name)
-        _check_form(name, shape, dtype, info.file_size - start)
-
-
 def _header(file: IO[bytes], name: str) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
     """Where an array's contents begin, its shape and its type."""
     with warnings.catch_warnings():
@@ -130,6 +114,7 @@ def _header(file: IO[bytes], name: str) -> tuple[int, tuple[int, ...], np.dtype[
 
 
 def _check_form(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], length: int) -> None:
+    """Refuse an array that is not as long as its shape says, or holds objects."""
     if dtype.kind not in _KINDS or dtype.itemsize == 0:
         raise Damaged(f"'{name}' holds {dtype}: neither numbers nor texts")
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != length:
@@ -139,5 +124,5 @@ def _check_form(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], length:
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
     with archive.open(info) as member, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found: Array = np.lib.format.read_array(member, allow_pickle=False)
-    return found
+        array: Array = np.lib.format.read_array(member, allow_pickle=False)
+    return array

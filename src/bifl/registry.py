@@ -34,6 +34,7 @@ from bifl.errors import ConfigError
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 GIVEN = "given_"  # names of objects that have none of their own begin with it: nobody types them
+_SOURCE = "__bifl_source__"  # where a user's module keeps its file as it was run
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -87,21 +88,13 @@ class Source(NamedTuple):
     text: bytes
 
 
-_SOURCES: dict[str, Source] = {}  # by the names of their modules
-
-
 def source_of(module: str) -> Source | None:
     """The user's Python file that was run as a module of this name; None for every other module."""
-    return _SOURCES.get(module)
+    return getattr(sys.modules.get(module), _SOURCE, None)
 
 
 def run_file(path: Path, text: bytes) -> None:
-    """Run a user's Python file, unless that has been done, so that the things in it are registered.
-
-    Args:
-        path: of the file, resolved.
-        text: what is in it.
-    """
+    """Run a user's Python file, whose path is resolved, unless that has been done, so that the things in it are registered."""
     name = _module_name(path)
     if name in sys.modules:
         return
@@ -116,15 +109,11 @@ def run_file(path: Path, text: bytes) -> None:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"Python file '{path}' fails to load: {type(error).__name__}: {error}") from error
-    _SOURCES[name] = Source(path, text)
+    vars(module)[_SOURCE] = Source(path, text)
 
 
 def defaults(factory: Callable[..., Any], called: str) -> dict[str, Any]:
-    """A factory's keyword arguments, with their defaults.
-
-    Raises:
-        ConfigError: one has a default that no config can spell.
-    """
+    """A factory's keyword arguments, with their defaults, which a config must be able to spell."""
     hints = get_type_hints(factory)
     values = {}
     for argument in inspect.signature(factory).parameters.values():
@@ -172,10 +161,10 @@ class Registry(Generic[T]):
         """The factory called `name`; one of a user's own file must have been loaded."""
         name = self.spelled(name)
         file = of_file(name)
+        if not file and name not in self._factories:
+            known = [known for known in self._factories if not known.startswith(GIVEN)]
+            raise ConfigError(f"unknown {self.kind} '{name}'{nearest(name, known)}")
         if not file:
-            if name not in self._factories:
-                known = [known for known in self._factories if not known.startswith(GIVEN)]
-                raise ConfigError(f"unknown {self.kind} '{name}'{nearest(name, known)}")
             return self._factories[name]
         if _module_name(Path(file)) not in sys.modules:
             raise ConfigError(f"{self.kind} '{name}' is in a Python file that was not loaded")
@@ -207,21 +196,18 @@ class Registry(Generic[T]):
         path = of_file(name)
         if not path:
             return name
-        file = Path(path)
-        if not os.path.isfile(file):  # unlike Path's, it raises nothing
+        if not os.path.isfile(path):  # unlike Path's, it raises nothing
             raise ConfigError(f"{self.kind} file '{path}' does not exist")
         try:
-            run_file(file, file.read_bytes())
+            run_file(Path(path), Path(path).read_bytes())
         except OSError as error:
             raise ConfigError(f"{self.kind} file '{path}' cannot be read: {error.strerror}") from error
-        return name if name != path else f"{path}:{self._only(path)}"
-
-    def _only(self, file: str) -> str:
-        """The name of the one thing of this kind in a user's file."""
-        own = list(self._own(file))
+        if name != path:
+            return name
+        own = list(self._own(path))
         if not own:
-            raise ConfigError(f"Python file '{file}' defines no {self.kind}")
+            raise ConfigError(f"Python file '{path}' defines no {self.kind}")
         if len(own) > 1:
-            ways = " or ".join(f"{os.path.basename(file)}:{name}" for name in own)
-            raise ConfigError(f"Python file '{file}' defines more than one {self.kind}: say which, {ways}")
-        return own[0]
+            ways = " or ".join(f"{os.path.basename(path)}:{each}" for each in own)
+            raise ConfigError(f"Python file '{path}' defines more than one {self.kind}: say which, {ways}")
+        return f"{path}:{own[0]}"
