@@ -103,7 +103,7 @@ def latency(path: Path) -> None:
     module = model.module().eval()
     code = code_of(model, module, model.shape, path)
     packed = onnx_file.contents(model, module, model.shape, path)
-    floats = onnx_file.float_contents(model, module, model.shape, path)
+    floats = onnx_file.float_model(model, module, model.shape, path).SerializeToString()
     print(f"ONNX {len(packed):,} bytes packed, {len(floats):,} as floats; C {code.flash:,} bytes of flash, {code.ram:,} of RAM")
     raw = raw_inputs(model, model.shape, 1)
     options = onnxruntime.SessionOptions()

@@ -143,9 +143,9 @@ def test_as_many_clients_as_users_is_one_each() -> None:
     assert sorted(len(part) for part in parts) == [10, 20, 30]
     with pytest.raises(ConfigError, match="clients=4 is more than the 3 users give: use at most 3"):
         split(partition.make("by_user", {}), np.zeros(60, np.int64), 4, 0, users)
-    with pytest.raises(ConfigError, match=r"clients=2 .* more than 40 images each, give: use at most 1"):
+    with pytest.raises(ConfigError, match=r"clients=2 .* more than 40 samples each, give: use at most 1"):
         split(partition.make("by_user", {"at_least": 40}), np.zeros(60, np.int64), 2, 0, users)
-    with pytest.raises(ConfigError, match="knows who made each image"):
+    with pytest.raises(ConfigError, match="knows who made each sample"):
         split(partition.make("by_user", {}), np.zeros(60, np.int64), 2, 0)
 
 
@@ -173,5 +173,5 @@ def test_what_cannot_be_dealt_is_refused(name: str, clients: int, sentence: str)
 def test_shards_that_nobody_could_hold_are_not_made() -> None:
     """by_class once made a list of all shards before anyone counted them: this would take the memory of the machine."""
     deal = partition.make("by_class", {"classes_per_client": 10**10})
-    with pytest.raises(ConfigError, match="a class of 10 images into 10000000000 shards"):
+    with pytest.raises(ConfigError, match="a class of 10 samples into 10000000000 shards"):
         deal(np.arange(100) % 10, 10, np.random.default_rng(0), None)

@@ -55,7 +55,7 @@ def test_data_counts_users(here: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["data", "partition=by_user"], "knows who made each image"),
+        (["data", "partition=by_user"], "knows who made each sample"),
         (["data", "partition=dirichlet", "partition.concentration=0"], "partition.concentration must be greater than 0"),
         (["data", "partition=quantity", "partition.skew=-1"], "partition.skew must be 0 or more"),
         (["data", "--out", "nowhere/x.png"], "cannot write"),

@@ -89,7 +89,7 @@ def test_the_scales_of_binary_layers_neither_decay_nor_follow_noise() -> None:
         ("local_steps=-1", "local_steps must be 0 or more"),
         ("proximal=0.1", "'proximal' is no setting any more: FedProx is an algorithm now, algorithm=fedprox algorithm.mu=0.01"),
         ("algorithm=fedprox algorithm.mu=-1", "algorithm.mu must be 0 or more"),
-        ("algorithm=feddyn algorithm.alpha=0", "algorithm.alpha must be above 0"),
+        ("algorithm=feddyn algorithm.alpha=0", "algorithm.alpha must be greater than 0"),
         ("clip=nan", "clip must be 0 or more"),
         ("augment=shift_flip augment.shift=-1", "augment.shift must be a number of pixels"),
         ("augment=noise augment.deviation=-1", "augment.deviation must be 0 or more"),

@@ -277,7 +277,7 @@ def from_npz(path: Path, classes: int = 0, test_share: float = 0.0) -> Dataset:
     return from_arrays(read_npz(path), path, classes, test_share)
 
 
-def from_arrays(arrays: dict[str, Array], path: Path, classes: int = 0, test_share: float = 0.0) -> Dataset:
+def from_arrays(arrays: dict[str, Array], path: Path | str, classes: int = 0, test_share: float = 0.0) -> Dataset:
     """The same from arrays by name; errors call them `path`."""
     named = next((name for name in INPUTS if name in arrays), None)
     if named is None or "labels" not in arrays:
@@ -298,7 +298,7 @@ def from_arrays(arrays: dict[str, Array], path: Path, classes: int = 0, test_sha
     return _with_tests(data, arrays, named, path) if tested else data
 
 
-def _with_tests(data: Dataset, arrays: dict[str, Array], named: str, path: Path) -> Dataset:
+def _with_tests(data: Dataset, arrays: dict[str, Array], named: str, path: Path | str) -> Dataset:
     """The same dataset with the test samples that arrays have under names of their own."""
     if "test_labels" not in arrays:
         raise DataError(f"'{path}' has test_{named} but no test_labels")
@@ -318,7 +318,7 @@ def _refuse_unlike(tests: Array, inputs: Array, source: str) -> None:
         raise DataError(f"{source} are {tests.shape[1:]} {tests.dtype}, the others {inputs.shape[1:]} {inputs.dtype}")
 
 
-def _inputs(arrays: dict[str, Array], name: str, path: Path) -> Array:
+def _inputs(arrays: dict[str, Array], name: str, path: Path | str) -> Array:
     """Bytes that are called images must be shaped like some; inputs may have any shape."""
     check = image_array if name.endswith("images") and arrays[name].dtype == np.uint8 else input_array
     return check(arrays[name], f"{name} in '{path}'")
@@ -338,7 +338,7 @@ def _further(arrays: dict[str, Array], named: str, samples: int) -> dict[str, Ar
     }  # fmt: skip
 
 
-def _counted_classes(labels: Array, arrays: dict[str, Array], path: Path) -> int:
+def _counted_classes(labels: Array, arrays: dict[str, Array], path: Path | str) -> int:
     """As many as the file says. A network has outputs for all of them: a single label must not make it any size."""
     if "classes" in arrays and arrays["classes"].ndim == 1 and labels.dtype.kind in "iu":
         classes = len(arrays["classes"])

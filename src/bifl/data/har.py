@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bifl.data.arrays import INPUTS, assemble, input_array, label_array, read_npz, user_array
+from bifl.data.arrays import INPUTS, from_arrays, read_npz
 from bifl.data.inputs import Array, Dataset
 from bifl.errors import DataError
 
@@ -27,37 +27,29 @@ def load(path: Path) -> Dataset:
     if not places:
         raise DataError(f"'{path}' holds no UCI HAR: give dataset.path= the folder 'UCI HAR Dataset' or an .npz file")
     place = places[0]
-    signals, labels, users = _from_npz(place) if place.suffix == ".npz" else _from_text(place)
-    inputs = input_array(signals, f"the windows of '{place}'")
-    if inputs.shape[1:] != (len(CHANNELS), SAMPLES) or inputs.dtype.kind != "f":
-        raise DataError(
-            f"the windows of '{place}' must be (n, {len(CHANNELS)}, {SAMPLES}) floats, not {inputs.shape} {inputs.dtype}"
-        )
+    arrays = read_npz(place) if place.suffix == ".npz" else _from_text(place)
+    if "users" not in arrays:
+        raise DataError(f"'{place}' has no array 'users', only {', '.join(arrays) or 'nothing'}")
+    users = arrays["users"]
     if users.dtype.kind not in "iu":  # "2" is not 2: nobody would be tested
         raise DataError(f"users of '{place}' must be the numbers that UCI gave the persons, from 1 to 30, not {users.dtype}")
-    classes = label_array(labels, len(inputs), CLASSES, f"labels of '{place}'")
-    persons = user_array(users, len(inputs), f"users of '{place}'")
-    return assemble(inputs, classes, persons, CLASSES, np.isin(users, TEST_PERSONS), f"'{place}'")
+    taken = {name: arrays[name] for name in (*INPUTS, "labels", "users") if name in arrays}
+    data = from_arrays(taken | {"split": np.isin(users, TEST_PERSONS).astype(np.uint8)}, place, CLASSES)
+    if data.inputs.shape[1:] != (len(CHANNELS), SAMPLES) or data.inputs.dtype.kind != "f":
+        shape, kind = data.inputs.shape, data.inputs.dtype
+        raise DataError(f"the windows of '{place}' must be (n, {len(CHANNELS)}, {SAMPLES}) floats, not {shape} {kind}")
+    return data
 
 
-def _from_npz(path: Path) -> tuple[Array, Array, Array]:
-    arrays = read_npz(path)
-    signals = next((name for name in INPUTS if name in arrays), "signals")
-    for name in (signals, "labels", "users"):
-        if name not in arrays:
-            raise DataError(f"'{path}' has no array '{name}', only {', '.join(arrays) or 'nothing'}")
-    return arrays[signals], arrays["labels"], arrays["users"]
-
-
-def _from_text(folder: Path) -> tuple[Array, Array, Array]:
-    """UCI counts activities from 1: walking, upstairs, downstairs, sitting, standing, laying."""
+def _from_text(folder: Path) -> dict[str, Array]:
+    """Inputs, labels and users. UCI counts activities from 1: walking, upstairs, downstairs, sitting, standing, laying."""
 
     def both(name: str, kind: type[np.generic]) -> Array:
         return np.concatenate([_table(folder / half / f"{name}_{half}.txt", kind) for half in ("train", "test")])
 
     try:
         signals = np.stack([both(f"Inertial Signals/{channel}", np.float32) for channel in CHANNELS], axis=1)
-        return signals, both("y", np.int64).ravel() - 1, both("subject", np.int64).ravel()
+        return {"inputs": signals, "labels": both("y", np.int64).ravel() - 1, "users": both("subject", np.int64).ravel()}
     except ValueError as error:
         raise DataError(f"the files in '{folder}' do not have the same numbers of rows or columns: {error}") from error
 

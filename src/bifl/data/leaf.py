@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bifl.data.arrays import Bytes, assemble, held_out, label_array, user_array
+from bifl.data.arrays import Bytes, from_arrays, label_array
 from bifl.data.fetching import INSTALL, allowed, data_folder, pillow
 from bifl.data.inputs import Array, Dataset
 from bifl.errors import ConfigError, DataError
@@ -38,7 +38,7 @@ class Source(NamedTuple):
     name: str  # of the dataset, and of its folder in the data folder
     classes: int
     parse: Callable[[Any], Array]  # a user's `x` as pixels or file names; ValueError if it is neither
-    pixels: Callable[[Path, Array], Bytes]  # (folder, those) → (n, channels, height, width)
+    pixels: Callable[[Path, Array], Bytes]  # (folder, those) → images
     hub: str  # its name at Flower's hub
     splits: tuple[str, ...]  # of it there
     user: str  # the column there of who made an image
@@ -58,15 +58,14 @@ def load(source: Source, path: str, share: float, test_share: float) -> Dataset:
     if not 0 < share <= 1:
         raise ConfigError(f"dataset.share must be greater than 0 and at most 1, not {share}")
     folder = Path(path) if path else data_folder() / source.name
-    files, where = _files(folder), f"'{folder}'"
+    files, where = _files(folder), str(folder)
     if path and not files:
-        raise DataError(f"{where} holds none of LEAF's files all_data_*.json")
+        raise DataError(f"'{folder}' holds none of LEAF's files all_data_*.json")
     if files:
         images, labels, users = _from_files(source, folder, files, share)
     else:
         (images, labels, users), where = _from_hub(source, folder, share), source.hub
-    numbers = user_array(users, len(images), f"the users of {where}")
-    return assemble(images, labels, numbers, source.classes, held_out(numbers, test_share), where)
+    return from_arrays({"images": images, "labels": labels, "users": users}, where, source.classes, test_share)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -142,8 +141,7 @@ def _from_hub(source: Source, folder: Path, share: float) -> tuple[Bytes, Array,
                 images.append(_pixels(example["image"], source.mode))
                 labels.append(int(example[source.label]))
                 users.append(user)
-    classes = label_array(np.array(labels), len(labels), source.classes, f"the labels of {source.hub}")
-    return np.stack(images), classes, np.array(users)
+    return np.stack(images), np.array(labels), np.array(users)
 
 
 def _pixels(picture: Any, mode: str) -> Bytes:
@@ -163,7 +161,7 @@ def _grey_pixels(x: Any) -> Array:
         raise ValueError(f"x must hold 784 pixels an image, not {pixels.shape}")
     if not (pixels.min() >= 0 and pixels.max() <= 1):
         raise ValueError(f"pixels must be from 0 to 1, not from {pixels.min()} to {pixels.max()}")
-    return np.rint(pixels * 255).astype(np.uint8).reshape(-1, 1, 28, 28)
+    return np.rint(pixels * 255).astype(np.uint8).reshape(-1, 28, 28)
 
 
 FEMNIST = Source(

@@ -36,20 +36,24 @@ def split(deal: Split, labels: Index, clients: int, seed: int, users: Index | No
     if isinstance(deal, Shared):
         return deal(labels, clients, np.random.default_rng([seed, 0]), users)
     if clients > len(labels):
-        raise ConfigError(f"clients={clients} is more than the {len(labels)} training images: use at most {len(labels) // 2}")
+        raise ConfigError(f"clients={clients} is more than the {len(labels)} training samples: use at most {len(labels) // 2}")
     try:
         dealt = deal(labels, clients, np.random.default_rng([seed, 0]), users)
     except BiflError:
         raise
     except Exception as error:  # of somebody's own
         raise ConfigError(f"{_signature(clients, len(labels))}: this one fails with {failure(error)}") from error
-    parts = _checked(dealt, clients, len(labels))
+    parts = [np.asarray(part) for part in dealt] if isinstance(dealt, list | tuple) else []
+    numbers = all(part.ndim == 1 and (part.dtype.kind in "iu" or not part.size) for part in parts)
+    within = numbers and all(0 <= part.min() <= part.max() < len(labels) for part in parts if part.size)
+    if len(parts) != clients or not within:
+        raise ConfigError(f"{_signature(clients, len(labels))}: this one returned something else")
     smallest = min(len(part) for part in parts)
     if smallest < 2:
         raise ConfigError(
-            f"a client would hold {smallest} of {len(labels)} images, training needs 2 or more: use fewer than {clients} clients"
+            f"a client would hold {smallest} of {len(labels)} samples, training needs 2 or more: use fewer than {clients} clients"
         )
-    return parts
+    return [part.astype(np.int64, copy=False) for part in parts]
 
 
 def dealer(name: str, parameters: Mapping[str, Any]) -> Split:
@@ -73,15 +77,6 @@ def _signature(clients: int, samples: int) -> str:
         "a partition is a function (labels, clients, generator, users) → a list with one array of sample numbers for each of "
         f"the {clients} clients, from 0 to {samples - 1}"
     )
-
-
-def _checked(parts: Any, clients: int, samples: int) -> list[Index]:
-    """What a partition, perhaps somebody's own, returned."""
-    arrays = [np.asarray(part) for part in parts] if isinstance(parts, list | tuple) else []
-    whole = all(part.ndim == 1 and (part.dtype.kind in "iu" or not part.size) for part in arrays)
-    if len(arrays) != clients or not whole or not all(0 <= part.min() <= part.max() < samples for part in arrays if part.size):
-        raise ConfigError(f"{_signature(clients, samples)}: this one returned something else")
-    return [part.astype(np.int64, copy=False) for part in arrays]
 
 
 def _deal_evenly(labels: Index, hands: int, generator: np.random.Generator, users: Index | None = None) -> list[Index]:
@@ -114,7 +109,7 @@ def by_class(classes_per_client: int = 3) -> Split:
             )
         size = int(counts.min()) // shards
         if not size:
-            raise ConfigError(f"by_class cuts a class of {counts.min()} images into {shards} shards: use fewer clients")
+            raise ConfigError(f"by_class cuts a class of {counts.min()} samples into {shards} shards: use fewer clients")
         pieces = []
         for label in classes:
             samples = generator.permutation(np.flatnonzero(labels == label))
@@ -127,7 +122,7 @@ def by_class(classes_per_client: int = 3) -> Split:
 
 @partition
 def unbalanced() -> Split:
-    """A fifth of the clients share 40 % of the images, two fifths 40 %, two fifths 20 %; classes even."""
+    """A fifth of the clients share 40 % of the samples, two fifths 40 %, two fifths 20 %; classes even."""
 
     def deal(labels: Index, clients: int, generator: np.random.Generator, users: Index | None) -> list[Index]:
         large, medium = round(clients / 5), clients * 2 // 5  # 20, 40, 40 of 100; 18, 35, 36 of FEMNIST's 89, as the paper
@@ -141,10 +136,10 @@ def unbalanced() -> Split:
 def dirichlet(concentration: float = 0.5) -> Split:
     """Equal sizes; each client's mix of classes is drawn from a Dirichlet distribution, the more lopsided the smaller it is.
 
-    Every client draws its mix from Dir(concentration·classes·p), p being the mix of all images, as in Hsu, Qi and Brown (2019).
-    The mixes are then scaled, by classes and clients in turn, until they use all images up, so that the last client's is no odder
+    Every client draws its mix from Dir(concentration·classes·p), p being the mix of all samples, as in Hsu, Qi and Brown (2019).
+    The mixes are then scaled, by classes and clients in turn, until they use all samples up, so that the last client's is no odder
     than the first's. What rounding leaves is drawn by each client's mix from what is left, or where it has none of that, by how
-    many there are: it always ends, and every client gets ⌊n/M⌋ images.
+    many there are: it always ends, and every client gets ⌊n/M⌋ samples.
     """
     if not 0 < concentration < float("inf"):
         raise ConfigError(f"partition.concentration must be greater than 0, not {concentration}")
@@ -169,7 +164,7 @@ def dirichlet(concentration: float = 0.5) -> Split:
             np.split(generator.permutation(np.flatnonzero(labels == label)), np.cumsum(column))[:clients]
             for label, column in zip(classes, held.T, strict=True)
         ]
-        return [np.sort(np.concatenate(own)) for own in zip(*piles, strict=True)]
+        return [np.sort(np.concatenate(hand)) for hand in zip(*piles, strict=True)]
 
     return deal
 
@@ -178,7 +173,7 @@ def dirichlet(concentration: float = 0.5) -> Split:
 def quantity(skew: float = 1.0) -> Split:
     """Sizes fall off like (client + 1)^−skew, classes even; 0 is equal sizes.
 
-    The images are cut into equal hands, ten for each client on average; every client gets one, and the others go out in
+    The samples are cut into equal hands, ten for each client on average; every client gets one, and the others go out in
     proportion to those shares (largest remainders first). The largest client is the first.
     """
     if not 0 <= skew < float("inf"):
@@ -196,17 +191,11 @@ def quantity(skew: float = 1.0) -> Split:
 
 
 class Drawn(Sequence[Index]):
-    """One part for each client: distinct samples, drawn with the client's own stream when they are asked for. Nothing is kept.
+    """One part of `size` for each client: distinct samples, drawn from its own stream of `key` when they are asked for.
 
     >>> parts = Drawn(np.arange(60_000), size=20, clients=10**9, key=7)
     >>> len(parts), len(parts[123_456_789]), bool((parts[5] == parts[5]).all())
     (1000000000, 20, True)
-
-    Args:
-        samples: to draw from.
-        size: of a part.
-        clients: how many there are.
-        key: of the streams.
     """
 
     def __init__(self, samples: Index, size: int, clients: int, key: int) -> None:
@@ -242,14 +231,14 @@ class Shared:
         """A part for each client, drawn when it is asked for."""
         if self.images > len(labels):
             raise ConfigError(
-                f"partition.images={self.images} is more than the {len(labels)} training images: use at most that many"
+                f"partition.images={self.images} is more than the {len(labels)} training samples: use at most that many"
             )
         return Drawn(np.arange(len(labels)), self.images, clients, int(generator.integers(2**63)))
 
 
 @partition
 def shared(images: int = 20) -> Split:
-    """That many random images for each client, whatever the others have: for more clients than the images go round."""
+    """That many random samples for each client, whatever the others have: for more clients than the samples go round."""
     if images < 2:
         raise ConfigError(f"partition.images must be 2 or more, not {images}")
     return Shared(images)
@@ -257,51 +246,51 @@ def shared(images: int = 20) -> Split:
 
 @partition
 def by_user(at_least: int = 0) -> Split:
-    """Whole users: dealt to `clients` clients of similar size, or merged until a client has more than `at_least` images.
+    """Whole users: dealt to `clients` clients of similar size, or merged until a client has more than `at_least` samples.
 
-    at_least=0: the user with the most images first (equals in random order), each to the client that has the fewest so far; with
+    at_least=0: the user with the most samples first (equals in random order), each to the client that has the fewest so far; with
     as many clients as users, everyone is a client. Otherwise the authors' rule: users in sorted order, merged until a client
-    exceeds `at_least` images, then the next client begins; the first `clients` of these are used, all other users stay out.
+    exceeds `at_least` samples, then the next client begins; the first `clients` of these are used, all other users stay out.
     """
     if at_least < 0:
         raise ConfigError(f"partition.at_least must be 0 or more, not {at_least}")
 
     def deal(labels: Index, clients: int, generator: np.random.Generator, users: Index | None) -> list[Index]:
         if users is None:
-            raise ConfigError("partition=by_user needs a dataset that knows who made each image, such as mnist_writers or femnist")
+            raise ConfigError("partition=by_user needs a dataset that knows who made each sample, such as mnist_writers or femnist")
         _, owner, counts = np.unique(users, return_inverse=True, return_counts=True)
-        home = _merged(counts, at_least) if at_least else _balanced(counts, clients, generator)
-        found = int(home.max()) + 1
-        if found < clients:
-            rule = f", merged to more than {at_least} images each," if at_least else ""
-            raise ConfigError(f"clients={clients} is more than the {len(counts)} users{rule} give: use at most {found}")
-        return [np.flatnonzero(home[owner] == client) for client in range(clients)]
+        client_of = _merged(counts, at_least) if at_least else _balanced(counts, clients, generator)
+        most = int(client_of.max()) + 1
+        if most < clients:
+            rule = f", merged to more than {at_least} samples each," if at_least else ""
+            raise ConfigError(f"clients={clients} is more than the {len(counts)} users{rule} give: use at most {most}")
+        return [np.flatnonzero(client_of[owner] == client) for client in range(clients)]
 
     return deal
 
 
 def _merged(counts: Index, at_least: int) -> Index:
-    """The client of each user, −1 for those left over: the next one begins when this one exceeds `at_least` images."""
-    home = np.full(len(counts), -1)
+    """The client of each user, −1 for those left over: the next one begins when this one exceeds `at_least` samples."""
+    client_of = np.full(len(counts), -1)
     client, begin, held = 0, 0, 0
     for user, count in enumerate(counts):
         held += count
         if held > at_least:
-            home[begin : user + 1] = client
+            client_of[begin : user + 1] = client
             client, begin, held = client + 1, user + 1, 0
-    return home
+    return client_of
 
 
 def _balanced(counts: Index, clients: int, generator: np.random.Generator) -> Index:
-    """The client of each user: the user with the most images first, each to the client that has the fewest so far."""
-    home = np.zeros(len(counts), np.int64)
+    """The client of each user: the user with the most samples first, each to the client that has the fewest so far."""
+    client_of = np.zeros(len(counts), np.int64)
     held = [(0, client) for client in range(min(clients, len(counts)))]
     order = generator.permutation(len(counts))
     for user in order[np.argsort(-counts[order], kind="stable")]:
-        images, client = heapq.heappop(held)
-        home[user] = client
-        heapq.heappush(held, (images + int(counts[user]), client))
-    return home
+        samples, client = heapq.heappop(held)
+        client_of[user] = client
+        heapq.heappush(held, (samples + int(counts[user]), client))
+    return client_of
 
 
 def _join(hands: list[Index], sizes: Sequence[int] | Index) -> list[Index]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,8 +28,9 @@ class Array(NamedTuple):
     def text(self) -> str:
         """Its definition."""
         spell, kind = _SPELLED[self.values.dtype.name]
-        numbers = [spell(value) for value in self.values.flat]
-        return f"static const {kind} {self.name}[{self.values.size}] = {{\n{_lines(numbers)}\n}};\n"
+        numbers = " ".join(f"{spell(value)}," for value in self.values.flat)
+        lines = fill(numbers, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4, break_on_hyphens=False)
+        return f"static const {kind} {self.name}[{self.values.size}] = {{\n{lines}\n}};\n"
 
 
 def number(value: Any) -> str:
@@ -42,16 +44,6 @@ _SPELLED: dict[str, tuple[Callable[[Any], str], str]] = {
     "uint32": (lambda value: f"0x{int(value):08x}", "uint32_t"),
     "float32": (number, "float"),
 }
-
-
-def _lines(words: Sequence[str]) -> str:
-    lines, line = [], "   "
-    for word in words:
-        if len(line) + len(word) + 2 > WIDTH:
-            lines.append(line)
-            line = "   "
-        line += f" {word},"
-    return "\n".join([*lines, line])
 
 
 class Function(NamedTuple):

@@ -46,23 +46,15 @@ class _Normalised(nn.Module):
 
 def contents(model: Model, module: nn.Module, shape: tuple[int, ...], path: str | Path) -> bytes:
     """The ONNX file of a model for inputs of one shape and batches of any size."""
-    traced = _traced(model, module, shape, path)
-    _pack(traced.graph)
-    _drop_unread(traced.graph)
-    _describe(traced, model)
-    onnx.checker.check_model(traced, full_check=True)
-    return bytes(traced.SerializeToString())
+    packed = float_model(model, module, shape, path)
+    _pack(packed.graph)
+    _describe(packed, model)
+    onnx.checker.check_model(packed, full_check=True)
+    return bytes(packed.SerializeToString())
 
 
-def float_contents(model: Model, module: nn.Module, shape: tuple[int, ...], path: str | Path) -> bytes:
-    """The same network with weights as floats: what others export, to compare with."""
-    traced = _traced(model, module, shape, path)
-    _drop_unread(traced.graph)
-    return bytes(traced.SerializeToString())
-
-
-def _traced(model: Model, module: nn.Module, shape: tuple[int, ...], path: str | Path) -> onnx.ModelProto:
-    """As PyTorch exports it, with batch-norm folded and nothing else."""
+def float_model(model: Model, module: nn.Module, shape: tuple[int, ...], path: str | Path) -> onnx.ModelProto:
+    """As PyTorch exports it, with batch-norm folded and weights as floats."""
     raw = torch.from_numpy(raw_inputs(model, shape, 2))
     with suppress(Unsupported):  # code that only PyTorch's exporter can trace keeps its batch-norm
         module, _ = fold(module, normalised(model, raw[:1]))
@@ -79,45 +71,41 @@ def _traced(model: Model, module: nn.Module, shape: tuple[int, ...], path: str |
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise DataError(f"'{path}' cannot become ONNX: {type(error).__name__}: {reason}") from error
-    traced = onnx.load_from_string(file.getvalue())
-    _share_constants(traced.graph)
-    return traced
+    exported = onnx.load_from_string(file.getvalue())
+    _tidy(exported.graph)
+    return exported
 
 
-def _share_constants(graph: onnx.GraphProto) -> None:
-    """Let nodes read a constant itself where the exporter found it equal to another and put an Identity between."""
-    known = {tensor.name for tensor in graph.initializer}
+def _tidy(graph: onnx.GraphProto) -> None:
+    """Let nodes read a constant itself where the exporter put an Identity between, and leave out constants that nobody reads."""
+    constants = {tensor.name for tensor in graph.initializer}
     same = {}
     for node in list(graph.node):
-        if node.op_type == "Identity" and node.input[0] in known:
+        if node.op_type == "Identity" and node.input[0] in constants:
             same[node.output[0]] = node.input[0]
             graph.node.remove(node)
     for node in graph.node:
         for place, name in enumerate(node.input):
             node.input[place] = same.get(name, name)
-
-
-def _drop_unread(graph: onnx.GraphProto) -> None:
-    """Leave out constants that nobody reads any more."""
     read = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
     kept = [tensor for tensor in graph.initializer if tensor.name in read]
     del graph.initializer[:]
     graph.initializer.extend(kept)
 
 
-def _describe(traced: onnx.ModelProto, model: Model) -> None:
+def _describe(packed: onnx.ModelProto, model: Model) -> None:
     """Who made it and from what, without the exporter's remarks on every node."""
-    for number, node in enumerate(traced.graph.node):
+    for number, node in enumerate(packed.graph.node):
         node.name, node.doc_string = f"n{number}", ""
-    del traced.graph.value_info[:]
-    traced.graph.name = without_folder(model.network.name)
-    traced.producer_name, traced.producer_version = "bifl", __version__
+    del packed.graph.value_info[:]
+    packed.graph.name = without_folder(model.network.name)
+    packed.producer_name, packed.producer_version = "bifl", __version__
     facts = {
         "network": without_folder(model.network.name), "weights": model.forward.name, "rounds": str(model.message.round),
         "classes": ",".join(map(str, range(model.classes))), "input": f"raw {model.inputs}",
         "mean": repr(model.mean), "std": repr(model.std),
     }  # fmt: skip
-    helper.set_model_props(traced, facts)
+    helper.set_model_props(packed, facts)
 
 
 def _pack(graph: onnx.GraphProto) -> None:

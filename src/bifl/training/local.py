@@ -74,7 +74,7 @@ def train(
     client: Client, network: Network, forward: Forward, samples: Samples, index: Tensor, plan: Plan, loss: Loss = CROSS_ENTROPY,
     local: Local = PLAIN, count: Count = len,
 ) -> tuple[Client, float]:  # fmt: skip
-    """The client with `aux` and `real` trained on its own samples, and the mean loss (NaN if it diverged) without what `local` adds."""
+    """The client with `aux` and `real` trained on its own samples; the mean loss (NaN: it diverged), without what `local` adds."""
     network.write_moments(client.real[network.layout.trained :])
     network.module.train()
     vectors = _vectors(client, network, forward, plan.lr)
