@@ -160,8 +160,8 @@ def test_the_seed_decides_the_split(name: str) -> None:
     ("name", "clients", "sentence"),
     [
         ("iid", 601, "more than the 600"),
-        ("iid", 301, "1 of 600 images"),
-        ("unbalanced", 300, "1 of 600 images"),
+        ("iid", 301, "1 of 600 samples"),
+        ("unbalanced", 300, "1 of 600 samples"),
         ("by_class", 7, "multiple of 10"),
     ],
 )

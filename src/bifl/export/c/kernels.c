@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* kernel: signs */
+/* kernel */
 /* All 16 sums of four inputs: bit j of a sum's number is the sign of input j, 1 for -. */
 static void sums_of_four(float table[16], const float *x)
 {
@@ -51,7 +51,7 @@ static inline void add_signs(float *restrict sums, const uint32_t *restrict bits
     add_rest(sums, bits + i / 32 * outputs, i % 32, x + i, inputs - i, outputs);
 }
 
-/* kernel: products */
+/* kernel */
 /* Adds to sums[o] the sum of all weights[i * outputs + o] * x[i]: a layer that is not binary. */
 static inline void add_products(float *restrict sums, const float *restrict weights, const float *restrict x, int inputs,
                                 int outputs)
@@ -61,7 +61,7 @@ static inline void add_products(float *restrict sums, const float *restrict weig
             sums[o] += weights[o] * x[i];
 }
 
-/* kernel: window */
+/* kernel */
 /* What a convolution's kernel sees of a map of (height, width, channels). */
 struct window {
     int height, width, channels; /* of the map */
@@ -91,28 +91,28 @@ static inline void take_window(float *restrict window, const float *restrict map
     }
 }
 
-/* kernel: fill */
+/* kernel */
 static inline void fill(float *v, float value, int count)
 {
     for (int i = 0; i < count; i++)
         v[i] = value;
 }
 
-/* kernel: scale */
+/* kernel */
 static inline void scale_and_shift(float *restrict v, const float *restrict scale, const float *restrict shift, int count)
 {
     for (int i = 0; i < count; i++)
         v[i] = v[i] * scale[i] + shift[i];
 }
 
-/* kernel: max */
+/* kernel */
 static inline void keep_larger(float *restrict best, const float *restrict v, int count)
 {
     for (int i = 0; i < count; i++)
         best[i] = v[i] > best[i] ? v[i] : best[i];
 }
 
-/* kernel: mean */
+/* kernel */
 static inline void add_to(float *restrict sums, const float *restrict v, int count)
 {
     for (int i = 0; i < count; i++)
@@ -125,7 +125,7 @@ static inline void divide(float *v, float by, int count)
         v[i] /= by;
 }
 
-/* kernel: tanh */
+/* kernel */
 /* tanh to 4e-7, by a quotient of polynomials: faster than the library's, and the same bits on every processor. */
 static inline void activate_tanh(float *v, int count)
 {
@@ -150,21 +150,21 @@ static inline void activate_tanh(float *v, int count)
     }
 }
 
-/* kernel: relu */
+/* kernel */
 static inline void activate_relu(float *v, int count)
 {
     for (int i = 0; i < count; i++)
         v[i] = v[i] > 0.0f ? v[i] : 0.0f;
 }
 
-/* kernel: gelu */
+/* kernel */
 static inline void activate_gelu(float *v, int count)
 {
     for (int i = 0; i < count; i++)
         v[i] = 0.5f * v[i] * (1.0f + erff(v[i] * 0.70710678f));
 }
 
-/* kernel: gelu_tanh */
+/* kernel */
 static inline void activate_gelu_tanh(float *v, int count)
 {
     for (int i = 0; i < count; i++) {
