@@ -34,6 +34,7 @@ LEAST_TESTS = 10  # test samples: fewer say nothing of a network …
 LARGE_SHARE = 0.2  # … but who wants such a share of so few means it
 RETURNS = f"bifl.data.datasets.Dataset({', '.join(Dataset._fields)})"
 _TYPES = ("uint8", "float16", "float32", "int32", "int64")
+_TYPES_TEXT = f"{', '.join(_TYPES[:-1])} or {_TYPES[-1]}"
 _NOT_FURTHER = (*INPUTS, *RESERVED, "labels", "users", "writers", "split", "classes")
 _BLOCK = 1000  # samples at a time where a whole dataset would be copied otherwise
 
@@ -41,9 +42,7 @@ _BLOCK = 1000  # samples at a time where a whole dataset would be copied otherwi
 
 
 def image_array(array: Array, source: str) -> Bytes:
-    """Images as (n, channels, height, width)."""
-    if array.dtype != np.uint8:
-        raise DataError(f"{source} must be uint8, pixels from 0 to 255, not {array.dtype}")
+    """Bytes as (n, channels, height, width)."""
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):
@@ -59,7 +58,7 @@ def input_array(array: Array, source: str) -> Array:
         return image_array(array, source)
     if array.dtype.name not in _TYPES:
         fix = ": save it with .astype(np.float32)" if array.dtype.kind == "f" else ""
-        raise DataError(f"{source} must be {', '.join(_TYPES[:-1])} or {_TYPES[-1]}, not {array.dtype}{fix}")
+        raise DataError(f"{source} must be {_TYPES_TEXT}, not {array.dtype}{fix}")
     if not 2 <= array.ndim <= MOST_DIMENSIONS or 0 in array.shape[1:]:
         raise DataError(
             f"{source} must be (n, …) with 1 to {MOST_DIMENSIONS - 1} dimensions after n, none of them 0, not {array.shape}"
@@ -91,7 +90,7 @@ def _first(inputs: Array, test: Callable[[Array], Array]) -> int | None:
 def further_array(array: Array, samples: int, source: str) -> Array:
     """An array beside the inputs: floats, whole numbers, or true and false."""
     if array.dtype.name not in ("bool", *_TYPES):
-        raise DataError(f"{source} must be bool, {', '.join(_TYPES[:-1])} or {_TYPES[-1]}, not {array.dtype}")
+        raise DataError(f"{source} must be bool, {_TYPES_TEXT}, not {array.dtype}")
     if not _in_rows(array, samples):
         raise DataError(f"{source} must have one row for each of the {samples} samples, not the shape {array.shape}")
     return _finite(array, source)
