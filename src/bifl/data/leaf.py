@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,39 +58,33 @@ def load(source: Source, path: str, share: float, test_share: float) -> Dataset:
     if not 0 < share <= 1:
         raise ConfigError(f"dataset.share must be greater than 0 and at most 1, not {share}")
     folder = Path(path) if path else data_folder() / source.name
-    files, where = _files(folder), str(folder)
+    places = [sorted((folder / place).glob("all_data*.json")) for place in ("", "all_data", "data/all_data")]
+    files = next((files for files in places if files), [])
     if path and not files:
         raise DataError(f"'{folder}' holds none of LEAF's files all_data_*.json")
-    if files:
-        images, labels, users = _from_files(source, folder, files, share)
-    else:
-        (images, labels, users), where = _from_hub(source, folder, share), source.hub
-    return from_arrays({"images": images, "labels": labels, "users": users}, where, source.classes, test_share)
+    arrays = _from_files(source, folder, files, share) if files else _from_hub(source, folder, share)
+    return from_arrays(arrays, str(folder) if files else source.hub, source.classes, test_share)
 
 
-def _files(folder: Path) -> list[Path]:
-    """LEAF's files in a folder, or where LEAF puts them below it."""
-    places = [sorted((folder / place).glob("all_data*.json")) for place in ("", "all_data", "data/all_data")]
-    return next((files for files in places if files), [])
-
-
-def _from_files(source: Source, folder: Path, files: list[Path], share: float) -> tuple[Bytes, Array, Array]:
-    """Bytes, labels and users from LEAF's files."""
+def _from_files(source: Source, folder: Path, files: list[Path], share: float) -> dict[str, Array]:
+    """Images, labels and users from LEAF's files."""
     everyone = [person for file in files for person in _people(file, source)]
-    chosen = _chosen([person.name for person in everyone], share)
+    chosen = _chosen((person.name for person in everyone), share)
     people = [person for person in everyone if person.name in chosen]
     if not people:
         raise DataError(f"LEAF's files in '{folder}' hold no images")
-    images = source.pixels(folder, np.concatenate([person.images for person in people]))
-    number = {name: place for place, name in enumerate(sorted(chosen))}
-    users = np.repeat([number[person.name] for person in people], [len(person.labels) for person in people])
-    return images, np.concatenate([person.labels for person in people]), users
+    return {
+        "images": source.pixels(folder, np.concatenate([person.images for person in people])),
+        "labels": np.concatenate([person.labels for person in people]),
+        "users": np.repeat([person.name for person in people], [len(person.labels) for person in people]),
+    }
 
 
-def _chosen(names: list[str], share: float) -> set[str]:
-    known = sorted(set(names))
-    order = np.random.default_rng(0).permutation(len(known))
-    return {known[i] for i in order[: math.ceil(share * len(known))]}
+def _chosen(names: Iterable[str], share: float) -> set[str]:
+    """A share of the users."""
+    users = sorted(set(names))
+    order = np.random.default_rng(0).permutation(len(users))
+    return {users[place] for place in order[: math.ceil(share * len(users))]}
 
 
 def _people(file: Path, source: Source) -> Iterator[Person]:
@@ -116,8 +110,8 @@ def _people(file: Path, source: Source) -> Iterator[Person]:
         raise DataError(f"'{file}' is not one of LEAF's files, or damaged: {what}") from error
 
 
-def _from_hub(source: Source, folder: Path, share: float) -> tuple[Bytes, Array, Array]:
-    """Bytes, labels and users from Flower's hub."""
+def _from_hub(source: Source, folder: Path, share: float) -> dict[str, Array]:
+    """Images, labels and users from Flower's hub."""
     missing = f"{source.name} is not in '{folder}' (LEAF's all_data_*.json; or set dataset.path)"
     if not allowed():
         raise DataError(missing)
@@ -132,7 +126,7 @@ def _from_hub(source: Source, folder: Path, share: float) -> tuple[Bytes, Array,
     except Exception as error:  # whatever the hub's client raises where there is no network
         reason = str(error).partition("\n")[0]
         raise DataError(f"{missing}, and {source.hub} could not be fetched ({type(error).__name__}: {reason})") from error
-    chosen = _chosen([str(user) for table in tables for user in table[source.user]], share)
+    chosen = _chosen((str(user) for table in tables for user in table[source.user]), share)
     images, labels, users = [], [], []
     for table in tables:
         for row, user in enumerate(map(str, table[source.user])):
@@ -141,7 +135,7 @@ def _from_hub(source: Source, folder: Path, share: float) -> tuple[Bytes, Array,
                 images.append(_pixels(example["image"], source.mode))
                 labels.append(int(example[source.label]))
                 users.append(user)
-    return np.stack(images), np.array(labels), np.array(users)
+    return {"images": np.stack(images), "labels": np.array(labels), "users": np.array(users)}
 
 
 def _pixels(picture: Any, mode: str) -> Bytes:
