@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, overload
 
@@ -190,6 +190,7 @@ def quantity(skew: float = 1.0) -> Split:
     return deal
 
 
+@dataclass(frozen=True, eq=False)
 class Drawn(Sequence[Index]):
     """One part of `size` for each client: distinct samples, drawn from its own stream of `key` when they are asked for.
 
@@ -198,15 +199,17 @@ class Drawn(Sequence[Index]):
     (1000000000, 20, True)
     """
 
-    def __init__(self, samples: Index, size: int, clients: int, key: int) -> None:
-        self._samples, self._size, self._clients, self._key = samples, size, clients, key
+    samples: Index
+    size: int
+    clients: int
+    key: int
 
     def among(self, samples: Index) -> Drawn:
         """The same draws from other samples of the same number."""
-        return Drawn(samples, self._size, self._clients, self._key)
+        return replace(self, samples=samples)
 
     def __len__(self) -> int:
-        return self._clients
+        return self.clients
 
     @overload
     def __getitem__(self, number: int) -> Index: ...
@@ -214,11 +217,11 @@ class Drawn(Sequence[Index]):
     def __getitem__(self, number: slice) -> list[Index]: ...
     def __getitem__(self, number: int | slice) -> Index | list[Index]:
         if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(self._clients))]
-        if not -self._clients <= number < self._clients:
-            raise IndexError(f"there are {self._clients} clients, and no client {number}")
-        generator = stream(self._key, 0, number % self._clients, "shared images")
-        return np.sort(self._samples[generator.choice(len(self._samples), self._size, replace=False)])
+            return [self[one] for one in range(*number.indices(self.clients))]
+        if not -self.clients <= number < self.clients:
+            raise IndexError(f"there are {self.clients} clients, and no client {number}")
+        generator = stream(self.key, 0, number % self.clients, "shared images")
+        return np.sort(self.samples[generator.choice(len(self.samples), self.size, replace=False)])
 
 
 @dataclass(frozen=True)

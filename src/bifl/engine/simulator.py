@@ -18,7 +18,6 @@ import numpy as np
 
 from bifl.core.sides import Accumulator, Reply, Request, ServerSide
 from bifl.core.state import Client, Public
-from bifl.data.arrays import checked
 from bifl.data.inputs import Dataset
 from bifl.data.partitions import Drawn
 from bifl.engine.backends.worker_processes import processes
@@ -64,7 +63,7 @@ def simulate(
         experiment = experiment.changed({"model": model_name(model)})
     given = None
     if data is not None:
-        given = checked(dataset_of(data), "given_data")
+        given = dataset_of(data)
         experiment = experiment.changed({"dataset": "given_data"})
     path = None if folder is None else Path(folder)
     if path is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from bifl.data.arrays import from_arrays
+from bifl.data.arrays import checked, from_arrays
 from bifl.data.datasets import dataset
 from bifl.data.inputs import Array, Dataset
 from bifl.errors import ConfigError, DataError
@@ -70,7 +70,7 @@ def dataset_of(given: Data) -> Dataset:
     if "given_data" not in dataset.names():
         dataset(given_data)
     if isinstance(given, Dataset):
-        return given
+        return checked(given, "given_data")
     if not isinstance(given, Mapping):
         if not isinstance(given, tuple | list) or not 2 <= len(given) <= len(_ARRAYS):
             raise DataError(
