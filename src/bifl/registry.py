@@ -37,16 +37,16 @@ GIVEN = "given_"  # names of objects that have none of their own begin with it: 
 _SOURCE = "__bifl_source__"  # where a user's module keeps its file as it was run
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, words: Iterable[str]) -> str:
     """The end of an "unknown …" sentence: the nearest known word; all of them if none is near."""
-    names = list(known)
+    names = list(words)
     near = closest(word, names)
     return f": did you mean '{near}'?" if near else f" (known: {', '.join(names)})"
 
 
-def closest(word: str, known: Iterable[str]) -> str | None:
+def closest(word: str, words: Iterable[str]) -> str | None:
     """The known word that somebody meant, perhaps; None if none is near."""
-    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)
+    return next(iter(difflib.get_close_matches(word, list(words), n=1)), None)
 
 
 def short(name: str) -> str:
@@ -140,9 +140,9 @@ class Registry(Generic[T]):
 
     def __call__(self, factory: F) -> F:
         """Register a factory under its own name; one that its module or notebook defined before is replaced."""
-        known = self._factories.get(factory.__name__)
-        if known is not None and not _same_home(known, factory):
-            raise ConfigError(f"{self.kind} '{factory.__name__}' exists already, in {_file(known)}: choose another name")
+        earlier = self._factories.get(factory.__name__)
+        if earlier is not None and not _same_home(earlier, factory):
+            raise ConfigError(f"{self.kind} '{factory.__name__}' exists already, in {_file(earlier)}: choose another name")
         self._factories[factory.__name__] = factory
         return factory
 
@@ -162,21 +162,21 @@ class Registry(Generic[T]):
         name = self.spelled(name)
         file = of_file(name)
         if not file and name not in self._factories:
-            known = [known for known in self._factories if not known.startswith(GIVEN)]
-            raise ConfigError(f"unknown {self.kind} '{name}'{nearest(name, known)}")
+            names = [each for each in self._factories if not each.startswith(GIVEN)]
+            raise ConfigError(f"unknown {self.kind} '{name}'{nearest(name, names)}")
         if not file:
             return self._factories[name]
         if _module_name(Path(file)) not in sys.modules:
             raise ConfigError(f"{self.kind} '{name}' is in a Python file that was not loaded")
-        own = self._own(file)
-        if short(name) not in own:
-            raise ConfigError(f"Python file '{file}' defines no {self.kind} '{short(name)}'{nearest(short(name), own)}")
-        return own[short(name)]
+        factories = self._of_file(file)
+        if short(name) not in factories:
+            raise ConfigError(f"Python file '{file}' defines no {self.kind} '{short(name)}'{nearest(short(name), factories)}")
+        return factories[short(name)]
 
-    def _own(self, file: str) -> dict[str, Callable[..., T]]:
+    def _of_file(self, file: str) -> dict[str, Callable[..., T]]:
         """What a user's file that was run has registered."""
         module = _module_name(Path(file))
-        return {known: factory for known, factory in self._factories.items() if factory.__module__ == module}
+        return {name: factory for name, factory in self._factories.items() if factory.__module__ == module}
 
     def parameters(self, name: str) -> dict[str, Any]:
         """What a config may set: the factory's keyword arguments, with their defaults."""
@@ -204,10 +204,10 @@ class Registry(Generic[T]):
             raise ConfigError(f"{self.kind} file '{path}' cannot be read: {error.strerror}") from error
         if name != path:
             return name
-        own = list(self._own(path))
-        if not own:
+        names = list(self._of_file(path))
+        if not names:
             raise ConfigError(f"Python file '{path}' defines no {self.kind}")
-        if len(own) > 1:
-            ways = " or ".join(f"{os.path.basename(path)}:{each}" for each in own)
+        if len(names) > 1:
+            ways = " or ".join(f"{os.path.basename(path)}:{each}" for each in names)
             raise ConfigError(f"Python file '{path}' defines more than one {self.kind}: say which, {ways}")
-        return f"{path}:{own[0]}"
+        return f"{path}:{names[0]}"

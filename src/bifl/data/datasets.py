@@ -148,7 +148,7 @@ def remote(
     further=mask:flags:16 for arrays beside the inputs, labels=16 where a sample has a label for each of 16 positions.
     """
     sides = _numbers("shape", shape, int) if shape else (channels, height, width)
-    scale = [_numbers(name, text, float) if text else own for name, text, own in (("means", means, mean), ("stds", stds, std))]
+    scale = [_numbers("means", means, float) if means else mean, _numbers("stds", stds, float) if stds else std]
     places = _numbers("labels", labels, int) if labels else ()
     if kind not in (BYTES, FLOATS, TOKENS):
         raise ConfigError(f"dataset.kind must be one of {BYTES}, {FLOATS}, {TOKENS}, not '{kind}'")

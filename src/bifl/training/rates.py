@@ -51,11 +51,11 @@ def cosine(over: int = 100, end: float = 0.0, warmup: int = 0) -> Rate:
     return rate
 
 
-def rate_of(name: str, found: object, round: int, lr: tuple[float, ...], lr_steps: tuple[int, ...]) -> float:
+def rate_of(name: str, made: object, round: int, lr: tuple[float, ...], lr_steps: tuple[int, ...]) -> float:
     """A round's learning rate by what a schedule's factory returned."""
-    if not callable(found):
-        raise ConfigError(f"schedule '{name}' must return {SIGNATURE}, not a {type(found).__name__}")
-    rate = found(round, lr, lr_steps)
+    if not callable(made):
+        raise ConfigError(f"schedule '{name}' must return {SIGNATURE}, not a {type(made).__name__}")
+    rate = made(round, lr, lr_steps)
     if not isinstance(rate, int | float) or not 0 <= rate < math.inf:
         raise ConfigError(f"schedule '{name}' gives lr {rate!r:.40} in round {round}; it must return {SIGNATURE}, 0 or more")
     return float(rate)
