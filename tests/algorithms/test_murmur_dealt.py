@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from bifl.algorithms.murmur_dealt import FIRST
-from bifl.core import Algorithm, Client, Floats, Layout, Public, Server, register
+from bifl.core import Algorithm, Client, Floats, Layout, Public, Sent, Server, register
 from bifl.core.layout import Tensor
-from bifl.core.message import Message
 from bifl.core.sums import Total
 from bifl.exchanges.ballot import make_upload
 
@@ -37,8 +36,7 @@ def told(algorithm: Algorithm, public: Public, trained: list[Floats]) -> Public:
     for number, change in enumerate(trained):
         client = Client(public.weights + change, public.weights, REAL, 100, number)
         total.add(algorithm.reads(make_upload(algorithm, client, public)[1], public))
-    news = algorithm.broadcast(total.tally(), public, Server())
-    assert isinstance(news, Message)
+    news = Sent.of(algorithm.broadcast(total.tally(), public, Server())).message
     return algorithm.absorb(public, news)._replace(round=public.round + 1)
 
 

@@ -9,10 +9,10 @@ towards the broadcast that the round ends with.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from bifl import core
 from bifl.core.algorithm import Algorithms
-from bifl.errors import ConfigError
 
 
 @core.register
@@ -21,7 +21,6 @@ def ditto(pull: float = 0.1, around: str = "fedavg") -> Algorithms:
 
     Take it where clients differ so much that one model does not fit all; with holdout=0.2 both are evaluated.
     """
-    if not 0 <= pull < float("inf"):
-        raise ConfigError(f"algorithm.pull must be 0 or more, not {pull}")
-    follow = (("personal", {"pull": pull}),)
-    return core.register.make(around, {}).map(lambda part: replace(part, exchanges=(*part.exchanges, *follow)))
+    core.require(0 <= pull < inf, "pull", pull, "0 or more")
+    personal = ("personal", {"pull": pull})
+    return core.register.make(around, {}).map(lambda part: replace(part, exchanges=(*part.exchanges, personal)))

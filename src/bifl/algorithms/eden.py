@@ -12,7 +12,6 @@ import numpy as np
 
 from bifl import core
 from bifl.core import BINARY, UPDATE, Algorithm, Client, Message, Public, Selection, Selections
-from bifl.errors import ConfigError
 
 ENOUGH = 10  # signs of a coordinate from all voters together
 
@@ -50,20 +49,13 @@ def reads(upload: Message, public: Public, p: float) -> Message:
     return core.changed(upload, public, by)
 
 
-def share(p: float) -> float:
-    """p as the config gave it, or an error."""
-    if not 0 <= p <= 1:
-        raise ConfigError(f"algorithm.p must be a share of the coordinates, from 0 (chosen by the number of voters) to 1, not {p}")
-    return p
-
-
 @core.register
 def eden(p: float = 0.0, forward: str = "real", down: str = "float") -> Algorithm:
     """FedAvg by signs of a share p of the rotated update; p=0 chooses it by the number of voters.
 
     Take it to compare with: docs/results.md has the methods of the field side by side.
     """
-    p = share(p)
+    core.require(0 <= p <= 1, "p", p, "a share of the coordinates, from 0 (chosen by the number of voters) to 1")
     algorithm = Algorithm(
         partial(upload, p=p), core.means, core.replace,
         reads=partial(reads, p=p), selects=partial(selects, p=p), forward=core.forward_of(forward), keeps=(),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bifl import core
-from bifl.core import BINARY, Algorithm, Client, Forward, Latent, Message, Public, Sent, Server, Tally
+from bifl.core import BINARY, Algorithm, Client, Forward, Latent, Message, Public, Server, Tally
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,18 +39,16 @@ def weights(latent: Latent) -> Tensor:
 def upload(client: Client, public: Public) -> Message:
     """The update binarised once more, with α of every layer."""
     layers, by = len(public.layout.layers), core.change(client, public)
-    usual = np.array([np.abs(part).mean() for part in public.layout.layer_parts(by)])
+    usual = public.layout.per_layer(by, core.mean_magnitude)
     alphas = np.clip(usual * np.exp(STEEPNESS * (client.real[:layers] - 1)), LEAST, MOST).astype(np.float32)
     bits = core.random_levels(by / public.layout.per_weight(alphas), 2, public.stream(client.number, "binarise"))
     return Message.of(bits, BINARY, client.real, alphas)
 
 
-def broadcast(tally: Tally, public: Public, server: Server) -> Message | Sent:
+def broadcast(tally: Tally, public: Public, server: Server) -> Message:
     """The mean; ϑ, which stands for α in training, starts from 1 in every round."""
-    news = core.means(tally, public, server)
-    return news._replace(
-        real=np.concatenate([np.ones(len(public.layout.layers), np.float32), news.real[len(public.layout.layers) :]])
-    )
+    news, layers = core.means(tally, public, server), len(public.layout.layers)
+    return news._replace(real=np.concatenate([np.ones(layers, np.float32), news.real[layers:]]))
 
 
 binarised = Forward("binarised update", weights, scaled=False, clip=False, alphabet=core.real.alphabet)

@@ -10,11 +10,12 @@ alone; real parameters are averaged.
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 
 import numpy as np
 
 from bifl import core
-from bifl.core import FLOAT32, Algorithm, Client, Floats, Local, Message, Public, Sent, Server, Tally
+from bifl.core import FLOAT32, Algorithm, Client, Local, Message, Public, Sent, Server, Tally
 
 
 def corrected(client: Client, public: Public, alpha: float) -> Local:
@@ -24,19 +25,14 @@ def corrected(client: Client, public: Public, alpha: float) -> Local:
 
 def upload(client: Client, public: Public) -> Sent:
     """The weights; the client adds how far they moved to h."""
-    return Sent(Message.of(client.aux, FLOAT32, client.real), memory=core.change(client, public) + _remembered(client.memory))
+    return Sent(Message.of(client.aux, FLOAT32, client.real), memory=core.change(client, public) + core.recall(client.memory, 1))
 
 
 def broadcast(tally: Tally, public: Public, server: Server) -> Sent:
     """The mean of the weights plus h, the mean of all clients' h: a client that was not drawn has kept its own."""
     mean = tally.update.mean.astype(np.float32)
-    h = _remembered(server.memory) + np.float32(tally.clients / public.clients) * (mean - public.weights)
+    h = core.recall(server.memory, 1).reshape(-1) + np.float32(tally.clients / public.clients) * (mean - public.weights)
     return Sent(Message.of(mean + h, FLOAT32, tally.real), memory=h[None])
-
-
-def _remembered(memory: Floats) -> Floats:
-    """h, which is 0 at first."""
-    return memory.reshape(-1) if memory.size else np.zeros(1, np.float32)
 
 
 @core.register
@@ -45,8 +41,9 @@ def feddyn(alpha: float = 0.01, forward: str = "real", down: str = "float") -> A
 
     Take it where clients differ much and are drawn often: each must remember a vector of its own.
     """
-    local = partial(corrected, alpha=core.positive("alpha", alpha))
+    core.require(0 < alpha < inf, "alpha", alpha, "greater than 0")
     algorithm = Algorithm(
-        upload, broadcast, core.replace, local=local, forward=core.forward_of(forward), keeps=("memory",), mirrors=True
-    )
+        upload, broadcast, core.replace, local=partial(corrected, alpha=alpha), forward=core.forward_of(forward),
+        keeps=("memory",), mirrors=True,
+    )  # fmt: skip
     return core.compressed(algorithm, down)

@@ -7,6 +7,7 @@ In training the update u is replaced, more and more often, by noise n times a ma
 from __future__ import annotations
 
 from functools import lru_cache, partial
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,9 +53,8 @@ def upload(client: Client, public: Public, width: float) -> Message:
 
 def reads(upload: Message, public: Public, width: float) -> Message:
     """The noise that the mask keeps."""
-    return core.changed(
-        upload, public, upload.update.symbols * noise(public.forward_key(upload.sender or 0), public.layout.count, width)
-    )
+    drawn = noise(public.forward_key(upload.sender or 0), public.layout.count, width)
+    return core.changed(upload, public, upload.update.symbols * drawn)
 
 
 @core.register
@@ -63,7 +63,7 @@ def fedmrn(width: float = 0.01, down: str = "float") -> Algorithm:
 
     Take it to compare with: docs/results.md has the methods of the field side by side.
     """
-    width = core.positive("width", width)
+    core.require(0 < width < inf, "width", width, "greater than 0")
     forward = Forward("masked noise", partial(weights, width=width), scaled=False, clip=False, alphabet=core.real.alphabet)
     algorithm = Algorithm(
         partial(upload, width=width), core.means, core.replace, reads=partial(reads, width=width), forward=forward, keeps=()

@@ -22,9 +22,8 @@ SURE = 0.01  # probabilities are kept this far from 0 and 1
 @lru_cache(maxsize=2)
 def frozen(sizes: tuple[int, ...], fan_in: tuple[int, ...]) -> Floats:
     """(count,) the weights: ±e/√fan_in, the same in every run."""
-    return core.random_signs(core.stream(0, 0, None, "fedpm"), sum(sizes)) * np.repeat(np.e / np.sqrt(fan_in), sizes).astype(
-        np.float32
-    )
+    magnitudes = np.repeat(np.e / np.sqrt(fan_in), sizes).astype(np.float32)
+    return core.random_signs(core.stream(0, 0, None, "fedpm"), sum(sizes)) * magnitudes
 
 
 def weights(latent: Latent) -> Tensor:

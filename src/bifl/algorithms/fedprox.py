@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 from bifl import core
 from bifl.core import Algorithm, Client, Local, Public
@@ -13,11 +14,7 @@ from bifl.errors import ConfigError
 
 
 def pulled(client: Client, public: Public, mu: float, inner: Algorithm) -> Local:
-    """What the inner algorithm adds to a client's steps, and the pull.
-
-    Raises:
-        ConfigError: the inner one pulls towards other weights.
-    """
+    """What the inner algorithm adds to a client's steps, and the pull."""
     added = PLAIN if inner.local is None else inner.local(client, public)
     if added.centre is not None:
         raise ConfigError(
@@ -33,7 +30,6 @@ def fedprox(mu: float = 0.01, around: str = "fedavg") -> Algorithms:
 
     Take it where clients differ and train for long. Where clients keep private weights (around=biml), those are what pulls.
     """
-    if not 0 <= mu < float("inf"):
-        raise ConfigError(f"algorithm.mu must be 0 or more, not {mu}")
+    core.require(0 <= mu < inf, "mu", mu, "0 or more")
     inner = named(core.register.make(around, {}), around)
     return inner.map(lambda part: replace(part, local=partial(pulled, mu=mu, inner=part)))

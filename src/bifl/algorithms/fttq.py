@@ -15,7 +15,6 @@ from bifl import core
 from bifl.core import FLOAT32, TERNARY, Algorithm, Client, Message, Public, Server, Tally
 from bifl.core.forward import TERNARY_THRESHOLD
 from bifl.core.message import Symbols
-from bifl.errors import ConfigError
 
 SERVER_THRESHOLD = 0.05  # Δ / max|θ| where the server quantises again
 Reals = npt.NDArray[np.floating]
@@ -28,7 +27,7 @@ def trits(weights: Reals, threshold: Reals) -> Symbols:
 
 def upload(client: Client, public: Public) -> Message:
     """I with Δ = 0.7·mean|θ|; w_q goes along with the real parameters."""
-    deltas = (TERNARY_THRESHOLD * np.abs(part).mean() for part in public.layout.layer_parts(client.aux))
+    deltas = public.layout.per_layer(client.aux, lambda part: TERNARY_THRESHOLD * core.mean_magnitude(part))
     return Message.of(trits(client.aux, public.layout.per_weight(deltas)), TERNARY, client.real)
 
 
@@ -64,9 +63,7 @@ def fttq(tolerance: float = 0.03, validation: float = 0.02) -> Algorithm:
 
     Take it for a ternary network, and as the method that the paper compares with.
     """
-    if not 0 <= tolerance <= 1:
-        raise ConfigError(f"algorithm.tolerance must be an accuracy from 0 to 1, not {tolerance} (the paper uses 0.03)")
-    if not 0 <= validation < 1:
-        raise ConfigError(f"algorithm.validation must be a share of the training images, at least 0 and below 1, not {validation}")
+    core.require(0 <= tolerance <= 1, "tolerance", tolerance, "an accuracy from 0 to 1", " (the paper uses 0.03)")
+    core.require(0 <= validation < 1, "validation", validation, "a share of the training images, at least 0 and below 1")
     say = partial(broadcast, tolerance=tolerance)
     return Algorithm(upload, say, update, reads=reads, forward=core.ternary, keeps=(), validation=validation)

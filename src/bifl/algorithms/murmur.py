@@ -9,16 +9,14 @@ change and remembers what that could not say (`core.compression`). Clients remem
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import replace as with_other
-from functools import partial
 
 import numpy as np
 
 from bifl import core
 from bifl.algorithms.server_optimizers import momentum, stepping
 from bifl.core import UPDATE, Client, Floats, Message, Public, Vector
-from bifl.errors import ConfigError
 
 PER_VOTER = 1.3  # of the numbers in a group: the mean update then errs by about a seventh of an update's square
 Code = Callable[[Floats, int, np.random.Generator], Vector]  # numbers, size of a group and the rotation's dice → what is said
@@ -55,11 +53,8 @@ def decode(vector: Vector, size: int, count: int, dice: np.random.Generator) -> 
     return core.unrotate(rotated, count, dice)
 
 
-CODES: Mapping[str, Code] = {UPDATE: unbiased}
-
-
 def compress_uploads(
-    algorithm: core.Algorithm, group: int, codes: Mapping[str, Code] = CODES, remember: Remember | None = None
+    algorithm: core.Algorithm, group: int, codes: Mapping[str, Code], remember: Remember | None = None
 ) -> core.Algorithm:
     """The algorithm with uploads that are said as murmur says an update.
 
@@ -69,46 +64,37 @@ def compress_uploads(
         codes: how each vector of an upload is said.
         remember: what a client keeps, given what was said; None where it keeps nothing.
     """
-    if not 0 <= group <= core.MOST_IN_GROUP:
-        raise ConfigError(f"algorithm.group must be from 0 (chosen by the number of voters) to {core.MOST_IN_GROUP}, not {group}")
-    upload = partial(_upload, inner=algorithm.upload, group=group, codes=codes, remember=remember)
-    selects = partial(_selects, inner=algorithm.selects, group=group)
-    return with_other(algorithm, upload=upload, reads=partial(_reads, group=group), selects=selects, uploads="")
+    wanted = f"from 0 (chosen by the number of voters) to {core.MOST_IN_GROUP}"
+    core.require(0 <= group <= core.MOST_IN_GROUP, "group", group, wanted)
 
+    def dice(public: Public, sender: int, name: str) -> np.random.Generator:
+        return public.stream(sender, "rotation" if name == UPDATE else f"rotation of the {name}")
 
-def _dice(public: Public, sender: int, name: str) -> np.random.Generator:
-    return public.stream(sender, "rotation" if name == UPDATE else f"rotation of the {name}")
+    def upload(client: Client, public: Public) -> Message | core.Sent:
+        message, size, vectors = core.Sent.of(algorithm.upload(client, public)).message, group_of(public, group), {}
+        for name, vector in message.vectors.items():
+            values = vector.values() - (public.weights if name == UPDATE else 0)
+            vectors[name] = codes[name](values, size, dice(public, client.number, name))
+        message = message.with_vectors(vectors)
+        if remember is None:
+            return message
+        return core.Sent(message, remember(client, reads(message._replace(sender=client.number), public)))
 
+    def reads(upload: Message, public: Public) -> Message:
+        size, vectors = group_of(public, group), {}
+        for name, vector in upload.vectors.items():
+            by = decode(vector, size, public.layout.count, dice(public, upload.sender or 0, name))
+            symbols = public.weights + by if name == UPDATE else by
+            vectors[name] = vector._replace(symbols=symbols, alphabet=core.FLOAT32, about=None)
+        return upload.with_vectors(vectors)
 
-def _upload(
-    client: Client, public: Public, inner: core.Upload, group: int, codes: Mapping[str, Code], remember: Remember | None
-) -> Message | core.Sent:
-    message, size = core.Sent.of(inner(client, public)).message, group_of(public, group)
-    vectors = {
-        name: codes[name](vector.values() - (public.weights if name == UPDATE else 0), size, _dice(public, client.number, name))
-        for name, vector in message.vectors.items()
-    }
-    message = message.with_vectors(vectors)
-    if remember is None:
-        return message
-    return core.Sent(message, remember(client, _reads(message._replace(sender=client.number), public, group)))
+    def selects(public: Public, sender: int | None) -> core.Selections:
+        abouts = algorithm.selects(public, sender)
+        if sender is None:
+            return abouts
+        return dict.fromkeys(abouts, core.Selection(core.groups(public.layout.count, group_of(public, group))))
 
-
-def _reads(upload: Message, public: Public, group: int) -> Message:
-    """The vectors that an upload stands for."""
-    size, vectors = group_of(public, group), {}
-    for name, vector in upload.vectors.items():
-        by = decode(vector, size, public.layout.count, _dice(public, upload.sender or 0, name))
-        vectors[name] = vector._replace(symbols=public.weights + by if name == UPDATE else by, alphabet=core.FLOAT32, about=None)
-    return upload.with_vectors(vectors)
-
-
-def _selects(public: Public, sender: int | None, inner: core.Selects, group: int) -> core.Selections:
-    """Uploads are about groups of coordinates, the broadcast about all weights."""
-    abouts = inner(public, sender)
-    if sender is None:
-        return abouts
-    return dict.fromkeys(abouts, core.Selection(core.groups(public.layout.count, group_of(public, group))))
+    return dataclasses.replace(algorithm, upload=upload, reads=reads, selects=selects, uploads="")
 
 
 @core.register
@@ -119,7 +105,7 @@ def murmur(group: int = 0, forward: str = "real", down: str = "sign") -> core.Al
     nothing. Where clients hold few classes each, group=32 says more; down=1of8 halves the broadcast.
     """
     average = core.Algorithm(core.floats, core.means, core.replace, forward=core.forward_of(forward), keeps=())
-    return core.compressed(compress_uploads(average, group), down)
+    return core.compressed(compress_uploads(average, group, {UPDATE: unbiased}), down)
 
 
 @core.register

@@ -7,28 +7,14 @@ The scale is `width` times the mean deviation of last round's updates, which upl
 
 from __future__ import annotations
 
-from dataclasses import replace as with_other
+import dataclasses
 from functools import partial
+from math import inf
 
 import numpy as np
 
 from bifl import core
-from bifl.core import (
-    BINARY,
-    FLOAT32,
-    TERNARY,
-    UPDATE,
-    UPDATE_ALONE,
-    Algorithm,
-    Client,
-    Floats,
-    Message,
-    Public,
-    Sent,
-    Server,
-    Tally,
-)
-from bifl.errors import ConfigError
+from bifl.core import BINARY, FLOAT32, TERNARY, UPDATE, Algorithm, Client, Message, Public, Sent, Server, Tally
 
 FIRST = 0.01  # deviation of an update that is expected before anyone has told
 ALPHABETS = {2: BINARY, 3: TERNARY} | {levels: core.Alphabet(f"{levels} levels", levels) for levels in (5, 9, 17)}
@@ -49,7 +35,7 @@ def window(public: Public, sender: int, together: int) -> tuple[int, int]:
 def selects(public: Public, sender: int | None, together: int) -> core.Selections:
     """Uploads are about a group's coordinates, the broadcast about all weights."""
     if sender is None:
-        return UPDATE_ALONE
+        return {UPDATE: None}
     begin, end = window(public, sender, together)
     return {UPDATE: core.Selection(end - begin, place=begin)}
 
@@ -82,23 +68,21 @@ def broadcast(tally: Tally, public: Public, server: Server, *, together: int, wi
     count = public.layout.count
     rotated = np.zeros(core.rotated_length(count), np.float32)
     rotated[:count] = tally.update.mean.astype(np.float32) * (scale(public, width) * np.float32(groups(public, together)))
-    by: Floats = core.unrotate(rotated, count, public.stream(None, "rotation"))
+    by = core.unrotate(rotated, count, public.stream(None, "rotation"))
     return Message.of(public.weights + by, FLOAT32, tally.real)
 
 
 def with_deviation(algorithm: Algorithm) -> Algorithm:
     """The algorithm with one more scale in its broadcast, the mean deviation, which is all that stays public of the scales."""
 
-    def broadcast(tally: Tally, public: Public, server: Server) -> Message | Sent:
-        given = algorithm.broadcast(tally, public, server)
-        message = Sent.of(given).message
-        message = message.with_update(scales=np.concatenate([message.update.scales, tally.update.scales]))
-        return given._replace(message=message) if isinstance(given, Sent) else message
+    def broadcast(tally: Tally, public: Public, server: Server) -> Sent:
+        message, memory = Sent.of(algorithm.broadcast(tally, public, server), server.memory)
+        return Sent(message.with_update(scales=np.concatenate([message.update.scales, tally.update.scales])), memory)
 
     def absorb(public: Public, news: Message) -> Public:
         return algorithm.absorb(public, news.with_update(scales=news.update.scales[:-1]))._replace(scales=news.update.scales[-1:])
 
-    return with_other(algorithm, broadcast=broadcast, absorb=absorb)
+    return dataclasses.replace(algorithm, broadcast=broadcast, absorb=absorb)
 
 
 @core.register
@@ -107,11 +91,9 @@ def murmur_dealt(together: int = 10, levels: int = 3, width: float = 2.5, forwar
 
     Take it with secure_sum=true: murmur's own uploads cannot be added up unread.
     """
-    if not 2 <= together <= 10**6:
-        raise ConfigError(f"algorithm.together must be from 2 clients to 1,000,000, not {together}")
-    if levels not in ALPHABETS:
-        raise ConfigError(f"algorithm.levels must be one of {', '.join(map(str, ALPHABETS))}, not {levels}")
-    width = core.positive("width", width)
+    core.require(2 <= together <= 10**6, "together", together, "from 2 clients to 1,000,000")
+    core.require(levels in ALPHABETS, "levels", levels, f"one of {', '.join(map(str, ALPHABETS))}")
+    core.require(0 < width < inf, "width", width, "greater than 0")
     algorithm = Algorithm(
         partial(upload, together=together, levels=levels, width=width),
         partial(broadcast, together=together, width=width), core.replace,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from math import inf
 
-from bifl.core import VOTES, WEIGHTS, Algorithm, Schedule, likelihood, positive, real, register
+from bifl.core import VOTES, WEIGHTS, Algorithm, Client, Schedule, Update, likelihood, real, register, require
 from bifl.core.rules import blend, blend_signs, floats, majority, means, ml_pu, replace, rounded_votes, signs, votes
-from bifl.errors import ConfigError
 
 
 @register
@@ -51,7 +52,7 @@ def up_only(beta: float = 0.3) -> Algorithm:
 
     Take it to see what the maximum-likelihood update of biml gains.
     """
-    return Algorithm(upload=signs, broadcast=votes, update=partial(blend, beta=share(beta)), keeps=("aux",), broadcasts=VOTES)
+    return Algorithm(upload=signs, broadcast=votes, update=blended(blend, beta), keeps=("aux",), broadcasts=VOTES)
 
 
 @register
@@ -60,7 +61,7 @@ def up_only_literal(beta: float = 0.3) -> Algorithm:
 
     Take it to see what the text gives, taken at its word.
     """
-    return Algorithm(upload=signs, broadcast=votes, update=partial(blend_signs, beta=share(beta)), keeps=("aux",), broadcasts=VOTES)
+    return Algorithm(upload=signs, broadcast=votes, update=blended(blend_signs, beta), keeps=("aux",), broadcasts=VOTES)
 
 
 @register
@@ -69,7 +70,7 @@ def up_down(beta: float = 0.3) -> Algorithm:
 
     Take it for a binary network with the fewest bits both ways, if accuracy may suffer.
     """
-    return Algorithm(upload=signs, broadcast=majority, update=partial(blend, beta=share(beta)), keeps=("aux",))
+    return Algorithm(upload=signs, broadcast=majority, update=blended(blend, beta), keeps=("aux",))
 
 
 @register
@@ -79,7 +80,7 @@ def biml(alpha: float = 1.25) -> Algorithm:
     Take it for the paper's results, and for a binary network under secure_sum=true. murmur with forward=binary trains better
     binary networks with fewer bits.
     """
-    return Algorithm(upload=signs, broadcast=votes, update=partial(ml_pu, alpha=gain(alpha)), keeps=("aux",), broadcasts=VOTES)
+    return Algorithm(upload=signs, broadcast=votes, update=maximum_likelihood(alpha), keeps=("aux",), broadcasts=VOTES)
 
 
 @register
@@ -88,7 +89,7 @@ def biml_fit(alpha: float = 1.25) -> Algorithm:
 
     Take it to see what the fit makes of it.
     """
-    update = partial(ml_pu, alpha=gain(alpha), ratio=likelihood.fitted_ratio)
+    update = maximum_likelihood(alpha, likelihood.fitted_ratio)
     return Algorithm(upload=signs, broadcast=votes, update=update, keeps=("aux",), broadcasts=VOTES)
 
 
@@ -98,10 +99,9 @@ def biml_levels(alpha: float = 1.25, levels: int = 17) -> Algorithm:
 
     Take it instead of biml where the broadcast is too long.
     """
-    if not 3 <= levels <= 2**20:
-        raise ConfigError(f"algorithm.levels must be from 3 to {2**20}, not {levels}")
+    require(3 <= levels <= 2**20, "levels", levels, f"from 3 to {2**20}")
     say = partial(rounded_votes, levels=levels)
-    return Algorithm(upload=signs, broadcast=say, update=partial(ml_pu, alpha=gain(alpha)), keeps=("aux",), broadcasts=VOTES)
+    return Algorithm(upload=signs, broadcast=say, update=maximum_likelihood(alpha), keeps=("aux",), broadcasts=VOTES)
 
 
 @register
@@ -110,18 +110,17 @@ def hybrid(switch: int = 40, alpha: float = 1.25) -> Schedule:
 
     Take it for the paper's figure: a network that is binary at first and real in the end.
     """
-    if switch < 1:
-        raise ConfigError(f"algorithm.switch must be a round, 1 or later, not {switch}")
+    require(switch >= 1, "switch", switch, "a round, 1 or later")
     return Schedule(biml(alpha), fedavg(), switch)
 
 
-def gain(alpha: float) -> float:
-    """α as the config gave it, or an error."""
-    return positive("alpha", alpha, " (the paper uses 1.25 to 2)")
+def maximum_likelihood(alpha: float, ratio: likelihood.Ratio = likelihood.ratio) -> Update:
+    """ML-PU with this α."""
+    require(0 < alpha < inf, "alpha", alpha, "greater than 0", " (the paper uses 1.25 to 2)")
+    return partial(ml_pu, alpha=alpha, ratio=ratio)
 
 
-def share(beta: float) -> float:
-    """β as the config gave it, or an error."""
-    if not 0 < beta <= 1:
-        raise ConfigError(f"algorithm.beta must be in (0, 1], not {beta} (the paper uses 0.3)")
-    return beta
+def blended(rule: Callable[..., Client], beta: float) -> Update:
+    """A rule that blends, with this β."""
+    require(0 < beta <= 1, "beta", beta, "in (0, 1]", " (the paper uses 0.3)")
+    return partial(rule, beta=beta)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 
 import numpy as np
 
 from bifl import core
 from bifl.core import Client, Message, Public
-from bifl.errors import ConfigError
 
 
 def average_of(upload: core.Upload, reads: core.Reads, down: str, keeps: tuple[str, ...] = ()) -> core.Algorithm:
@@ -23,7 +23,7 @@ def average_of(upload: core.Upload, reads: core.Reads, down: str, keeps: tuple[s
 def dither_upload(client: Client, public: Public, width: float) -> Message:
     """One bit a weight, and s of every layer."""
     by = core.change(client, public)
-    scales = np.array([width * np.abs(part).mean() for part in public.layout.layer_parts(by)], np.float32)
+    scales = public.layout.per_layer(by, lambda part: width * core.mean_magnitude(part))
     bits = core.dithered_signs(by, public.layout.per_weight(scales), public.stream(client.number, "dither"))
     return Message.of(bits, core.BINARY, client.real, scales)
 
@@ -35,13 +35,14 @@ def dither(width: float = 2.0, down: str = "float") -> core.Algorithm:
     Take it to compare with: docs/results.md has the methods of the field side by side.
     """
     # Tang et al., AAAI 2024: with noise uniform on ±s, s·sign(Δ + noise) is Δ in the mean wherever |Δ| ≤ s
-    return average_of(partial(dither_upload, width=core.positive("width", width)), core.scaled_change, down)
+    core.require(0 < width < inf, "width", width, "greater than 0")
+    return average_of(partial(dither_upload, width=width), core.scaled_change, down)
 
 
 def level_upload(client: Client, public: Public, levels: int) -> Message:
     """Levels between ± the largest change of a layer, up or down at random so that the mean is right."""
     by = core.change(client, public)
-    scales = np.array([np.abs(part).max() for part in public.layout.layer_parts(by)], np.float32)
+    scales = public.layout.per_layer(by, lambda part: np.abs(part).max())
     shares = by / np.maximum(public.layout.per_weight(scales), np.float32(1e-30))
     symbols = core.random_levels(shares, levels, public.stream(client.number, "rounding"))
     return Message.of(symbols, core.Alphabet(f"{levels} levels", levels), client.real, scales)
@@ -53,8 +54,8 @@ def qsgd(levels: int = 5, down: str = "float") -> core.Algorithm:
 
     Take it to compare with: docs/results.md has the methods of the field side by side.
     """
-    if not 2 <= levels <= 256:  # Alistarh et al., 2017, with a layer's largest magnitude as its norm
-        raise ConfigError(f"algorithm.levels must be from 2 to 256, not {levels}")
+    core.require(2 <= levels <= 256, "levels", levels, "from 2 to 256")
+    # Alistarh et al., 2017, with a layer's largest magnitude as its norm
     return average_of(partial(level_upload, levels=levels), core.scaled_change, down)
 
 
@@ -63,13 +64,13 @@ def qsgd(levels: int = 5, down: str = "float") -> core.Algorithm:
 
 def change_and_error(client: Client, public: Public) -> core.Floats:
     """(count,) the update and what is left of earlier ones."""
-    return core.change(client, public) + (client.memory if client.memory.size else np.float32(0))
+    return core.change(client, public) + core.recall(client.memory, public.layout.count)
 
 
 def sign_upload(client: Client, public: Public) -> core.Sent:
-    """Signs of what is change_and_error, with the mean magnitude of every layer."""
+    """Signs of the change and the error, with the mean magnitude of every layer."""
     change = change_and_error(client, public)
-    scales = np.array([np.abs(part).mean() for part in public.layout.layer_parts(change)], np.float32)
+    scales = public.layout.per_layer(change, core.mean_magnitude)
     message = Message.of((change > 0).astype(np.uint8), core.BINARY, client.real, scales)
     return core.Sent(message, memory=change - message.update.values() * public.layout.per_weight(scales))
 
@@ -107,9 +108,8 @@ def top_k(share: float = 0.01, down: str = "float") -> core.Algorithm:
 
     Take it as the yardstick of sparse updates.
     """
-    if not 0 < share <= 1:  # Stich et al., 2018
-        raise ConfigError(f"algorithm.share must be greater than 0 and at most 1, not {share}")
-    return average_of(partial(largest_upload, share=share), place_changes, down, keeps=("memory",))
+    core.require(0 < share <= 1, "share", share, "greater than 0 and at most 1")
+    return average_of(partial(largest_upload, share=share), place_changes, down, keeps=("memory",))  # Stich et al., 2018
 
 
 # ---- without a scale ---------------------------------------------------------------------------------------------------------
@@ -150,5 +150,6 @@ def sign_majority(step: float = 0.002) -> core.Algorithm:
 
     Take it to compare with, also under secure_sum=true: docs/results.md has the methods of the field side by side.
     """
-    absorb = partial(absorb_step, step=core.positive("step", step))  # Bernstein et al., 2018
+    core.require(0 < step < inf, "step", step, "greater than 0")
+    absorb = partial(absorb_step, step=step)  # Bernstein et al., 2018
     return core.Algorithm(direction_upload, core.majority, core.replace, absorb=absorb, forward=core.real, keeps=())

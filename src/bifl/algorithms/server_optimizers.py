@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace as with_other
+from math import inf
 
 import numpy as np
 
 from bifl import core
 from bifl.core import WEIGHTS, Algorithm, Floats, Public, Sent, Server, Tally
-from bifl.errors import ConfigError
 
 Rule = Callable[[Floats, Floats], tuple[Floats, Floats]]  # (rows, mean change) → (new rows, step)
 
@@ -21,21 +21,22 @@ def stepping(algorithm: Algorithm, rule: Rule, rows: int) -> Algorithm:
     """The algorithm with a server optimiser that remembers so many rows of all weights, before those that its broadcast keeps."""
 
     def broadcast(tally: Tally, public: Public, server: Server) -> Sent:
-        count = public.layout.count
-        memory = server.memory if server.memory.size else np.zeros((rows, count), np.float32)
-        inner = algorithm.broadcast(tally, public, server._replace(memory=memory[rows:]))
-        wanted, kept = Sent.of(inner, memory[rows:])
-        moved, step = rule(memory[:rows], wanted.update.values() - public.weights)
-        remembered = np.concatenate([moved, kept.reshape(-1, count)]).astype(np.float32)
+        before, wanted, kept = core.behind_rows(algorithm.broadcast, rows, tally, public, server)
+        moved, step = rule(before, wanted.update.values() - public.weights)
+        remembered = np.concatenate([moved, kept]).astype(np.float32)
         return Sent(wanted.with_update(symbols=public.weights + step.astype(np.float32)), remembered)
 
-    return with_other(algorithm, broadcast=broadcast)
+    return dataclasses.replace(algorithm, broadcast=broadcast)
 
 
-def _refuse(positive: dict[str, float], shares: dict[str, float]) -> None:
-    for name, value in {**positive, **shares}.items():
-        if not (0 < value < float("inf") if name in positive else 0 <= value < 1):
-            raise ConfigError(f"algorithm.{name} must be {'above 0' if name in positive else 'from 0 to below 1'}, not {value}")
+def _require_positive(**values: float) -> None:
+    for name, value in values.items():
+        core.require(0 < value < inf, name, value, "above 0")
+
+
+def _require_shares(**values: float) -> None:
+    for name, value in values.items():
+        core.require(0 <= value < 1, name, value, "from 0 to below 1")
 
 
 def _made(rule: Rule, rows: int, forward: str, down: str) -> Algorithm:
@@ -45,7 +46,8 @@ def _made(rule: Rule, rows: int, forward: str, down: str) -> Algorithm:
 
 def momentum(rate: float, beta: float) -> Rule:
     """v ← β·v + Δ, a step of η·v: one row."""
-    _refuse({"rate": rate}, {"beta": beta})
+    _require_positive(rate=rate)
+    _require_shares(beta=beta)
 
     def rule(rows: Floats, change: Floats) -> tuple[Floats, Floats]:
         speed = np.float32(beta) * rows + change
@@ -69,7 +71,8 @@ def fedadam(rate: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: fl
 
     Take it for an adaptive step at the server; `rate` must be tuned.
     """
-    _refuse({"rate": rate, "tau": tau}, {"beta1": beta1, "beta2": beta2})
+    _require_positive(rate=rate, tau=tau)
+    _require_shares(beta1=beta1, beta2=beta2)
 
     def rule(rows: Floats, change: Floats) -> tuple[Floats, Floats]:
         first, second = rows + np.array([[1 - beta1], [1 - beta2]], np.float32) * (np.stack([change, change**2]) - rows)

@@ -25,7 +25,6 @@ from bifl.core.message import (
     BINARY,
     NOTHING,
     UPDATE,
-    UPDATE_ALONE,
     Alphabet,
     Floats,
     Message,
@@ -230,7 +229,7 @@ class VectorContext:
 
 
 def _update_alone(sender: int | None) -> Selections:
-    return UPDATE_ALONE
+    return {UPDATE: None}
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,15 +9,14 @@ Numpy only: importing it does not wait for PyTorch. docs/adding-an-algorithm.md 
 # ruff: noqa: I001
 # fmt: off
 from bifl.core.algorithm import (
-    VOTES, WEIGHTS, Absorb, Algorithm, Broadcast, Reads, Schedule, Selects, Update, Upload, forward_of, positive, register,
-    take_over,
+    VOTES, WEIGHTS, Absorb, Algorithm, Broadcast, Reads, Schedule, Selects, Update, Upload, forward_of, in_full, register,
+    require, take_over,
 )
-from bifl.core.compression import compressed
+from bifl.core.compression import behind_rows, compressed
 from bifl.core.forward import Forward, Latent, Local, binary, real, ternary
-from bifl.core.layout import Layout
+from bifl.core.layout import Layout, mean_magnitude
 from bifl.core.message import (
-    BINARY, FLOAT16, FLOAT32, NOTHING, TERNARY, UPDATE, UPDATE_ALONE, Alphabet, Floats, Message, Selection, Selections, Vector,
-    Votes, halves,
+    BINARY, FLOAT16, FLOAT32, NOTHING, TERNARY, UPDATE, Alphabet, Floats, Message, Selection, Selections, Vector, Votes, halves,
 )
 from bifl.core.randomness import (
     dithered_signs, random_levels, random_positions, random_signs, random_words, round_at_random, stream, stream_seed,
@@ -27,16 +26,16 @@ from bifl.core.rules import (
     blend, blend_signs, change, changed, floats, majority, means, ml_pu, replace, rounded_votes, scaled_change, sign, signs,
     votes,
 )
-from bifl.core.state import Client, Judge, Public, Sent, Server
+from bifl.core.state import Client, Judge, Public, Sent, Server, recall
 from bifl.core.sums import ExactSum, Tally, Total, VectorTally, mean
 
 __all__ = [
-    "BINARY", "FLOAT16", "FLOAT32", "MOST_IN_GROUP", "NOTHING", "TERNARY", "UPDATE", "UPDATE_ALONE", "VOTES", "WEIGHTS",
-    "Absorb", "Algorithm", "Alphabet", "Broadcast", "Client", "ExactSum", "Floats", "Forward", "Judge", "Latent", "Layout",
-    "Local", "Message", "Public", "Reads", "Schedule", "Selection", "Selections", "Selects", "Sent", "Server", "Tally", "Total",
-    "Update", "Upload", "Vector", "VectorTally", "Votes", "binary", "blend", "blend_signs", "change", "changed", "compressed",
-    "dithered_signs", "floats", "forward_of", "groups", "halves", "loud_alphabet", "loudest", "majority", "mean", "means",
-    "ml_pu", "positive", "random_levels", "random_positions", "random_signs", "random_words", "real", "register", "replace",
-    "rotate", "rotated_length", "round_at_random", "rounded_votes", "scaled_change", "sign", "signs", "spread", "stream",
-    "stream_seed", "take_over", "ternary", "unrotate", "votes",
+    "BINARY", "FLOAT16", "FLOAT32", "MOST_IN_GROUP", "NOTHING", "TERNARY", "UPDATE", "VOTES", "WEIGHTS", "Absorb", "Algorithm",
+    "Alphabet", "Broadcast", "Client", "ExactSum", "Floats", "Forward", "Judge", "Latent", "Layout", "Local", "Message", "Public",
+    "Reads", "Schedule", "Selection", "Selections", "Selects", "Sent", "Server", "Tally", "Total", "Update", "Upload", "Vector",
+    "VectorTally", "Votes", "behind_rows", "binary", "blend", "blend_signs", "change", "changed", "compressed", "dithered_signs",
+    "floats", "forward_of", "groups", "halves", "in_full", "loud_alphabet", "loudest", "majority", "mean", "mean_magnitude",
+    "means", "ml_pu", "random_levels", "random_positions", "random_signs", "random_words", "real", "recall", "register",
+    "replace", "require", "rotate", "rotated_length", "round_at_random", "rounded_votes", "scaled_change", "sign", "signs",
+    "spread", "stream", "stream_seed", "take_over", "ternary", "unrotate", "votes",
 ]

@@ -11,7 +11,6 @@ What a client **uploads**, what the server **broadcasts**, what everyone **absor
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +19,7 @@ import numpy as np
 
 from bifl.core import return_checks
 from bifl.core.forward import FORWARDS, Forward, Local, binary
-from bifl.core.message import UPDATE, UPDATE_ALONE, Floats, Message, Selections
+from bifl.core.message import UPDATE, Floats, Message, Selections
 from bifl.core.state import Client, Public, Sent, Server
 from bifl.core.sums import Tally
 from bifl.errors import AlgorithmError, ConfigError
@@ -43,17 +42,23 @@ def as_it_is(upload: Message, public: Public) -> Message:
     return upload
 
 
-def update_alone(public: Public, sender: int | None) -> Selections:
-    """The usual `selects`: one vector, with a symbol for every weight, in order."""
-    return UPDATE_ALONE
-
-
 Upload = Callable[[Client, Public], Message | Sent]
 Broadcast = Callable[[Tally, Public, Server], Message | Sent]
 Update = Callable[[Client, Public, Message], Client]
 Absorb = Callable[[Public, Message], Public]
 Reads = Callable[[Message, Public], Message]
 Selects = Callable[[Public, int | None], Selections]
+
+
+def in_full(*names: str) -> Selects:
+    """A `selects`: messages both ways have these vectors, each with a symbol for every weight, in order."""
+    selections = dict.fromkeys(names)
+    return lambda public, sender: selections
+
+
+update_alone = in_full(UPDATE)
+
+
 _KEPT = ("aux", "start", "scales", "memory")
 
 
@@ -185,17 +190,15 @@ Algorithms = Algorithm | Schedule
 register: Registry[Algorithms] = Registry("algorithm")
 
 
-def positive(key: str, value: float, hint: str = "") -> float:
-    """A parameter of an algorithm as the config gave it, or an error."""
-    if not 0 < value < math.inf:
-        raise ConfigError(f"algorithm.{key} must be greater than 0, not {value}{hint}")
-    return value
+def require(holds: bool, key: str, value: float | str, wanted: str, hint: str = "") -> None:
+    """Refuse a parameter of an algorithm, in one sentence, where what it must be does not hold."""
+    if not holds:
+        raise ConfigError(f"algorithm.{key} must be {wanted}, not {value!r}{hint}")
 
 
 def forward_of(name: str) -> Forward:
-    """The forward that `algorithm.forward` names, or an error."""
-    if name not in ("real", "binary"):
-        raise ConfigError(f"algorithm.forward must be real or binary, not '{name}'")
+    """The forward that `algorithm.forward` names."""
+    require(name in ("real", "binary"), "forward", name, "real or binary")
     return FORWARDS[name]
 
 

@@ -11,7 +11,7 @@ variance of the clients' means, exactly.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -21,6 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 Number = TypeVar("Number", bound=np.generic)
+
+
+def mean_magnitude(values: npt.NDArray[np.floating]) -> np.floating:
+    """The mean of |values|."""
+    mean: np.floating = np.abs(values).mean()
+    return mean
 
 
 class Tensor(NamedTuple):
@@ -115,6 +121,12 @@ class Layout:
     def layer_parts(self, coded: npt.NDArray[Number]) -> list[npt.NDArray[Number]]:
         """(count,) values as one flat part per coded layer."""
         return np.split(coded, np.cumsum(self.sizes)[:-1])
+
+    def per_layer(
+        self, coded: npt.NDArray[Number], number: Callable[[npt.NDArray[Number]], float | np.floating]
+    ) -> npt.NDArray[np.float32]:
+        """(layers,) a number of each layer's part of (count,) values, such as `mean_magnitude`."""
+        return np.array([number(part) for part in self.layer_parts(coded)], np.float32)
 
     def per_weight(self, per_layer: Iterable[float]) -> npt.NDArray[np.float32]:
         """(layers,) values → (count,): each weight gets its layer's."""

@@ -110,7 +110,6 @@ MOST_VECTORS = 8  # of a message
 LONGEST_NAME = 16  # letters of a vector's name
 _NAME = re.compile(rf"[a-z_]{{1,{LONGEST_NAME}}}")
 Selections = Mapping[str, Selection | None]  # name of a vector → what its symbols are about; None for all weights, in order
-UPDATE_ALONE: Selections = {UPDATE: None}
 
 
 def is_name(name: object) -> bool:

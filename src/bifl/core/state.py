@@ -86,6 +86,11 @@ class Sent(NamedTuple):
         return given if isinstance(given, Sent) else cls(given, memory)
 
 
+def recall(memory: Floats, *shape: int) -> Floats:
+    """A memory, or the zeros of this shape that it is before it was first written."""
+    return memory if memory.size else np.zeros(shape, np.float32)
+
+
 def remembered(client: Client, keeps: tuple[str, ...], names: frozenset[str], fresh: Client) -> Client:
     """The client with everything but what is kept as it was before the first round.
 
