@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -61,8 +61,6 @@ KINDS = {UPLOAD: "upload", BROADCAST: "broadcast"}
 CODERS = {PACKED: "packed", CODED: "context", CODED_QUICKLY: "context, learning quickly"}
 _PACES = {CODED: STEADY, CODED_QUICKLY: QUICK}
 
-Part = TypeVar("Part", bound=Any)
-
 
 class WireError(BiflError, ValueError):
     """Bytes that are not a message, or not the one expected."""
@@ -99,9 +97,10 @@ class VectorHeader(NamedTuple):
         """The name of one of its sections, which are its header, symbols and scales."""
         return part if self.name == UPDATE else f"{self.name} {part}"
 
-    def error(self, field: str, reason: str) -> WireError:
-        """The error of one of these fields."""
-        return WireError(self.offsets[field], reason if self.name == UPDATE else f"in the vector '{self.name}': {reason}")
+    def demand(self, holds: bool, field: str, reason: str) -> None:
+        """Refuse the message for what one of these fields says, unless something holds."""
+        if not holds:
+            raise WireError(self.offsets[field], reason if self.name == UPDATE else f"in the vector '{self.name}': {reason}")
 
     def packed(self) -> bytes:
         """The bytes of the header of a vector that is not the update."""
@@ -149,11 +148,6 @@ class Header(NamedTuple):
         """What it says of each of its vectors."""
         return (self.update, *self.others)
 
-    @property
-    def in_context(self) -> bool:
-        """Whether any symbols are coded in a context."""
-        return any(vector.coder != PACKED for vector in self.vectors)
-
     def sections(self) -> dict[str, int]:
         """Bytes of every part, in order."""
         sizes = {"header": LAYOUT.size, "symbols": self.symbol_bytes, "reals": self.real_bytes, "scales": 4 * self.scales}
@@ -180,10 +174,8 @@ def read_header(data: bytes) -> Header:
     if len(data) < LAYOUT.size + CHECKSUM.size:
         raise WireError(len(data), f"cut short, a message has at least {LAYOUT.size + CHECKSUM.size} bytes")
     header = Header(*LAYOUT.unpack_from(data))
-    if header.magic != MAGIC:
-        raise field_error("magic", f"starts with {header.magic!r} instead of {MAGIC!r}")
-    if header.version != VERSION:
-        raise field_error("version", f"has version {header.version}, this program reads version {VERSION}")
+    demand(header.magic == MAGIC, "magic", f"starts with {header.magic!r} instead of {MAGIC!r}")
+    demand(header.version == VERSION, "version", f"has version {header.version}, this program reads version {VERSION}")
     body = len(data) - CHECKSUM.size
     if zlib.crc32(memoryview(data)[:body]) != CHECKSUM.unpack_from(data, body)[0]:
         raise WireError(body, "the checksum does not fit: the message was damaged or cut short")
@@ -192,15 +184,7 @@ def read_header(data: bytes) -> Header:
     return header
 
 
-def vector_header(name: str, alphabet: Alphabet, coder: int, symbols: int, symbol_bytes: int, scales: int) -> VectorHeader:
-    """What a message that is to be written says of one of its vectors."""
-    if not is_name(name):
-        raise ValueError(f"{name!r} is no name of a vector: 1 to {LONGEST_NAME} letters from a to z or _")
-    code, total, unit = _spell(alphabet)
-    return VectorHeader(name, code, coder, total, unit, symbols, symbol_bytes, scales, {})
-
-
-def _spell(alphabet: Alphabet) -> tuple[int, int, int]:
+def _spell_alphabet(alphabet: Alphabet) -> tuple[int, int, int]:
     """Code, total and unit of an alphabet: of levels, the total is how many there are."""
     if isinstance(alphabet, Votes):
         return _VOTES, alphabet.total, alphabet.unit
@@ -209,13 +193,13 @@ def _spell(alphabet: Alphabet) -> tuple[int, int, int]:
 
 def _others(header: Header, body: memoryview) -> tuple[VectorHeader, ...]:
     """The headers of the further vectors, each of which stands behind the vector before it."""
-    if header.further >= MOST_VECTORS:
-        raise field_error("further", f"holds {header.further} further vectors, {MOST_VECTORS - 1} are the most")
+    most = MOST_VECTORS - 1
+    demand(header.further <= most, "further", f"holds {header.further} further vectors, {most} are the most")
     vectors: list[VectorHeader] = []
     start = LAYOUT.size + header.symbol_bytes + header.real_bytes + 4 * header.scales
     for _ in range(header.further):
-        if start + VECTOR_LAYOUT.size > len(body):
-            raise field_error("further", f"is too short for the {header.further} further vectors that it names")
+        fits = start + VECTOR_LAYOUT.size <= len(body)
+        demand(fits, "further", f"is too short for the {header.further} further vectors that it names")
         raw, *fields = VECTOR_LAYOUT.unpack_from(body, start)
         name = raw.rstrip(b"\0").decode("latin-1")
         before = vectors[-1].name if vectors else ""
@@ -232,59 +216,54 @@ def _others(header: Header, body: memoryview) -> tuple[VectorHeader, ...]:
 
 def _sensible(header: Header, data: bytes) -> None:
     """Refuse what no encoder writes."""
-    if header.kind not in KINDS:
-        raise field_error("kind", f"kind {header.kind} is unknown")
-    if header.precision > reals.FINEST or data[11]:
-        raise field_error(
-            "precision", f"reals have {header.precision} digits, {reals.FINEST} is the most, or the padding is not zero"
-        )
-    if header.change_bits not in reals.CHANGE_BITS or (header.change_bits and not header.precision):
-        raise field_error(
-            "change_bits", f"changes of layers kept real have {header.change_bits} bits: 8 or 1, beside rounded numbers"
-        )
-    if header.kind == BROADCAST and header.sender:
-        raise field_error("sender", "a broadcast has no sender")
-    if not 1 <= header.weight <= LARGEST_WEIGHT:
-        raise field_error("weight", f"weight must be from 1 to {LARGEST_WEIGHT}, not {header.weight}")
+    demand(header.kind in KINDS, "kind", f"kind {header.kind} is unknown")
+    digits = f"reals have {header.precision} digits, {reals.FINEST} is the most, or the padding is not zero"
+    demand(header.precision <= reals.FINEST and not data[_OFFSETS["round"] - 1], "precision", digits)
+    changes = f"changes of layers kept real have {header.change_bits} bits: 8 or 1, beside rounded numbers"
+    demand(header.change_bits in reals.CHANGE_BITS and bool(header.precision or not header.change_bits), "change_bits", changes)
+    demand(header.kind == UPLOAD or not header.sender, "sender", "a broadcast has no sender")
+    weight = f"weight must be from 1 to {LARGEST_WEIGHT}, not {header.weight}"
+    demand(1 <= header.weight <= LARGEST_WEIGHT, "weight", weight)
     for vector in header.vectors:
         _sensible_alphabet(vector)
-    if header.in_context and header.context == NO_DIGEST:
-        raise field_error("context", "coded symbols name no context")
-    if header.change_bits and header.context == NO_DIGEST:
-        raise field_error("context", "changes of layers kept real name no context")
+    named = header.context != NO_DIGEST
+    demand(named or all(vector.coder == PACKED for vector in header.vectors), "context", "coded symbols name no context")
+    demand(named or not header.change_bits, "context", "changes of layers kept real name no context")
     whole = sum(header.sections().values())
-    if whole != len(data):
-        raise field_error("symbols", f"is {len(data)} bytes long, its header calls for {whole}")
+    demand(whole == len(data), "symbols", f"is {len(data)} bytes long, its header calls for {whole}")
     for vector in header.vectors:
         size = packed_size(vector.symbols, vector.spelled_alphabet())
-        if vector.coder == PACKED and vector.symbol_bytes != size:
-            raise vector.error("symbol_bytes", f"{vector.symbols} packed symbols take {size} bytes, not {vector.symbol_bytes}")
-    if not header.precision and header.real_bytes != 4 * header.reals:
-        raise field_error("real_bytes", f"{header.reals} float32 take {4 * header.reals} bytes, not {header.real_bytes}")
+        taken = f"{vector.symbols} packed symbols take {size} bytes, not {vector.symbol_bytes}"
+        vector.demand(vector.coder != PACKED or vector.symbol_bytes == size, "symbol_bytes", taken)
+    floats = f"{header.reals} float32 take {4 * header.reals} bytes, not {header.real_bytes}"
+    demand(header.precision > 0 or header.real_bytes == 4 * header.reals, "real_bytes", floats)
 
 
 def _sensible_alphabet(vector: VectorHeader) -> None:
     """Refuse an alphabet or a coder that no encoder writes."""
-    votes, levels = vector.alphabet == _VOTES, vector.alphabet == _LEVELS
-    if not (votes or levels) and vector.alphabet not in _ALPHABETS:
-        raise vector.error("alphabet", f"alphabet {vector.alphabet} is unknown")
-    if vector.coder not in CODERS or (vector.coder != PACKED and (vector.alphabet in _FLOATS or not vector.symbols)):
-        raise vector.error("coder", f"coder {vector.coder} is unknown for these symbols")
-    if levels and (vector.total < _LEAST_LEVELS or vector.total > LARGEST_WEIGHT or vector.unit):
-        raise vector.error(
-            "total",
-            f"total must be the number of levels, {_LEAST_LEVELS} or more, and unit 0, not {vector.total} and {vector.unit}",
-        )
-    least, most = (1, LARGEST_WEIGHT) if votes else (0, 0)
-    if not levels and not (least <= vector.total <= most and least <= vector.unit <= most):
-        raise vector.error(
-            "total", f"total and unit must be 1 or more for votes and 0 otherwise, not {vector.total} and {vector.unit}"
-        )
+    code, total, unit = vector.alphabet, vector.total, vector.unit
+    vector.demand(code in (_VOTES, _LEVELS, *_ALPHABETS), "alphabet", f"alphabet {code} is unknown")
+    codable = code not in _FLOATS and vector.symbols > 0
+    coder = f"coder {vector.coder} is unknown for these symbols"
+    vector.demand(vector.coder == PACKED or (vector.coder in CODERS and codable), "coder", coder)
+    if code == _LEVELS:
+        wanted = f"total must be the number of levels, {_LEAST_LEVELS} or more, and unit 0, not {total} and {unit}"
+        vector.demand(_LEAST_LEVELS <= total <= LARGEST_WEIGHT and not unit, "total", wanted)
+        return
+    least, most = (1, LARGEST_WEIGHT) if code == _VOTES else (0, 0)
+    wanted = f"total and unit must be 1 or more for votes and 0 otherwise, not {total} and {unit}"
+    vector.demand(least <= total <= most and least <= unit <= most, "total", wanted)
 
 
 def field_error(field: str, reason: str) -> WireError:
     """The error of a field of the first header, or of the `body` behind it."""
     return WireError(_OFFSETS[field], reason)
+
+
+def demand(holds: bool, field: str, reason: str) -> None:
+    """Refuse a message for what a field of the first header says, unless something holds."""
+    if not holds:
+        raise field_error(field, reason)
 
 
 def encode(message: Message, context: Context | None = None) -> bytes:
@@ -325,7 +304,10 @@ def _spell_vector(name: str, vector: Vector, context: Context | None, upload: bo
                 least, coder, spelled = len(coded), choice, coded
     if spelled is None:
         spelled = pack(symbols, alphabet)
-    header = vector_header(name, alphabet, coder, len(symbols), len(spelled), len(vector.scales))
+    if not is_name(name):
+        raise ValueError(f"{name!r} is no name of a vector: 1 to {LONGEST_NAME} letters from a to z or _")
+    code, total, unit = _spell_alphabet(alphabet)
+    header = VectorHeader(name, code, coder, total, unit, len(symbols), len(spelled), len(vector.scales), {})
     return header, spelled, vector.scales.astype("<f4").tobytes()
 
 
@@ -350,17 +332,17 @@ def decode(data: bytes, context: Context | None = None, expect: int | None = Non
     if context is not None:
         abouts = context.selects(sender)
         _fits(header, context, abouts)
-    elif expect is not None and header.symbols != expect:
-        raise field_error("symbols", f"holds {header.symbols} symbols, the model has {expect}")
-    elif expect is not None and header.others:
-        raise field_error("further", f"holds {header.further} further vectors, where the update alone is expected")
+    elif expect is not None:
+        demand(header.symbols == expect, "symbols", f"holds {header.symbols} symbols, the model has {expect}")
+        demand(not header.others, "further", f"holds {header.further} further vectors, where the update alone is expected")
     sizes = header.sections()
     spans = dict(zip(sizes, pairwise([0, *accumulate(sizes.values())]), strict=True))
 
-    def section(name: str, read: Callable[[Bytes], Part]) -> Part:
+    @contextmanager
+    def section(name: str) -> Iterator[memoryview]:
         begin, end = spans[name]
         try:
-            return read(memoryview(data)[begin:end])
+            yield memoryview(data)[begin:end]
         except ValueError as error:
             raise WireError(begin, str(error)) from None
 
@@ -368,10 +350,12 @@ def decode(data: bytes, context: Context | None = None, expect: int | None = Non
     for vector in header.vectors:
         about, alphabet = abouts.get(vector.name), vector.spelled_alphabet()
         around = None if context is None else context.vector(vector.name, about)
-        read = partial(_read_symbols, vector=vector, alphabet=alphabet, context=around, upload=sender is not None)
-        symbols, scales = section(vector.section("symbols"), read), section(vector.section("scales"), _read_floats)
-        vectors[vector.name] = Vector(symbols, alphabet, scales, about)
-    real = section("reals", lambda part: _read_reals(part, header, context))
+        with section(vector.section("symbols")) as part:
+            symbols = _read_symbols(part, vector, alphabet, around, sender is not None)
+        with section(vector.section("scales")) as part:
+            vectors[vector.name] = Vector(symbols, alphabet, _read_floats(part), about)
+    with section("reals") as part:
+        real = _read_reals(part, header, context)
     return Message(vectors, real, sender, header.weight, header.round)
 
 
@@ -404,20 +388,19 @@ def bits_by_weight(data: bytes, message: Message, context: Context | None) -> di
 def _fits(header: Header, context: Context, abouts: Selections) -> None:
     """Refuse by name what was not meant for this receiver."""
     fingerprint = context.layout.fingerprint
-    if header.model != bytes.fromhex(fingerprint):
-        raise field_error("model", f"is for model {header.model.hex()}, this is {fingerprint}")
-    if header.round != context.round:
-        raise field_error("round", f"is of round {header.round}, this is round {context.round}")
-    if header.context not in (NO_DIGEST, context.digest):
-        raise field_error("context", f"was coded in context {header.context.hex()}, ours is {context.digest.hex()}")
-    if header.reals != context.layout.reals:
-        raise field_error("reals", f"holds {header.reals} real numbers, the model has {context.layout.reals}")
+    demand(header.model.hex() == fingerprint, "model", f"is for model {header.model.hex()}, this is {fingerprint}")
+    demand(header.round == context.round, "round", f"is of round {header.round}, this is round {context.round}")
+    if header.context != NO_DIGEST:  # the digest is made where it is needed
+        coded = f"was coded in context {header.context.hex()}, ours is {context.digest.hex()}"
+        demand(header.context == context.digest, "context", coded)
+    count = context.layout.reals
+    demand(header.reals == count, "reals", f"holds {header.reals} real numbers, the model has {count}")
     names = [vector.name for vector in header.vectors]
-    if set(names) != set(abouts):
-        raise field_error("further", f"holds the vectors {', '.join(names)}, where those of this algorithm are {', '.join(abouts)}")
+    others = f"holds the vectors {', '.join(names)}, where those of this algorithm are {', '.join(abouts)}"
+    demand(set(names) == set(abouts), "further", others)
     for vector in header.vectors:
-        if vector.symbols != (count := context.vector(vector.name, abouts[vector.name]).count):
-            raise vector.error("symbols", f"holds {vector.symbols} symbols, the model has {count}")
+        count = context.vector(vector.name, abouts[vector.name]).count
+        vector.demand(vector.symbols == count, "symbols", f"holds {vector.symbols} symbols, the model has {count}")
 
 
 def _spell_reals(message: Message, context: Context | None) -> tuple[int, int, bytes]:
@@ -494,7 +477,7 @@ def _reference(bits: int, context: Context) -> tuple[reals.Numbers, reals.Intege
     return grid
 
 
-def _read_symbols(data: Bytes, *, vector: VectorHeader, alphabet: Alphabet, context: VectorContext | None, upload: bool) -> Symbols:
+def _read_symbols(data: Bytes, vector: VectorHeader, alphabet: Alphabet, context: VectorContext | None, upload: bool) -> Symbols:
     if vector.coder == PACKED:
         return unpack(data, vector.symbols, alphabet)
     if context is None:
