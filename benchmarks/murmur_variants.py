@@ -13,7 +13,7 @@ import numpy as np
 
 from bifl.algorithms.murmur import murmur
 from bifl.algorithms.server_optimizers import momentum, stepping
-from bifl.core import Algorithm, Client, Floats, Message, Public, Schedule, Sent, change, compressed, register
+from bifl.core import Algorithm, Client, Floats, Message, Public, Schedule, Sent, change, compress_broadcast, register
 
 MOST = 1000.0  # times that a layer may be made louder than the loudest one
 
@@ -21,7 +21,7 @@ MOST = 1000.0  # times that a layer may be made louder than the loudest one
 @register
 def murmur_step(rate: float = 1.0, beta: float = 0.0) -> Algorithm:
     """The server takes a step of rate·v, v ← β·v + the mean change: FedAvgM before the broadcast is compressed."""
-    return compressed(stepping(murmur(down="float"), momentum(rate, beta), 1), "sign")
+    return compress_broadcast(stepping(murmur(down="float"), momentum(rate, beta), 1), "sign")
 
 
 def _stretch(public: Public, power: float) -> Floats:
@@ -46,7 +46,7 @@ def murmur_layers(power: float = 0.5) -> Algorithm:
         found = ours.reads(message, public)
         return found.with_update(symbols=public.weights + (found.update.values() - public.weights) / _stretch(public, power))
 
-    return compressed(with_other(ours, upload=upload, reads=reads), "sign")
+    return compress_broadcast(with_other(ours, upload=upload, reads=reads), "sign")
 
 
 @register

@@ -17,7 +17,7 @@ from bifl.core import FLOAT32, VOTES, WEIGHTS, Client, Floats, Layout, Local, Me
 from bifl.core.algorithm import Algorithms, first_vectors
 from bifl.core.layout import Tensor
 from bifl.core.sides import ServerSide
-from bifl.core.state import remembered
+from bifl.core.state import forget_but_for
 from bifl.exchanges.ballot import Ballot, make_upload
 from bifl.exchanges.bounds import Bounds
 from tests.support.algorithms import EXAMPLES
@@ -104,7 +104,7 @@ class Laws:
         blank = np.full_like(state.aux, np.nan)
         nothing = Client(blank, blank, np.full_like(state.real, np.nan), state.weight, number)
         keeps = self.algorithm.at(round).keeps
-        self.clients[number] = remembered(state, keeps, frozenset(), nothing)  # what is not kept is not missed
+        self.clients[number] = forget_but_for(state, keeps, frozenset(), nothing)  # what is not kept is not missed
         return received
 
     def broadcast(self, ballots: Iterable[Message]) -> tuple[ServerSide, Message]:

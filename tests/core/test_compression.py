@@ -22,7 +22,7 @@ from bifl.core import (
     Server,
     Tally,
     VectorTally,
-    compressed,
+    compress_broadcast,
     register,
     stream,
 )
@@ -176,7 +176,7 @@ def test_another_memory_of_the_server_survives_compression() -> None:
     inner = Algorithm(
         lambda client, place: Message.of(client.aux, FLOAT32, client.real), momentum, lambda client, place, news: client
     )
-    small, plain = compressed(inner, "16"), inner
+    small, plain = compress_broadcast(inner, "16"), inner
     where, other, server, kept = public(64), public(64), Server(), Server()
     for _ in range(20):
         where, server = broadcast(small, where, server, np.ones(64, np.float32))
@@ -192,7 +192,7 @@ def test_a_memory_of_another_shape_is_refused() -> None:
         lambda client, place, news: client,
     )
     with pytest.raises(AlgorithmError, match="rows of 64 numbers"):
-        broadcast(compressed(inner, "sign"), public(64), Server(), np.ones(64, np.float32))
+        broadcast(compress_broadcast(inner, "sign"), public(64), Server(), np.ones(64, np.float32))
 
 
 @given(st.integers(0, 2**64 - 1))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bifl.algorithms.fedprox import pulled
+from bifl.algorithms.fedprox import with_pull
 from bifl.core.algorithm import register
 from bifl.core.forward import PLAIN, Forward, Local, binary, real
 from bifl.core.layout import Layout
@@ -279,4 +279,4 @@ def test_fedprox_refuses_another_centre() -> None:
     weights = np.ones(4, np.float32)
     public = Public(0, 0, Layout(("l",), (Part("l.weight", (4,), 0),), (), ()), weights, weights)
     with pytest.raises(ConfigError, match=r"algorithm 'steady' pulls towards weights of its own, .*: take it without fedprox"):
-        pulled(Client(weights, weights, weights, 1), public, mu=0.1, inner=inner)
+        with_pull(Client(weights, weights, weights, 1), public, mu=0.1, inner=inner)

@@ -46,7 +46,7 @@ def reads(upload: Message, public: Public, p: float) -> Message:
     rotated = np.zeros(2 * total, np.float32)
     rotated[window(public, sender, p)] = upload.update.values() * (upload.update.scales[0] * np.float32(total / length(public, p)))
     by = core.unrotate(rotated[:total] + rotated[total:], public.layout.count, public.stream(sender, "rotation"))
-    return core.changed(upload, public, by)
+    return core.apply_change(upload, public, by)
 
 
 @core.register
@@ -60,4 +60,4 @@ def eden(p: float = 0.0, forward: str = "real", down: str = "float") -> Algorith
         partial(upload, p=p), core.means, core.replace,
         reads=partial(reads, p=p), selects=partial(selects, p=p), forward=core.forward_of(forward), keeps=(),
     )  # fmt: skip
-    return core.compressed(algorithm, down)
+    return core.compress_broadcast(algorithm, down)

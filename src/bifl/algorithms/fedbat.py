@@ -60,4 +60,5 @@ def fedbat(down: str = "float") -> Algorithm:
 
     Take it to compare with: docs/results.md has the methods of the field side by side.
     """
-    return core.compressed(Algorithm(upload, broadcast, core.replace, reads=core.scaled_change, forward=binarised, keeps=()), down)
+    algorithm = Algorithm(upload, broadcast, core.replace, reads=core.scaled_change, forward=binarised, keeps=())
+    return core.compress_broadcast(algorithm, down)

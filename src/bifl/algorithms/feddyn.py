@@ -18,7 +18,7 @@ from bifl import core
 from bifl.core import FLOAT32, Algorithm, Client, Local, Message, Public, Sent, Server, Tally
 
 
-def corrected(client: Client, public: Public, alpha: float) -> Local:
+def correction(client: Client, public: Public, alpha: float) -> Local:
     """The gradient of what FedDyn adds to a client's loss."""
     return Local(correction=np.float32(alpha) * client.memory if client.memory.size else None, pull=alpha)
 
@@ -43,7 +43,7 @@ def feddyn(alpha: float = 0.01, forward: str = "real", down: str = "float") -> A
     """
     core.require(0 < alpha < inf, "alpha", alpha, "greater than 0")
     algorithm = Algorithm(
-        upload, broadcast, core.replace, local=partial(corrected, alpha=alpha), forward=core.forward_of(forward),
+        upload, broadcast, core.replace, local=partial(correction, alpha=alpha), forward=core.forward_of(forward),
         keeps=("memory",), mirrors=True,
     )  # fmt: skip
-    return core.compressed(algorithm, down)
+    return core.compress_broadcast(algorithm, down)

@@ -54,7 +54,7 @@ def upload(client: Client, public: Public, width: float) -> Message:
 def reads(upload: Message, public: Public, width: float) -> Message:
     """The noise that the mask keeps."""
     drawn = noise(public.forward_key(upload.sender or 0), public.layout.count, width)
-    return core.changed(upload, public, upload.update.symbols * drawn)
+    return core.apply_change(upload, public, upload.update.symbols * drawn)
 
 
 @core.register
@@ -68,4 +68,4 @@ def fedmrn(width: float = 0.01, down: str = "float") -> Algorithm:
     algorithm = Algorithm(
         partial(upload, width=width), core.means, core.replace, reads=partial(reads, width=width), forward=forward, keeps=()
     )
-    return core.compressed(algorithm, down)
+    return core.compress_broadcast(algorithm, down)

@@ -1,4 +1,4 @@
-"""FedProx (Li et al., 2020): local steps are pulled back towards the weights that the round began with."""
+"""FedProx (Li et al., 2020): local steps are with_pull back towards the weights that the round began with."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from math import inf
 
 from bifl import core
 from bifl.core import Algorithm, Client, Local, Public
-from bifl.core.algorithm import Algorithms, named
+from bifl.core.algorithm import Algorithms, with_name
 from bifl.core.forward import PLAIN
 from bifl.errors import ConfigError
 
 
-def pulled(client: Client, public: Public, mu: float, inner: Algorithm) -> Local:
+def with_pull(client: Client, public: Public, mu: float, inner: Algorithm) -> Local:
     """What the inner algorithm adds to a client's steps, and the pull."""
     added = PLAIN if inner.local is None else inner.local(client, public)
     if added.centre is not None:
@@ -31,5 +31,5 @@ def fedprox(mu: float = 0.01, around: str = "fedavg") -> Algorithms:
     Take it where clients differ and train for long. Where clients keep private weights (around=biml), those are what pulls.
     """
     core.require(0 <= mu < inf, "mu", mu, "0 or more")
-    inner = named(core.register.make(around, {}), around)
-    return inner.map(lambda part: replace(part, local=partial(pulled, mu=mu, inner=part)))
+    inner = with_name(core.register.make(around, {}), around)
+    return inner.map(lambda part: replace(part, local=partial(with_pull, mu=mu, inner=part)))

@@ -105,7 +105,7 @@ def murmur(group: int = 0, forward: str = "real", down: str = "sign") -> core.Al
     nothing. Where clients hold few classes each, group=32 says more; down=1of8 halves the broadcast.
     """
     average = core.Algorithm(core.floats, core.means, core.replace, forward=core.forward_of(forward), keeps=())
-    return core.compressed(compress_uploads(average, group, {UPDATE: unbiased}), down)
+    return core.compress_broadcast(compress_uploads(average, group, {UPDATE: unbiased}), down)
 
 
 @core.register
@@ -114,4 +114,4 @@ def murmur_momentum(group: int = 0, forward: str = "real", down: str = "sign", b
 
     Take it for clients that are alike; where each holds few classes it is less accurate than murmur.
     """
-    return core.compressed(stepping(murmur(group, forward, "float"), momentum(1.0, beta), 1), down)
+    return core.compress_broadcast(stepping(murmur(group, forward, "float"), momentum(1.0, beta), 1), down)

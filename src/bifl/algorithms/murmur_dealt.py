@@ -100,4 +100,4 @@ def murmur_dealt(together: int = 10, levels: int = 3, width: float = 2.5, forwar
         reads=partial(reads, together=together), selects=partial(selects, together=together),
         forward=core.forward_of(forward), keeps=(),
     )  # fmt: skip
-    return with_deviation(core.compressed(algorithm, down))
+    return with_deviation(core.compress_broadcast(algorithm, down))

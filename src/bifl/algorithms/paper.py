@@ -48,29 +48,29 @@ def full() -> Algorithm:
 
 @register
 def up_only(beta: float = 0.3) -> Algorithm:
-    """BiFL-Bi-UpOnly: 1-bit ballots up, vote counts down, blended into aux.
+    """BiFL-Bi-UpOnly: 1-bit ballots up, vote counts down, blend_by into aux.
 
     Take it to see what the maximum-likelihood update of biml gains.
     """
-    return Algorithm(upload=signs, broadcast=votes, update=blended(blend, beta), keeps=("aux",), broadcasts=VOTES)
+    return Algorithm(upload=signs, broadcast=votes, update=blend_by(blend, beta), keeps=("aux",), broadcasts=VOTES)
 
 
 @register
 def up_only_literal(beta: float = 0.3) -> Algorithm:
-    """BiFL-Bi-UpOnly as the text prints it: the sign of the vote is blended.
+    """BiFL-Bi-UpOnly as the text prints it: the sign of the vote is blend_by.
 
     Take it to see what the text gives, taken at its word.
     """
-    return Algorithm(upload=signs, broadcast=votes, update=blended(blend_signs, beta), keeps=("aux",), broadcasts=VOTES)
+    return Algorithm(upload=signs, broadcast=votes, update=blend_by(blend_signs, beta), keeps=("aux",), broadcasts=VOTES)
 
 
 @register
 def up_down(beta: float = 0.3) -> Algorithm:
-    """BiFL-Bi-UpDown: 1-bit ballots up, the majority (1 bit) down, blended into aux.
+    """BiFL-Bi-UpDown: 1-bit ballots up, the majority (1 bit) down, blend_by into aux.
 
     Take it for a binary network with the fewest bits both ways, if accuracy may suffer.
     """
-    return Algorithm(upload=signs, broadcast=majority, update=blended(blend, beta), keeps=("aux",))
+    return Algorithm(upload=signs, broadcast=majority, update=blend_by(blend, beta), keeps=("aux",))
 
 
 @register
@@ -120,7 +120,7 @@ def maximum_likelihood(alpha: float, ratio: likelihood.Ratio = likelihood.ratio)
     return partial(ml_pu, alpha=alpha, ratio=ratio)
 
 
-def blended(rule: Callable[..., Client], beta: float) -> Update:
+def blend_by(rule: Callable[..., Client], beta: float) -> Update:
     """A rule that blends, with this β."""
     require(0 < beta <= 1, "beta", beta, "in (0, 1]", " (the paper uses 0.3)")
     return partial(rule, beta=beta)

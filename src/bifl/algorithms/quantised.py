@@ -14,7 +14,7 @@ from bifl.core import Client, Message, Public
 def average_of(upload: core.Upload, reads: core.Reads, down: str, keeps: tuple[str, ...] = ()) -> core.Algorithm:
     """FedAvg by changes that are said so."""
     algorithm = core.Algorithm(upload, core.means, core.replace, reads=reads, forward=core.real, keeps=keeps)
-    return core.compressed(algorithm, down)
+    return core.compress_broadcast(algorithm, down)
 
 
 # ---- right in the mean -------------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def place_changes(upload: Message, public: Public) -> Message:
     by = np.zeros(public.layout.count, np.float32)
     places = np.flatnonzero(upload.update.symbols)[: len(upload.update.scales)]
     by[places] = upload.update.scales[: len(places)]
-    return core.changed(upload, public, by).with_update(scales=core.NOTHING)
+    return core.apply_change(upload, public, by).with_update(scales=core.NOTHING)
 
 
 @core.register

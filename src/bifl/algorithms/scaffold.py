@@ -57,4 +57,4 @@ def scaffold(up: str = "float", group: int = 0, down: str = "float") -> core.Alg
     )  # fmt: skip
     if up == "murmur":
         algorithm = compress_uploads(algorithm, group, {UPDATE: unbiased, CONTROL: nearest}, next_control)
-    return core.compressed(algorithm, down)
+    return core.compress_broadcast(algorithm, down)

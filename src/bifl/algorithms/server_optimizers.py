@@ -41,7 +41,7 @@ def _require_shares(**values: float) -> None:
 
 def _made(rule: Rule, rows: int, forward: str, down: str) -> Algorithm:
     averaging = Algorithm(core.floats, core.means, core.replace, forward=core.forward_of(forward), keeps=(), uploads=WEIGHTS)
-    return core.compressed(stepping(averaging, rule, rows), down)
+    return core.compress_broadcast(stepping(averaging, rule, rows), down)
 
 
 def momentum(rate: float, beta: float) -> Rule:

@@ -12,7 +12,7 @@ from bifl.core.algorithm import (
     VOTES, WEIGHTS, Absorb, Algorithm, Broadcast, Reads, Schedule, Selects, Update, Upload, forward_of, in_full, register,
     require, take_over,
 )
-from bifl.core.compression import behind_rows, compressed
+from bifl.core.compression import behind_rows, compress_broadcast
 from bifl.core.forward import Forward, Latent, Local, binary, real, ternary
 from bifl.core.layout import Layout, mean_magnitude
 from bifl.core.message import (
@@ -23,7 +23,7 @@ from bifl.core.randomness import (
 )
 from bifl.core.rotation import MOST_IN_GROUP, groups, loud_alphabet, loudest, rotate, rotated_length, spread, unrotate
 from bifl.core.rules import (
-    blend, blend_signs, change, changed, floats, majority, means, ml_pu, replace, rounded_votes, scaled_change, sign, signs,
+    apply_change, blend, blend_signs, change, floats, majority, means, ml_pu, replace, rounded_votes, scaled_change, sign, signs,
     votes,
 )
 from bifl.core.state import Client, Judge, Public, Sent, Server, recall
@@ -33,9 +33,9 @@ __all__ = [
     "BINARY", "FLOAT16", "FLOAT32", "MOST_IN_GROUP", "NOTHING", "TERNARY", "UPDATE", "VOTES", "WEIGHTS", "Absorb", "Algorithm",
     "Alphabet", "Broadcast", "Client", "ExactSum", "Floats", "Forward", "Judge", "Latent", "Layout", "Local", "Message", "Public",
     "Reads", "Schedule", "Selection", "Selections", "Selects", "Sent", "Server", "Tally", "Total", "Update", "Upload", "Vector",
-    "VectorTally", "Votes", "behind_rows", "binary", "blend", "blend_signs", "change", "changed", "compressed", "dithered_signs",
-    "floats", "forward_of", "groups", "halves", "in_full", "loud_alphabet", "loudest", "majority", "mean", "mean_magnitude",
-    "means", "ml_pu", "random_levels", "random_positions", "random_signs", "random_words", "real", "recall", "register",
-    "replace", "require", "rotate", "rotated_length", "round_at_random", "rounded_votes", "scaled_change", "sign", "signs",
-    "spread", "stream", "stream_seed", "take_over", "ternary", "unrotate", "votes",
+    "VectorTally", "Votes", "apply_change", "behind_rows", "binary", "blend", "blend_signs", "change", "compress_broadcast",
+    "dithered_signs", "floats", "forward_of", "groups", "halves", "in_full", "loud_alphabet", "loudest", "majority", "mean",
+    "mean_magnitude", "means", "ml_pu", "random_levels", "random_positions", "random_signs", "random_words", "real", "recall",
+    "register", "replace", "require", "rotate", "rotated_length", "round_at_random", "rounded_votes", "scaled_change", "sign",
+    "signs", "spread", "stream", "stream_seed", "take_over", "ternary", "unrotate", "votes",
 ]

@@ -64,51 +64,31 @@ _KEPT = ("aux", "start", "scales", "memory")
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A row of the paper's table.
+    """A row of the paper's table: pure functions, and what others need to know of them (docs/adding-an-algorithm.md).
 
-    Attributes:
-        upload: what a client says after training. It may return `Sent(message, memory)` to keep something in `client.memory`.
-        broadcast: what the server says of the tally. It may return `Sent(message, memory)` to keep something in `server.memory`.
-        update: the client's private reaction to the news; `public` has absorbed them already.
-        absorb: everyone's public reaction to the news.
-        reads: what an upload stands for, before it is added to the others: un-rotated, times its own scale, and so on.
-        aggregate: uploads → tally, for sums that are no mean; None takes the exact mean, which needs one upload at a time.
-        selects: (public, sender) → the names of a message's vectors, and what the symbols of each are about: None for all weights,
-            in order. The sender is None for the broadcast. It may use the public seed, round, layout and streams, nothing else.
-        local: (client, public) → what every step of the client's training adds to its gradient or its loss; None adds nothing.
-        forward: which weights the network computes with, given aux.
-        central: one client holds all the data and nothing is sent (the paper's upper bounds).
-        keeps: what `update` and `upload` read of a client's last round: this is remembered and nothing else, which is what many
-            clients cost in memory. Of `aux`, `start`, `scales` and `memory`.
-        validation: the share of the training images that the server holds out, before dealing, for its judge.
-        uploads: what an upload is, if others make use of it: `WEIGHTS`, the client's weights as they are: `privacy=` needs that.
-        broadcasts: the same of a broadcast: `VOTES`, counts of positive votes, which some robust sums need.
-        plain_steps: whether clients must train by plain gradient descent: where `upload` reads the mean gradient off how far the
-            weights moved in `client.steps` steps at `client.rate`.
-        mirrors: whether the server keeps the mean of what all clients remember, by what they upload: so every client counts once,
-            whatever its number of samples, and none may forget.
-        exchanges: names of exchanges that follow its ballot in every round, each with parameters: (("personal", {"pull": 1.0}),).
-        name: what errors call it: the one under which it is registered; filled in.
+    `upload` and `broadcast` may return `Sent(message, memory)` to keep something in `client.memory` or `server.memory`.
     """
 
-    upload: Upload
-    broadcast: Broadcast
-    update: Update
-    absorb: Absorb = take_over
-    reads: Reads = as_it_is
-    aggregate: Callable[[Sequence[Message], Public], Tally] | None = None
+    upload: Upload  # what a client says after training
+    broadcast: Broadcast  # what the server says of the tally
+    update: Update  # the client's private reaction to the news; `public` has absorbed them already
+    absorb: Absorb = take_over  # everyone's public reaction to the news
+    reads: Reads = as_it_is  # what an upload stands for, before it is added to the others: un-rotated, times its own scale …
+    aggregate: Callable[[Sequence[Message], Public], Tally] | None = None  # for sums that are no mean: sees all uploads at once
+    # the names of a message's vectors, and what the symbols of each are about: None for all weights, in order. The sender is None
+    # for the broadcast. It may use the public seed, round, layout and streams, nothing else
     selects: Selects = update_alone
-    local: Callable[[Client, Public], Local] | None = None
-    forward: Forward = binary
-    central: bool = False
-    keeps: tuple[str, ...] = _KEPT
-    validation: float = 0.0
-    uploads: str = ""
-    broadcasts: str = ""
-    plain_steps: bool = False
-    mirrors: bool = False
-    exchanges: tuple[tuple[str, Mapping[str, Any]], ...] = ()
-    name: str = "of this run"
+    local: Callable[[Client, Public], Local] | None = None  # what every step of training adds to its gradient or its loss
+    forward: Forward = binary  # which weights the network computes with, given aux
+    central: bool = False  # one client holds all the data and nothing is sent (the paper's upper bounds)
+    keeps: tuple[str, ...] = _KEPT  # all that is remembered of a client's last round: what many clients cost in memory
+    validation: float = 0.0  # the share of the training samples that the server holds out, before dealing, for its judge
+    uploads: str = ""  # WEIGHTS where an upload is the client's weights as they are: `privacy=` needs that
+    broadcasts: str = ""  # VOTES where a broadcast counts positive votes: some robust sums need that
+    plain_steps: bool = False  # clients must train by plain gradient descent: `upload` divides by `client.steps` and `client.rate`
+    mirrors: bool = False  # the server keeps the mean of what all clients remember: each counts once, and none may forget
+    exchanges: tuple[tuple[str, Mapping[str, Any]], ...] = ()  # that follow its ballot: (("personal", {"pull": 1.0}),)
+    name: str = "of this run"  # under which it is registered; filled in
 
     def __post_init__(self) -> None:
         if not isinstance(self.keeps, tuple) or not set(self.keeps) <= set(_KEPT):
@@ -116,7 +96,7 @@ class Algorithm:
 
     @property
     def parts(self) -> tuple[Algorithm, ...]:
-        """Itself (see `Schedule`)."""
+        """Itself, as one that never changes (`Schedule` is one that does)."""
         return (self,)
 
     @property
@@ -125,11 +105,11 @@ class Algorithm:
         return (0,)
 
     def at(self, round: int) -> Algorithm:
-        """The algorithm of a round: the same in every round (see `Schedule`)."""
+        """The algorithm of a round."""
         return self
 
     def map(self, change: Callable[[Algorithm], Algorithm]) -> Algorithm:
-        """The changed algorithm (see `Schedule`)."""
+        """The changed algorithm."""
         return change(self)
 
 
@@ -202,7 +182,7 @@ def forward_of(name: str) -> Forward:
     return FORWARDS[name]
 
 
-def named(algorithms: Algorithms, name: str) -> Algorithms:
+def with_name(algorithms: Algorithms, name: str) -> Algorithms:
     """The same with a name for errors."""
     return algorithms.map(lambda part: replace(part, name=name))
 
@@ -219,11 +199,7 @@ def first_vectors(algorithms: Algorithms, public: Public) -> dict[str, Floats]:
 
 
 def refuse_further_vectors(algorithms: Algorithms, public: Public, setting: str) -> None:
-    """Refuse a setting that deals with the update of an upload alone, where uploads hold other vectors besides.
-
-    Raises:
-        ConfigError: they do.
-    """
+    """Refuse a setting that deals with the update of an upload alone, where uploads hold other vectors besides."""
     for algorithm in algorithms.parts:
         if others := sorted(selections(algorithm, public, 0).keys() - {UPDATE}):
             raise ConfigError(

@@ -1,8 +1,8 @@
 """A compressed broadcast for any algorithm whose broadcast is the new weights: by composition, with error feedback at the server.
 
-`compressed(algorithm, "sign")` broadcasts how the public weights change instead of the weights. What the message cannot say is
-remembered by the server and added to the next change, so nothing is lost for good. Clients need no memory: they continue from the
-public weights, which are the same for all.
+`compress_broadcast(algorithm, "sign")` broadcasts how the public weights change instead of the weights. What the message cannot say
+is remembered by the server and added to the next change, so nothing is lost for good. Clients need no memory: they continue from
+the public weights, which are the same for all.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _code(down: str) -> Code:
     return partial(level_code, levels=int(down))
 
 
-def compressed(algorithm: Algorithm, down: str) -> Algorithm:
+def compress_broadcast(algorithm: Algorithm, down: str) -> Algorithm:
     """The algorithm with a compressed broadcast.
 
     Args:

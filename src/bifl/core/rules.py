@@ -76,14 +76,14 @@ def change(client: Client, public: Public) -> Floats:
     return client.aux - public.weights
 
 
-def changed(upload: Message, public: Public, by: Floats) -> Message:
-    """What an upload stands for that tells a change: the public weights and that. For `reads`."""
+def apply_change(upload: Message, public: Public, by: Floats) -> Message:
+    """What an upload stands for that tells a change: the public weights and that change. For `reads`."""
     return upload.with_update(symbols=public.weights + by, alphabet=FLOAT32, about=None)
 
 
 def scaled_change(upload: Message, public: Public) -> Message:
     """What an upload stands for whose values are changes in units of its own scales, one for each layer. For `reads`."""
-    return changed(upload, public, upload.update.values() * public.layout.per_weight(upload.update.scales))
+    return apply_change(upload, public, upload.update.values() * public.layout.per_weight(upload.update.scales))
 
 
 # ---- update ----------------------------------------------------------------------------------------------------------

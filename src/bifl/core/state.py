@@ -91,14 +91,10 @@ def recall(memory: Floats, *shape: int) -> Floats:
     return memory if memory.size else np.zeros(shape, np.float32)
 
 
-def remembered(client: Client, keeps: tuple[str, ...], names: frozenset[str], fresh: Client) -> Client:
-    """The client with everything but what is kept as it was before the first round.
+def forget_but_for(client: Client, keeps: tuple[str, ...], names: frozenset[str], fresh: Client) -> Client:
+    """The client after training with everything as it was (`fresh`), but for the fields that its algorithm keeps.
 
-    Args:
-        client: after training.
-        keeps: the fields that its algorithm reads; with them all states are kept.
-        names: of the exchanges whose states are kept in any case.
-        fresh: as it was.
+    With those all states of exchanges are kept, and in any case the states of these names.
     """
     kept = {field: getattr(client, field) for field in keeps}
     states = client.states if kept else {name: client.states[name] for name in sorted(names & client.states.keys())}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from bifl.attacks import attack, attacked, liars
-from bifl.core.algorithm import Algorithms, named, register
+from bifl.core.algorithm import Algorithms, register, with_name
 from bifl.core.sums import Weighing
 from bifl.errors import ConfigError
 from bifl.privacy import Crowd, Private, check_private, privacy, refuse_unprivate
@@ -50,7 +50,7 @@ def compose(experiment: Experiment, dice: Dice) -> Composition:
 
 def plain_algorithm(experiment: Experiment) -> Algorithms:
     """The algorithm alone, as its author wrote it."""
-    return named(register.make(experiment.algorithm.name, experiment.algorithm.parameters), short(experiment.algorithm.name))
+    return with_name(register.make(experiment.algorithm.name, experiment.algorithm.parameters), short(experiment.algorithm.name))
 
 
 def _private(experiment: Experiment, algorithm: Algorithms, dice: Dice) -> Private | None:

@@ -15,7 +15,7 @@ from bifl.core.algorithm import Algorithms, first_vectors, refuse_further_vector
 from bifl.core.forward import Forward
 from bifl.core.message import Floats
 from bifl.core.sides import Identity
-from bifl.core.state import Client, Public, remembered
+from bifl.core.state import Client, Public, forget_but_for
 from bifl.core.sums import Weighing
 from bifl.data.inputs import Dataset
 from bifl.errors import ConfigError
@@ -108,7 +108,7 @@ class Run:
 
     def remembered(self, client: Client, round: int, fresh: Client) -> Client:
         """What a client must know of a round; `fresh` if that is nothing."""
-        return remembered(client, self.algorithm.at(round).keeps, self.remembering, fresh)
+        return forget_but_for(client, self.algorithm.at(round).keeps, self.remembering, fresh)
 
     @property
     def warm(self) -> bool:
