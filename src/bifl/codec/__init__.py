@@ -1,6 +1,6 @@
 """How a message is spelled: every byte that crosses between server and client is made and read here."""
 
-from bifl.codec.context import BYTE, EXACT, SHORT, SIGN, Context, KnownReals, Precision
+from bifl.codec.context import BYTE, EXACT, SHORT, SIGN, Context, Precision
 from bifl.codec.format import (
     CODERS,
     KINDS,
@@ -16,6 +16,6 @@ from bifl.codec.format import (
 )
 
 __all__ = [
-    "BYTE", "CODERS", "EXACT", "KINDS", "SHORT", "SIGN", "Context", "Header", "KnownReals", "Precision", "VectorHeader",
+    "BYTE", "CODERS", "EXACT", "KINDS", "SHORT", "SIGN", "Context", "Header", "Precision", "VectorHeader",
     "WireError", "bits_by_weight", "decode", "encode", "field_error", "ideal_size", "read_header",
 ]  # fmt: skip

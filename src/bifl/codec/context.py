@@ -1,19 +1,16 @@
 """What both ends of a message know already: the context in which it is coded.
 
 Every weight has a class: its vote count in the last broadcast, or what else that broadcast said of it. Symbols are coded class by
-class, with probabilities that both ends count from the broadcasts they share: how the weights of a class voted a round ago is the
-best guess of how they will vote now. Where that is not known well enough, the first symbols of a message teach the later ones.
-
-All arithmetic is on integers, or single operations that IEEE 754 defines to the last bit, so that both ends agree on every machine.
-The digest names the context in a few bytes.
+class, with probabilities that both ends count from the broadcasts they share (docs/wire-format.md). All arithmetic is on integers,
+or single operations that IEEE 754 defines to the last bit, so that both ends agree on every machine.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -23,7 +20,6 @@ import numpy.typing as npt
 from bifl.core.layout import Layout
 from bifl.core.message import (
     BINARY,
-    NOTHING,
     UPDATE,
     Alphabet,
     Floats,
@@ -34,7 +30,7 @@ from bifl.core.message import (
     Vector,
     Votes,
 )
-from bifl.core.state import NO_VECTORS, Public
+from bifl.core.state import Public
 
 Runs = list[tuple[int, int, int]]  # of weights of one class: the class, begin and end in the order of coding
 Counts = npt.NDArray[np.int64]  # (classes, symbols)
@@ -79,19 +75,6 @@ class Sequence(NamedTuple):
         return cls(np.argsort(keys, kind="stable"), blocks)  # of 16 bit: a radix sort
 
 
-class KnownReals(NamedTuple):
-    """What both ends know of the numbers of a message without symbols; of others it is the public state."""
-
-    real: Floats
-    weights: Floats = NOTHING
-    news: Message | None = None
-    before: Message | None = None
-    vectors: Mapping[str, Floats] = NO_VECTORS
-
-
-Known = Public | KnownReals
-
-
 class Precision(NamedTuple):
     """Binary digits of batch-norm on the wire, and bits of a change of layers kept real; 0 means float32 as it is."""
 
@@ -99,14 +82,6 @@ class Precision(NamedTuple):
     broadcast: int
     upload_change: int = 0
     broadcast_change: int = 0
-
-    def digits(self, upload: bool) -> int:
-        """Of batch-norm, in an upload or a broadcast."""
-        return self.upload if upload else self.broadcast
-
-    def change_bits(self, upload: bool) -> int:
-        """Of a change, in an upload or a broadcast."""
-        return self.upload_change if upload else self.broadcast_change
 
 
 SHORT = Precision(6, 10)
@@ -117,36 +92,22 @@ EXACT = Precision(0, 0)
 
 @dataclass(frozen=True, eq=False)
 class VectorContext:
-    """What one end knows of a vector of the messages of one exchange: the context in which its symbols are coded.
-
-    Attributes:
-        name: of the vector.
-        layout: of the model.
-        known: what both ends know; None where nothing is made use of.
-        about: what the symbols of the message at hand are about, see `narrowed`.
-        whole: the context that was narrowed.
-    """
+    """What one end knows of a vector of the messages of one exchange: the context in which its symbols are coded."""
 
     name: str
     layout: Layout
-    known: Known | None
-    about: Selection | None = None
-    whole: VectorContext | None = None
-
-    def narrowed(self, about: Selection | None) -> VectorContext:
-        """The context in which symbols are coded that are about some of the weights, or about no single ones."""
-        return self if about is None else replace(self, about=about, whole=self)
+    known: Public | None  # what both ends know; None where nothing is made use of
 
     @property
     def count(self) -> int:
         """How many symbols a message has."""
-        return self.layout.count if self.about is None else self.about.length
+        return self.layout.count
 
     def known_bytes(self) -> bytes:
         """What the coder takes from the public state."""
-        if self._history is None:
+        if self.history is None:
             return self.classes.tobytes()
-        classes, news = self._history
+        classes, news = self.history
         symbols = news.symbols.astype("<u4").tobytes() if Coarse.of(news.alphabet).width > 1 else b""  # else they are the classes
         return b"".join([self.classes.tobytes(), repr(news.alphabet).encode(), classes.tobytes(), symbols])
 
@@ -155,19 +116,12 @@ class VectorContext:
         """(count,) what is known of what each symbol is about."""
         if self.known is None:
             raise ValueError("a context-free message has no classes")
-        if self.about is not None and self.whole is not None:
-            chosen = self.about.positions
-            return np.zeros(self.about.length, np.uint8) if chosen is None else self.whole.classes[chosen]
         news = _vector(self.known.news, self.name)
-        if news is None or news.about is not None or news.alphabet.size == 0:
-            return _levels(self._values(self.known), self.layout)
-        return _classes(news)
-
-    def _values(self, known: Known) -> Floats:
-        """(count,) the vector as it stands in the public state; zeros where it is no part of that."""
+        if news is not None and news.about is None and news.alphabet.size:
+            return _classes(news)
         if self.name == UPDATE:
-            return known.weights
-        return known.vectors.get(self.name, np.zeros(self.layout.count, np.float32))
+            return _levels(self.known.weights, self.layout)
+        return _levels(self.known.vectors.get(self.name, np.zeros(self.layout.count, np.float32)), self.layout)
 
     def sequence(self, alphabet: Alphabet, *, upload: bool) -> Sequence:
         """The order of coding. Ballots need not learn from themselves when last round's are known: one block is the fastest."""
@@ -175,7 +129,7 @@ class VectorContext:
 
     def _ballots(self, alphabet: Alphabet) -> bool:
         """Whether the history tells how clients voted."""
-        return self._history is not None and alphabet == BINARY and isinstance(self._history[1].alphabet, Votes)
+        return self.history is not None and alphabet == BINARY and isinstance(self.history[1].alphabet, Votes)
 
     @cached_property
     def _settled(self) -> Sequence:
@@ -202,10 +156,8 @@ class VectorContext:
         return np.flatnonzero(np.bincount(self.classes)).tolist()
 
     @cached_property
-    def _history(self) -> tuple[npt.NDArray[np.uint8], Vector] | None:
+    def history(self) -> tuple[npt.NDArray[np.uint8], Vector] | None:
         """The classes before the last broadcast, and that broadcast; None before there were two of a kind."""
-        if self.about is not None and self.whole is not None:
-            return None if self.about.positions is None else self.whole._history
         if self.known is None:
             return None
         news, before = _vector(self.known.news, self.name), _vector(self.known.before, self.name)
@@ -216,16 +168,39 @@ class VectorContext:
 
     def seen(self, alphabet: Alphabet, *, upload: bool) -> Counts:
         """(classes, drawers) how often weights of a class took each symbol a round ago; zeros where there is no history."""
-        drawers = Coarse.of(alphabet).drawers
-        if self._history is None or (upload and not self._ballots(alphabet)):
-            return np.zeros((_LEVELS, drawers), np.int64)
-        classes, news = self._history
+        nothing = np.zeros((_LEVELS, Coarse.of(alphabet).drawers), np.int64)
+        if self.history is None or (upload and not self._ballots(alphabet)):
+            return nothing
+        classes, news = self.history
         if upload and isinstance(news.alphabet, Votes):
             positive = np.bincount(classes, news.symbols, _LEVELS).astype(np.int64)
             return np.stack([np.bincount(classes, minlength=_LEVELS) * news.alphabet.total - positive, positive], 1)
-        if Coarse.of(news.alphabet).drawers != drawers:
-            return np.zeros((_LEVELS, drawers), np.int64)
-        return tabulated(classes, news.symbols, news.alphabet)
+        table = count_table(classes, news.symbols, news.alphabet)
+        return table if table.shape == nothing.shape else nothing
+
+
+@dataclass(frozen=True, eq=False)
+class NarrowContext(VectorContext):
+    """What is known of the vector of one message that is about some of the weights, or about no single ones."""
+
+    whole: VectorContext
+    about: Selection
+
+    @property
+    def count(self) -> int:
+        """How many symbols the message has."""
+        return self.about.length
+
+    @cached_property
+    def classes(self) -> npt.NDArray[np.uint8]:
+        """(count,) those of the weights that it is about."""
+        chosen = self.about.positions
+        return np.zeros(self.count, np.uint8) if chosen is None else self.whole.classes[chosen]
+
+    @cached_property
+    def history(self) -> tuple[npt.NDArray[np.uint8], Vector] | None:
+        """That of all weights; None for symbols that are about no single ones."""
+        return None if self.about.positions is None else self.whole.history
 
 
 def _update_alone(sender: int | None) -> Selections:
@@ -234,29 +209,21 @@ def _update_alone(sender: int | None) -> Selections:
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What one end knows of the messages of one exchange.
-
-    Attributes:
-        layout: of the model; messages for another are refused.
-        round: of the messages; others are refused.
-        precision: of the real parameters, when writing.
-        known: what both ends know; None spells every message so that it can be read without.
-        selects: sender → the vectors of its message, and what the symbols of each are about; None is the server.
-        start: the last numbers of layers kept real, where messages say how these changed; None where they say what they are.
-    """
+    """What one end knows of the messages of one exchange; those for another model or round are refused."""
 
     layout: Layout
     round: int
-    precision: Precision = EXACT
-    known: Known | None = None
-    selects: Callable[[int | None], Selections] = _update_alone
-    start: Floats | None = None
+    precision: Precision = EXACT  # of the real parameters, when writing
+    known: Public | None = None  # what both ends know; None spells every message so that it can be read without
+    selects: Callable[[int | None], Selections] = _update_alone  # sender → the vectors of its message; None is the server
+    start: Floats | None = None  # the last numbers of layers kept real, where messages say how these changed
 
     def vector(self, name: str, about: Selection | None = None) -> VectorContext:
         """What is known of one vector; the same object for all messages, so that what is computed of it is kept."""
         if name not in self._vectors:
             self._vectors[name] = VectorContext(name, self.layout, self.known)
-        return self._vectors[name].narrowed(about)
+        whole = self._vectors[name]
+        return whole if about is None else NarrowContext(name, self.layout, self.known, whole, about)
 
     @cached_property
     def _vectors(self) -> dict[str, VectorContext]:
@@ -285,7 +252,7 @@ class Context:
         return state.digest()[:8]
 
 
-def tabulated(classes: npt.NDArray[np.uint8], symbols: Symbols, alphabet: Alphabet) -> Counts:
+def count_table(classes: npt.NDArray[np.uint8], symbols: Symbols, alphabet: Alphabet) -> Counts:
     """(classes, drawers) how often weights of a class have each symbol."""
     drawers, width = Coarse.of(alphabet)
     places = classes * np.int64(drawers) + (symbols // width).astype(np.int64)

@@ -166,11 +166,7 @@ _VECTOR_OFFSETS = dict(zip(VectorHeader._fields, (0, 16, 17, 20, 24, 28, 32, 36)
 
 
 def read_header(data: bytes) -> Header:
-    """The header of exactly one message, checked for sense and against the checksum.
-
-    Raises:
-        WireError: data is not a message.
-    """
+    """The header of exactly one message, checked for sense and against the checksum."""
     if len(data) < LAYOUT.size + CHECKSUM.size:
         raise WireError(len(data), f"cut short, a message has at least {LAYOUT.size + CHECKSUM.size} bytes")
     header = Header(*LAYOUT.unpack_from(data))
@@ -182,6 +178,16 @@ def read_header(data: bytes) -> Header:
     header = header._replace(others=_others(header, memoryview(data)[:body]))
     _sensible(header, data)
     return header
+
+
+def of_this_version(message: bytes) -> bytes:
+    """The message of a model file; one of version 1 differs in its version and its checksum alone."""
+    body, place = message[: -CHECKSUM.size], _OFFSETS["version"]
+    sound = len(message) >= LAYOUT.size and zlib.crc32(body) == CHECKSUM.unpack_from(message, len(body))[0]
+    if not sound or message[: place + 1] != MAGIC + b"\1":
+        return message
+    lifted = MAGIC + bytes([VERSION]) + body[place + 1 :]
+    return lifted + CHECKSUM.pack(zlib.crc32(lifted))
 
 
 def _spell_alphabet(alphabet: Alphabet) -> tuple[int, int, int]:
@@ -267,12 +273,7 @@ def demand(holds: bool, field: str, reason: str) -> None:
 
 
 def encode(message: Message, context: Context | None = None) -> bytes:
-    """Spell a message in the fewest bytes.
-
-    Args:
-        message: what to say.
-        context: what both ends know; none spells everything out, reals as float32, for any reader.
-    """
+    """Spell a message in the fewest bytes. Without a context everything is spelled out, reals as float32, for any reader."""
     upload = message.sender is not None
     spelled = {name: _spell_vector(name, vector, context, upload) for name, vector in message.vectors.items()}
     update, symbols, scales = spelled.pop(UPDATE)
@@ -312,18 +313,14 @@ def _spell_vector(name: str, vector: Vector, context: Context | None, upload: bo
 
 
 def decode(data: bytes, context: Context | None = None, expect: int | None = None) -> Message:
-    """Read a message.
+    """Read exactly one message; for every other sequence of bytes a WireError names offset and reason.
 
     Memory stays below 32 times the larger of the message and, for each of the vectors that the receiver expects, its model.
 
     Args:
-        data: exactly one message.
-        context: the receiver's; a message for another model, round or context is refused, and one with other vectors. None takes
-            those of any model that can be read without a context.
+        data: the message.
+        context: the receiver's; None takes messages of any model that can be read without a context.
         expect: how many symbols the update of the receiver's model has, where there is no context to tell.
-
-    Raises:
-        WireError: for every other sequence of bytes, naming offset and reason.
     """
     data = bytes(data)
     header = read_header(data)
@@ -405,19 +402,22 @@ def _fits(header: Header, context: Context, abouts: Selections) -> None:
 
 def _spell_reals(message: Message, context: Context | None) -> tuple[int, int, bytes]:
     """Precision, bits of a change and bytes of the real parameters."""
-    upload = message.sender is not None
-    bits = 0 if context is None else context.precision.digits(upload)
-    if context is None or bits == 0:
-        return 0, 0, message.real.astype("<f4").tobytes()
+    as_it_is = 0, 0, message.real.astype("<f4").tobytes()
+    if context is None:
+        return as_it_is
+    is_upload, how = message.sender is not None, context.precision
+    bits, change_bits = (how.upload, how.upload_change) if is_upload else (how.broadcast, how.broadcast_change)
+    if bits == 0:
+        return as_it_is
     exact, numbers = reals.split(message.real, context.layout)
     if not reals.fits(numbers):
-        return 0, 0, message.real.astype("<f4").tobytes()
+        return as_it_is
     dice = np.random.default_rng([message.round, 0 if message.sender is None else message.sender + 1])
     known, reference = _reference(bits, context)
     same = numbers == known
     same[: int(context.layout.normed.sum())] = False
     grid = np.where(same, reference, reals.to_grid(numbers, bits, dice))  # statistics that are no news cost no more than a bit
-    rounded, change_bits, changes = reals.rice(grid - reference), context.precision.change_bits(upload), None
+    rounded, changes = reals.rice(grid - reference), None
     if change_bits and context.start is not None:
         kept, dither = _kept(context), reals.dither(message.round, message.sender, len(context.start))
         with np.errstate(invalid="ignore"):  # after a broadcast that diverged there is nothing to take changes from

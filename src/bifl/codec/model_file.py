@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bifl.codec.format import LAYOUT, VERSION
+from bifl.codec.format import of_this_version
 from bifl.core.message import Floats
 from bifl.errors import BiflError, DataError
 from bifl.files import parse_json
@@ -38,32 +38,19 @@ def parts(data: bytes) -> tuple[dict[str, Any], bytes, Floats]:
     body = data[: -_NUMBER.size]
     if zlib.crc32(body) != _NUMBER.unpack_from(data, len(body))[0]:
         raise DataError("its checksum does not fit, it was damaged or cut short")
-    start, end = _header(data)
+    start = len(MAGIC) + _NUMBER.size
+    end = start + int(_NUMBER.unpack_from(data, len(MAGIC))[0])
     facts = parse_json(body[start:end])
     size = facts.get("constants", 0)
     if type(size) is not int or not 0 <= 4 * size <= len(body) - end:
         raise DataError(f"it cannot hold {size} constants")
     cut = len(body) - 4 * size
-    return facts, _of_this_version(body[end:cut]), np.frombuffer(body[cut:], "<f4").astype(np.float32)
+    return facts, of_this_version(body[end:cut]), np.frombuffer(body[cut:], "<f4").astype(np.float32)
 
 
 def embedded(data: bytes) -> bytes:
     """The message in a model file's bytes."""
     return parts(data)[1]
-
-
-def _of_this_version(message: bytes) -> bytes:
-    """The message of a model; one of version 1 differs in its version and its checksum alone."""
-    if message[:5] != b"BIFL\1" or len(message) < LAYOUT.size or zlib.crc32(message[:-4]) != _NUMBER.unpack(message[-4:])[0]:
-        return message
-    lifted = message[:4] + bytes([VERSION]) + message[5:-4]
-    return lifted + _NUMBER.pack(zlib.crc32(lifted))
-
-
-def _header(data: bytes) -> tuple[int, int]:
-    """Begin and end of a file's JSON header; the message follows."""
-    start = len(MAGIC) + _NUMBER.size
-    return start, start + int(_NUMBER.unpack_from(data, len(MAGIC))[0])
 
 
 @contextmanager

@@ -1,12 +1,7 @@
 """Batch-norm in a few bits per number: rounded to a grid without bias, then spelled as differences to what both ends know.
 
-The rule: γ, β and mean/deviation are rounded to multiples of 2^−bits, or, above 1, to `bits` binary digits after the first;
-variances, which may be of any size, always to `bits` digits. Rounding is up or down at random, with the odds that make it right on
-average, so that many clients' small common steps survive; round and sender give the dice. ϑ and the weights of layers kept real
-stay float32, unless the latter are to be said as how training changed them, in 8 bits or 1 a number.
-
-Grid numbers are consecutive integers. Their differences to the reference are spelled in Rice's code, with one parameter for every
-32 of them.
+docs/wire-format.md has the rule. Grid numbers are consecutive integers; their differences to the reference are spelled in Rice's
+code, with one parameter for every 32 of them.
 
 >>> import numpy as np
 >>> values = np.array([1.0, -0.3, 100.3])
@@ -26,6 +21,7 @@ from bifl.codec.symbols import Bytes, pack, packed_size, unpack
 from bifl.core.layout import Layout
 from bifl.core.message import Alphabet, Floats
 from bifl.core.randomness import random_words, stream, uniform
+from bifl.core.sums import all_below
 
 Numbers = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -37,8 +33,6 @@ _SNAP = 2.0**-10  # numbers this close to the grid, in steps, are on it: they we
 _BLOCK = 32  # numbers that share a Rice parameter
 _PARAMETER_BITS = 5
 _LARGEST_PARAMETER = 20  # the grid's largest difference, 2·63·2^12, has 20 bits
-
-
 FINEST = 12
 CHANGE_BITS = (0, 1, 8)  # that a change may have
 
@@ -69,7 +63,7 @@ def join(exact: Floats, numbers: Numbers, layout: Layout) -> Floats:
 
 def fits(numbers: Numbers) -> bool:
     """Whether the grid reaches that far."""
-    return bool(np.all(np.abs(numbers) < LARGEST))  # False for NaN
+    return all_below(LARGEST, numbers)
 
 
 def to_grid(numbers: Numbers, bits: int, dice: np.random.Generator | None) -> Integers:
@@ -112,17 +106,12 @@ def rice(numbers: Integers) -> bytes:
 
 
 def read_rice(data: Bytes, count: int) -> Integers:
-    """The integers that `rice` spelled.
-
-    Raises:
-        ValueError: it did not spell these bytes.
-    """
+    """The integers that `rice` spelled; a ValueError if it did not spell these bytes."""
     blocks = -(-count // _BLOCK)
     if blocks * _PARAMETER_BITS + count > 8 * len(data):
         raise ValueError(f"{len(data)} bytes are too few for {count} real numbers")
-    if 8 * len(data) > blocks * (
-        _PARAMETER_BITS + 2 * _BLOCK * (_LARGEST_PARAMETER + 2)
-    ):  # a sum that the best parameter never exceeds
+    most = blocks * (_PARAMETER_BITS + 2 * _BLOCK * (_LARGEST_PARAMETER + 2))  # bits: the best parameter never takes more
+    if 8 * len(data) > most:
         raise ValueError(f"{len(data)} bytes are too many for {count} real numbers")
     bits = np.unpackbits(np.frombuffer(data, np.uint8))
     head = bits[: blocks * _PARAMETER_BITS].reshape(blocks, _PARAMETER_BITS)
@@ -150,13 +139,9 @@ def dither(round: int, sender: int | None, count: int) -> Numbers:
 
 
 def spell_changes(changes: Numbers, layout: Layout, bits: int, dither: Numbers) -> bytes | None:
-    """How the layers kept real changed: every tensor's largest change, float32, and the level next to each number.
+    """How the layers kept real changed: every tensor's largest change, float32, and the level next to each number plus its dither.
 
-    Levels are evenly spaced from minus to plus the largest change. What is rounded is the change plus the dither, which the reader
-    takes off again: the error is the same for all changes, at most half a step, and nothing on average.
-
-    Returns:
-        The bytes; None for changes that are not finite.
+    The reader takes the dither off again: the error is at most half a step, and nothing on average. None for what is not finite.
     """
     with np.errstate(over="ignore"):
         largest = np.array([np.abs(part).max(initial=0) for part in _by_tensor(changes, layout)], np.float32)
@@ -168,11 +153,7 @@ def spell_changes(changes: Numbers, layout: Layout, bits: int, dither: Numbers) 
 
 
 def read_changes(data: Bytes, layout: Layout, bits: int, dither: Numbers) -> Numbers:
-    """The changes that `spell_changes` spelled, in exactly `changes_size` bytes.
-
-    Raises:
-        ValueError: it did not spell these bytes.
-    """
+    """The changes that `spell_changes` spelled, in exactly `changes_size` bytes; a ValueError if it did not."""
     head = 4 * len(layout.kept)
     largest = np.frombuffer(data[:head], "<f4")
     if not np.all((largest >= 0) & np.isfinite(largest)):

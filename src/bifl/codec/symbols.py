@@ -1,16 +1,14 @@
-"""Symbols as bits: packed, each by itself, or coded in a context that both ends know.
+"""Symbols as bits: packed, each by itself, or coded in a context that both ends know (docs/wire-format.md).
 
-Packed: 1 bit per binary symbol, 1.6 per trit, ⌈log2(total + 1)⌉ per vote count or level, 32 or 16 per float. Each symbol vector has
-exactly one spelling; `unpack` refuses every other.
+Packed: each symbol vector has exactly one spelling; `unpack` refuses every other.
 
 >>> import numpy as np
 >>> from bifl.core.message import BINARY
 >>> pack(np.array([1, 0, 1, 1], np.uint8), BINARY).hex()
 'b0'
 
-Coded: in as many bits as they surprise, by a range coder (constriction) under the context's probabilities. Symbols of one class
-follow each other, so that one model serves a whole run of them: tens of millions a second. Every probability is a multiple of 2⁻²⁴
-made from integer counts.
+Coded: in as many bits as they surprise, by a range coder (constriction). Symbols of one class follow each other, so that one model
+serves a whole run of them: tens of millions a second.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ import constriction
 import numpy as np
 import numpy.typing as npt
 
-from bifl.codec.context import Coarse, Counts, Runs, VectorContext, tabulated
+from bifl.codec.context import Coarse, Counts, Runs, VectorContext, count_table
 from bifl.core.message import FLOAT16, TERNARY, Alphabet, Symbols
 from bifl.core.sums import all_below
 
@@ -47,11 +45,7 @@ def packed_size(count: int, alphabet: Alphabet) -> int:
 
 
 def check(symbols: Symbols, alphabet: Alphabet) -> None:
-    """Make sure that all symbols are of the alphabet.
-
-    Raises:
-        ValueError: one is not.
-    """
+    """Raise a ValueError unless all symbols are of the alphabet."""
     if alphabet == FLOAT16 and not all_below(_LARGEST_HALF, symbols):
         raise ValueError(f"float16 holds no number beyond {_LARGEST_HALF:g}")
     if alphabet.size and len(symbols) and (symbols.min() < 0 or symbols.max() >= alphabet.size):
@@ -75,18 +69,18 @@ def pack(symbols: Symbols, alphabet: Alphabet) -> bytes:
 
 
 def unpack(data: Bytes, count: int, alphabet: Alphabet) -> Symbols:
-    """The symbols that `data`, of exactly `packed_size` bytes, spells.
-
-    Raises:
-        ValueError: data is not what `pack` makes of any symbols.
-    """
+    """The symbols that `data`, of exactly `packed_size` bytes, spells; a ValueError if `pack` makes it of none."""
     symbols = _read(np.frombuffer(data, np.uint8), count, alphabet)
-    whole = alphabet.size & (alphabet.size - 1) == 0  # every pattern of bits is a symbol
-    if not whole and len(symbols) and int(symbols.max()) >= alphabet.size:
-        raise ValueError(f"symbol {int(symbols.argmax())} is {int(symbols.max())}, beyond the largest, {alphabet.size - 1}")
+    if alphabet.size & (alphabet.size - 1):  # elsewhere every pattern of bits is a symbol
+        _check_largest(symbols, alphabet)
     if alphabet.size and pack(symbols[count - count % 40 :], alphabet) != data[packed_size(count - count % 40, alphabet) :]:
         raise ValueError("the padding after the last symbol is not zero")  # 40 symbols fill whole bytes at every width
     return symbols
+
+
+def _check_largest(symbols: Symbols, alphabet: Alphabet) -> None:
+    if len(symbols) and int(symbols.max()) >= alphabet.size:
+        raise ValueError(f"symbol {int(symbols.argmax())} is {int(symbols.max())}, beyond the largest, {alphabet.size - 1}")
 
 
 def _read(raw: npt.NDArray[np.uint8], count: int, alphabet: Alphabet) -> Symbols:
@@ -154,7 +148,7 @@ def compress(symbols: Symbols, alphabet: Alphabet, context: VectorContext, pace:
         encoder.encode(run, model.coder)
         return run
 
-    _code_all(code, sequence.blocks, pace, *_prior(context, alphabet, pace, upload))
+    _code_all(code, sequence.blocks, alphabet, context, pace, upload)
     if width > 1:
         encoder.encode((symbols % width).astype(np.int32), _MODELS.Uniform(width))
     words: npt.NDArray[np.uint32] = encoder.get_compressed()
@@ -162,11 +156,7 @@ def compress(symbols: Symbols, alphabet: Alphabet, context: VectorContext, pace:
 
 
 def expand(data: Bytes, alphabet: Alphabet, context: VectorContext, pace: Pace, *, upload: bool) -> Symbols:
-    """The symbols that `compress` coded in the same context.
-
-    Raises:
-        ValueError: it did not make these bytes.
-    """
+    """The symbols that `compress` coded in the same context; a ValueError if it did not make these bytes."""
     if len(data) % 4:
         raise ValueError(f"coded symbols come in words of 4 bytes, {len(data)} bytes are none")
     decoder = constriction.stream.queue.RangeDecoder(np.frombuffer(data, "<u4").astype(np.uint32))
@@ -181,7 +171,7 @@ def expand(data: Bytes, alphabet: Alphabet, context: VectorContext, pace: Pace, 
     width = Coarse.of(alphabet).width
     symbols = np.empty(len(drawers), f"u{_bytes(alphabet)}")
     try:
-        _code_all(code, sequence.blocks, pace, *_prior(context, alphabet, pace, upload))
+        _code_all(code, sequence.blocks, alphabet, context, pace, upload)
         symbols[sequence.order] = drawers
         if width > 1:
             symbols *= width
@@ -190,14 +180,13 @@ def expand(data: Bytes, alphabet: Alphabet, context: VectorContext, pace: Pace, 
         raise ValueError(f"the coded symbols are damaged ({error})") from None
     if not decoder.maybe_exhausted():
         raise ValueError("there are bytes left after the last coded symbol")
-    if len(symbols) and int(symbols.max()) >= alphabet.size:
-        raise ValueError(f"symbol {int(symbols.argmax())} is {int(symbols.max())}, beyond the largest, {alphabet.size - 1}")
+    _check_largest(symbols, alphabet)
     return symbols
 
 
 def ideal_bits(symbols: Symbols, alphabet: Alphabet, context: VectorContext) -> float:
     """The empirical conditional entropy: what the symbols would take if their frequencies in each class were known for nothing."""
-    table = tabulated(context.classes, symbols, alphabet).astype(np.float64)
+    table = count_table(context.classes, symbols, alphabet).astype(np.float64)
     surprise = np.log2(np.maximum(table.sum(1, keepdims=True), 1)) - np.log2(np.maximum(table, 1))
     return float((table * surprise).sum() + len(symbols) * np.log2(Coarse.of(alphabet).width))
 
@@ -214,30 +203,26 @@ def costs(symbols: Symbols, alphabet: Alphabet, context: VectorContext, pace: Pa
         bits[sequence.order[begin:end]] += np.log2(model.odds.sum()) - np.log2(model.odds[run])
         return run
 
-    _code_all(code, sequence.blocks, pace, *_prior(context, alphabet, pace, upload))
+    _code_all(code, sequence.blocks, alphabet, context, pace, upload)
     return bits
 
 
-def _code_all(code: Callable[[int, int, Model], Run], blocks: list[Runs], pace: Pace, table: Counts, models: Models) -> None:
+def _code_all(
+    code: Callable[[int, int, Model], Run], blocks: list[Runs], alphabet: Alphabet, context: VectorContext, pace: Pace, upload: bool
+) -> None:
     """Code every run of every block, learning from each block for the next."""
-    *learning, last = blocks
-    table = table.copy()
+    key = alphabet, pace, upload
+    if key not in context.priors:  # the same for all messages of a round
+        table = context.seen(alphabet, upload=upload)
+        context.priors[key] = table, _models(table, pace, context.levels)
+    table, models = context.priors[key]
+    table, (*learning, last) = table.copy(), blocks
     for runs in learning:
         for level, begin, end in runs:
             table[level] += pace.own * np.bincount(code(begin, end, models[level]), minlength=table.shape[1])
         models = _models(table, pace, list(models))
     for level, begin, end in last:
         code(begin, end, models[level])
-
-
-def _prior(context: VectorContext, alphabet: Alphabet, pace: Pace, upload: bool) -> tuple[Counts, Models]:
-    """What is known before the first symbol: the same for all messages of a round, so the context keeps it."""
-    key = alphabet, pace, upload
-    if key not in context.priors:
-        table = context.seen(alphabet, upload=upload)
-        context.priors[key] = table, _models(table, pace, context.levels)
-    prior: tuple[Counts, Models] = context.priors[key]
-    return prior
 
 
 def _models(table: Counts, pace: Pace, levels: list[int]) -> Models:

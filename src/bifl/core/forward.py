@@ -9,7 +9,7 @@ A step of local training moves the trained weights w by the gradient of the loss
 
 FedProx is a pull towards the weights that the round began with, SCAFFOLD a correction by how clients' gradients differ.
 
-The arithmetic is PyTorch's and is imported when a network computes: an algorithm can be described without it.
+PyTorch is imported when a network computes: an algorithm can be described without it.
 """
 
 from __future__ import annotations
@@ -59,28 +59,17 @@ def inner_weights(layer: int, layers: int, attribute: str) -> bool:
 
 @dataclass(frozen=True)
 class Forward:
-    """How a network uses its auxiliary weights.
+    """How a network uses its auxiliary weights."""
 
-    Attributes:
-        name: what tables call it; the names of `FORWARDS` stand in model files.
-        weights: latent → (count,) weights, differentiable.
-        scaled: whether each layer is multiplied by its trainable ϑ.
-        clip: whether training keeps aux within [−1, 1].
-        alphabet: what the weights of the finished model are made of.
-        codes: (layer, number of layers, weight or bias) → whether that tensor is coded; the others stay real and are averaged.
-        straight: whether the gradient w.r.t. aux is that w.r.t. the weights, so that nobody need ask autograd.
-        all_layers: whether all layers but norms are coded, embeddings, recurrent ones and attention too; otherwise only
-            convolutions and linear layers are.
-    """
-
-    name: str
-    weights: Callable[[Latent], Tensor]
-    scaled: bool
-    clip: bool
-    alphabet: Alphabet
+    name: str  # what tables call it; the names of `FORWARDS` stand in model files
+    weights: Callable[[Latent], Tensor]  # (count,) weights, differentiable
+    scaled: bool  # whether each layer is multiplied by its trainable ϑ
+    clip: bool  # whether training keeps aux within [−1, 1]
+    alphabet: Alphabet  # what the weights of the finished model are made of
+    # (layer, number of layers, weight or bias) → whether that tensor is coded; the others stay real and are averaged
     codes: Callable[[int, int, str], bool] = everything
-    straight: bool = False
-    all_layers: bool = False
+    straight: bool = False  # whether the gradient w.r.t. aux is that w.r.t. the weights, so that nobody need ask autograd
+    all_layers: bool = False  # whether all layers but norms are coded, not convolutions and linear layers alone
 
     @property
     def of_scores(self) -> bool:
@@ -116,19 +105,12 @@ FORWARDS = {forward.name: forward for forward in (binary, real, ternary)}
 
 
 class Local(NamedTuple):
-    """What every local step of one client in one round adds.
+    """What every local step of one client in one round adds."""
 
-    Attributes:
-        correction: (count,) what is added to the gradient w.r.t. the coded weights; None adds nothing.
-        pull: µ of µ/2·‖w − centre‖² in the loss, over the coded weights and the trained real parameters.
-        centre: (count,) weights and (reals,) real parameters; None takes those that this training begins with.
-        loss: coded weights → a further term of the loss, a differentiable scalar in PyTorch.
-    """
-
-    correction: Floats | None = None
-    pull: float = 0.0
-    centre: tuple[Floats, Floats] | None = None
-    loss: Callable[[Tensor], Tensor] | None = None
+    correction: Floats | None = None  # (count,) added to the gradient w.r.t. the coded weights
+    pull: float = 0.0  # µ of µ/2·‖w − centre‖² in the loss, over the coded weights and the trained real parameters
+    centre: tuple[Floats, Floats] | None = None  # (count,) weights and (reals,) parameters; None: those as this training begins
+    loss: Callable[[Tensor], Tensor] | None = None  # coded weights → a further term of the loss, a differentiable scalar
 
 
 PLAIN = Local()

@@ -49,19 +49,12 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The names, shapes and order that both ends of a message agree on.
+    """The names, shapes and order that both ends of a message agree on."""
 
-    Attributes:
-        layers: names of the coded layers; each has one scale ϑ.
-        coded: the tensors of the coded vector.
-        affine: batch-norm γ and β and whatever else stays real, after ϑ in the real vector.
-        moments: batch-norm inputs, (name, channels): their E[x], then their E[x²], end the real vector.
-    """
-
-    layers: tuple[str, ...]
-    coded: tuple[Tensor, ...]
-    affine: tuple[Tensor, ...]
-    moments: tuple[Tensor, ...]
+    layers: tuple[str, ...]  # names of the coded ones; each has one scale ϑ
+    coded: tuple[Tensor, ...]  # of the coded vector
+    affine: tuple[Tensor, ...]  # batch-norm γ and β and whatever else stays real, after ϑ in the real vector
+    moments: tuple[Tensor, ...]  # batch-norm inputs, (name, channels): their E[x], then their E[x²], end the real vector
 
     @cached_property
     def count(self) -> int:

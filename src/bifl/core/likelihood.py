@@ -101,22 +101,15 @@ _exact = ratio  # by a name that no parameter hides
 
 @lru_cache(maxsize=256)
 def table(total: int, unit: int, weight: int, voted: bool, ratio: Ratio = ratio) -> Array:
-    """(total + 1,) r by the number of agreeing votes 0 … total, for a client of |D_i| = weight.
-
-    Counts that cannot occur (fewer than my own vote) get the value of the fewest that can.
-    """
+    """(total + 1,) r by the number of agreeing votes, for a client of |D_i| = weight; no fewer can agree than vote for my own."""
     values = _in_units(np.arange(total + 1), total, unit, weight, voted, ratio)
     values.flags.writeable = False
     return values
 
 
 def ratios(agree: npt.NDArray[np.integer], total: int, unit: int, weight: int, voted: bool, ratio: Ratio = ratio) -> Array:
-    """r for vote counts, each from 0 to `total`: a table if that is short, else every count on its own.
-
-    Clients' sizes without a common divisor make `total` the number of all images, and a liar can make it 2³⁰: time and memory
-    must follow the number of weights instead.
-    """
-    if total < MANY:
+    """r for vote counts, each from 0 to `total`: a table if that is short, else every count on its own."""
+    if total < MANY:  # a liar can make it 2³⁰: time and memory must then follow the number of weights
         return np.take(table(total, unit, weight, voted, ratio), agree)
     quick = near_ratio if ratio is _exact else ratio
     values = np.empty(len(agree))

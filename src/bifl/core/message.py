@@ -27,17 +27,11 @@ NOTHING.flags.writeable = False
 
 @dataclass(frozen=True)
 class Alphabet:
-    """The symbols 0 … size−1 of a vector; size 0 means floats. Any size may be used: `Alphabet("four levels", 4)`.
+    """The symbols 0 … size−1 of a vector; size 0 means floats. Any size may be used: `Alphabet("four levels", 4)`."""
 
-    Attributes:
-        name: what errors and tables call it; two alphabets of one size are equal whatever they are called.
-        size: number of symbols.
-        bits: of a float, 32 or 16; 0 where there are symbols.
-    """
-
-    name: str = field(compare=False)
+    name: str = field(compare=False)  # what errors and tables call it; two alphabets of one size are equal whatever they are called
     size: int
-    bits: int = field(default=0, repr=False)
+    bits: int = field(default=0, repr=False)  # of a float, 32 or 16
 
     def values(self, symbols: Symbols) -> Floats:
         """The numbers that the symbols stand for: evenly spaced from −1 to +1, floats as they are."""
@@ -76,18 +70,12 @@ def halves(values: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """What the symbols of a vector are about. Both ends know it before the message is sent.
+    """What the symbols of a vector are about. Both ends know it before the message is sent."""
 
-    Attributes:
-        length: how many symbols there are.
-        positions: (length,) of the weights that they are about, rising; None where a symbol is about no single weight, such as a
-            coordinate of a rotated vector.
-        place: where in the vector that `reads` returns the symbols stand, side by side, if they do; elsewhere it holds 0. Who has
-            the same place speaks of the same.
-    """
-
-    length: int
-    positions: npt.NDArray[np.int64] | None = None
+    length: int  # how many symbols there are
+    positions: npt.NDArray[np.int64] | None = None  # of weights, rising; None for symbols about no single ones, as of a rotation
+    # where in the vector that `reads` returns the symbols stand, side by side, if they do; elsewhere it holds 0. Who has the same
+    # place speaks of the same
     place: int | None = None
 
     @classmethod
@@ -118,19 +106,12 @@ def is_name(name: object) -> bool:
 
 
 class Vector(NamedTuple):
-    """One vector of a message.
+    """One vector of a message."""
 
-    Attributes:
-        symbols: (count,) one symbol per coded weight, or as many as `Algorithm.selects` says.
-        alphabet: what the symbols may be and mean.
-        scales: numbers of an algorithm's own, one per layer for example; the tally holds their mean.
-        about: the weights that the symbols are about; None for all of them, in order. It is filled in for an algorithm.
-    """
-
-    symbols: Symbols
-    alphabet: Alphabet
-    scales: Floats = NOTHING
-    about: Selection | None = None
+    symbols: Symbols  # (count,) one per coded weight, or as many as `Algorithm.selects` says
+    alphabet: Alphabet  # what they may be and mean
+    scales: Floats = NOTHING  # numbers of an algorithm's own, one per layer for example; the tally holds their mean
+    about: Selection | None = None  # the weights that the symbols are about; None for all, in order. Filled in for an algorithm
 
     def values(self) -> Floats:
         """(count,) the numbers that the symbols stand for."""
@@ -138,21 +119,13 @@ class Vector(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One upload or broadcast. An algorithm gives the first two fields, the others are filled in for it.
+    """One upload or broadcast. An algorithm gives the first two fields, the others are filled in for it."""
 
-    Attributes:
-        vectors: by name; one is called `update`. Both ends know the names before the message is sent (`Algorithm.selects`).
-        real: (reals,) the parameters that stay real, averaged in every algorithm (`bifl.core.layout`).
-        sender: index of the client, None for the server.
-        weight: |D_i| as it is sent; what the ballot counts for, once it is opened.
-        round: the round whose training the message sums up; the first is 1.
-    """
-
-    vectors: Mapping[str, Vector]
-    real: Floats
-    sender: int | None = None
-    weight: int = 1
-    round: int = 0
+    vectors: Mapping[str, Vector]  # one is called `update`; both ends know the names before it is sent (`Algorithm.selects`)
+    real: Floats  # (reals,) the parameters that stay real, averaged in every algorithm (`bifl.core.layout`)
+    sender: int | None = None  # number of the client, None for the server
+    weight: int = 1  # |D_i| as it is sent; what the ballot counts for, once it is opened
+    round: int = 0  # whose training the message sums up; the first is 1
 
     @classmethod
     def of(

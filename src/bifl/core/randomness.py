@@ -1,7 +1,6 @@
 """Named random streams, which every end of a federation can derive: the same name gives the same numbers everywhere.
 
-A stream belongs to an experiment's seed, a round, a sender and a purpose. Streams of different names are independent, so nothing
-is drawn twice: the order of a client's batches has its own name, a rotation has its own.
+A stream belongs to an experiment's seed, a round, a sender and a purpose. Streams of different names are independent.
 
 >>> stream(seed=7, round=3, sender=5, name="rotation").integers(100, size=3)
 array([63, 42, 92])
@@ -30,13 +29,9 @@ def _entropy(seed: int, round: int, sender: int | None, name: str) -> int:
 
 
 def stream(seed: int, round: int, sender: int | None, name: str) -> np.random.Generator:
-    """The random numbers of one purpose.
+    """The random numbers of one purpose, by its name.
 
-    Args:
-        seed: of the experiment.
-        round: in which they are used; 0 for what is drawn before the first.
-        sender: the client that uses them; None for the server, or for what all have in common.
-        name: of the purpose.
+    The round is that in which they are used, 0 before the first; the sender is None for the server, or for what all have in common.
     """
     return np.random.Generator(np.random.PCG64(_entropy(seed, round, sender, name)))
 

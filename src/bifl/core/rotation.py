@@ -6,7 +6,7 @@ A rotated vector has no large and small coordinates any more: all are about norm
 scale say much of it, and any share of its coordinates says something of all of it (DRIVE and EDEN, Vargaftik et al. 2021, 2022).
 
 A block takes every n-th number of the vector, so all blocks hold a like mixture of the layers and one scale does for all. One pass
-leaves a vector of few large numbers far from normal, which biases what is read of it; two passes do not (docs/research.md).
+leaves a vector of few large numbers far from normal, which biases what is read of it; two do not (docs/research.md).
 
 >>> import numpy as np
 >>> from bifl.core.randomness import stream
@@ -14,9 +14,8 @@ leaves a vector of few large numbers far from normal, which biases what is read 
 >>> unrotate(rotated, 5, stream(0, 1, 2, "rotation")).round(3) + 0
 array([0., 1., 2., 3., 4.], dtype=float32)
 
-Of each G numbers one may say only which is largest in magnitude, and its sign: log2(2·G)/G bit a number. Of a rotated vector this
-tells more a bit than signs of a share of the coordinates do: with G = 128 it takes 0.0625 bit a weight and errs as much as 0.1 bit
-of signs (it is quantisation to the nearest vertex of a cross-polytope; docs/research.md).
+Of each G numbers one may say only which is largest in magnitude, and its sign: log2(2·G)/G bit a number, 0.0625 with G = 128. Of a
+rotated vector this tells as much as 0.1 bit of signs (quantisation to the nearest vertex of a cross-polytope; docs/research.md).
 
 >>> symbols = loudest(np.array([0.1, -0.7, 0.2, 0.3, 0.5, 0.0], np.float32), 4)
 >>> symbols, spread(symbols, 4, 6)
@@ -26,7 +25,6 @@ of signs (it is quantisation to the nearest vertex of a cross-polytope; docs/res
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from bifl.core.message import Alphabet, Floats, Symbols
 from bifl.core.randomness import random_signs
@@ -71,7 +69,6 @@ def unrotate(rotated: Floats, count: int, generator: np.random.Generator) -> Flo
 
 
 def _signs(generator: np.random.Generator, length: int) -> list[Floats]:
-    """Of every pass."""
     return [random_signs(generator, length) for _ in range(_PASSES)]
 
 
@@ -120,13 +117,8 @@ def loudest(values: Floats, group: int) -> Symbols:
     return symbols
 
 
-def positions(symbols: Symbols, group: int) -> npt.NDArray[np.int64]:
-    """(groups,) where in the whole vector the loudest numbers are."""
-    return np.arange(len(symbols), dtype=np.int64) * group + (symbols >> 1)
-
-
 def spread(symbols: Symbols, group: int, count: int) -> Floats:
     """(count,) ±1 at the loudest numbers, 0 elsewhere. A place beyond the last number is nobody's."""
     values = np.zeros(len(symbols) * group, np.float32)
-    values[positions(symbols, group)] = (symbols & 1).astype(np.float32) * 2 - 1
+    values[np.arange(len(symbols), dtype=np.int64) * group + (symbols >> 1)] = (symbols & 1).astype(np.float32) * 2 - 1
     return values[:count]

@@ -23,14 +23,11 @@ class Abandoned(RunError):
 
     Until the broadcast that completes the round the round may be held again; after it the round ends without the exchange, as what
     clients were told is not told otherwise a second time.
-
-    Attributes:
-        at_fault: clients by whose fault it was, as far as that can be known: the run goes on without them.
     """
 
     def __init__(self, text: str, at_fault: Collection[int] = ()) -> None:
         super().__init__(text)
-        self.at_fault = frozenset(at_fault)
+        self.at_fault = frozenset(at_fault)  # clients, as far as that can be known: the run goes on without them
 
 
 class Request(NamedTuple):

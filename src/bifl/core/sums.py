@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -31,9 +32,8 @@ from bifl.core.message import BINARY, NOTHING, UPDATE, Floats, Message, Vector
 from bifl.errors import DataError, Diverged
 
 _ONE = 2.0**32  # in the fixed point, whose resolution is 2⁻³² ≈ 2e-10: exact for every float32 of magnitude ≥ 2⁻⁹
-_SHIFT = 32
 _ROOM = 2.0**30  # sums of |values| below this surely fit into int64, in the fixed point
-LARGEST_WEIGHT = 2**30  # of all uploads together: images in a federation. Keeps every sum within two int64
+LARGEST_WEIGHT = 2**30  # of all uploads together: samples in a federation. Keeps every sum within two int64
 _LARGEST = 2.0**32  # of |values|, for the same reason
 LARGEST_TRAINED = 2.0**31  # no trained number is as large
 _BLOCK = 2**14  # numbers at a time, so that what is computed in between stays in the processor's cache
@@ -76,25 +76,12 @@ class ExactSum:
     The sum is whole + fine · 2⁻³². Trained numbers leave nothing for `whole`, which is made only where `fine` might overflow.
     """
 
-    def __init__(self) -> None:
-        self.weight = 0
-        self._fine: Integers | None = None
-        self._whole: Integers | None = None
+    def __init__(self, whole: Integers | None = None, fine: Integers | None = None, weight: int = 0) -> None:
+        self._whole, self._fine, self.weight = whole, fine, weight  # of a sum made elsewhere, in the integers of `fixed_point`
         self._reach = 0.0  # while there is no `whole`: no |fine| is beyond this, in ones
 
-    @classmethod
-    def of(cls, whole: Integers, fraction: Integers, weight: int) -> ExactSum:
-        """A sum that was made elsewhere, in the integers of `fixed_point`."""
-        total = cls()
-        total._whole, total._fine, total.weight = whole, fraction, weight
-        return total
-
     def add(self, values: npt.ArrayLike, weight: int) -> None:
-        """Add `weight` times a vector, of the same length each time.
-
-        Raises:
-            Diverged: a value is not finite or too large to be a trained number.
-        """
+        """Add `weight` times a vector, of the same length each time."""
         given = np.asarray(values)
         least, most = np.min(given, initial=0.0), np.max(given, initial=0.0)
         if not -_LARGEST < least <= most < _LARGEST:  # written so that NaN fails too
@@ -161,16 +148,16 @@ class ExactSum:
     def _halves(self) -> tuple[Integers, Integers]:
         """Integers, and the 0 to 2³² − 1 multiples of 2⁻³² that are left: one spelling of every sum."""
         fine = np.zeros(0, np.int64) if self._fine is None else self._fine
-        carried = np.asarray(fine >> _SHIFT)
+        carried = np.asarray(fine >> 32)
         whole = carried if self._whole is None else np.asarray(self._whole + carried)
-        return whole, np.asarray(fine - (carried << _SHIFT))
+        return whole, np.asarray(fine - (carried << 32))
 
 
 class VoteSum:
     """Counts binary ballots, each of which weighs a whole number. Ballots of equal weight are added as bytes, 255 at a time."""
 
-    def __init__(self) -> None:
-        self._votes: npt.NDArray[np.int64] | None = None
+    def __init__(self, votes: npt.NDArray[Any] | None = None) -> None:
+        self._votes = votes  # counted so far, here or elsewhere
         self._few: npt.NDArray[np.uint8] | None = None  # the last ballots, not yet in _votes
         self._ballots = self._weight = 0  # how many they are, and what each weighs
 
@@ -187,71 +174,49 @@ class VoteSum:
 
     def merge(self, other: VoteSum) -> None:
         """Add what was added to another sum."""
-        self._settle()
-        other._settle()
-        if self._votes is None or other._votes is None:
-            self._votes = other._votes if self._votes is None else self._votes
-        elif self._votes.shape != other._votes.shape:
-            raise DataError(f"an upload holds {other._votes.size} symbols where the others hold {self._votes.size}")
+        votes, others = self._settle(), other._settle()
+        if votes is None or others is None:
+            self._votes = others if votes is None else votes
+        elif votes.shape != others.shape:
+            raise DataError(f"an upload holds {others.size} symbols where the others hold {votes.size}")
         else:
-            self._votes = self._votes.astype(np.int64) + other._votes
+            self._votes = votes.astype(np.int64) + others
 
-    def __reduce__(self) -> tuple[type[VoteSum], tuple[()], dict[str, Any]]:
+    def __reduce__(self) -> tuple[type[VoteSum], tuple[npt.NDArray[Any] | None]]:
         """Crosses between processes in the smallest integers that hold the counts."""
-        self._settle()
-        votes = None if self._votes is None else self._votes.astype(np.min_scalar_type(int(self._votes.max(initial=0))))
-        return VoteSum, (), {"_votes": votes}
+        votes = self._settle()
+        return VoteSum, (None if votes is None else votes.astype(np.min_scalar_type(int(votes.max(initial=0)))),)
 
     def votes(self, unit: int) -> npt.NDArray[np.int64] | None:
         """(count,) positive votes in units that divide every weight; None if there was no ballot."""
-        self._settle()
-        return None if self._votes is None else self._votes.astype(np.int64, copy=False) // unit
+        votes = self._settle()
+        return None if votes is None else votes.astype(np.int64, copy=False) // unit
 
-    def _settle(self) -> None:
-        if self._few is None or not self._ballots:
-            return
-        few = self._few.astype(np.int64) * self._weight
-        self._votes = few if self._votes is None else self._votes.astype(np.int64, copy=False) + few
-        self._ballots = 0
-
-
-def vote_sum(votes: npt.NDArray[np.int64]) -> VoteSum:
-    """A count that was made elsewhere."""
-    count = VoteSum()
-    count._votes = votes
-    return count
+    def _settle(self) -> npt.NDArray[Any] | None:
+        """All votes so far."""
+        if self._few is not None and self._ballots:
+            few = self._few.astype(np.int64) * self._weight
+            self._votes = few if self._votes is None else self._votes.astype(np.int64, copy=False) + few
+            self._ballots = 0
+        return self._votes
 
 
 class VectorTally(NamedTuple):
-    """The sum of one vector of a round's uploads.
+    """The sum of one vector of a round's uploads."""
 
-    Attributes:
-        mean: (count,) weighted mean of what was uploaded.
-        votes: (count,) positive votes in the tally's units, for binary ballots; else None.
-        scales: weighted mean of the uploads' own scales.
-    """
-
-    mean: npt.NDArray[np.float64]
-    votes: npt.NDArray[np.int64] | None = None
-    scales: Floats = NOTHING
+    mean: npt.NDArray[np.float64]  # (count,) weighted
+    votes: npt.NDArray[np.int64] | None = None  # (count,) positive ones in the tally's units, of binary ballots
+    scales: Floats = NOTHING  # weighted mean of the uploads' own
 
 
 class Tally(NamedTuple):
-    """The sum of a round's uploads.
+    """The sum of a round's uploads."""
 
-    Attributes:
-        clients: how many uploads were counted.
-        total: Σ weight / unit over them.
-        unit: greatest common divisor of their weights: |D_i|, or 1 where all count once.
-        vectors: the sum of each vector, by name.
-        real: (reals,) weighted mean of the real parameters.
-    """
-
-    clients: int
-    total: int
-    unit: int
-    vectors: Mapping[str, VectorTally]
-    real: Floats
+    clients: int  # whose uploads were counted
+    total: int  # Σ weight / unit over them
+    unit: int  # greatest common divisor of their weights: |D_i|, or 1 where all count once
+    vectors: Mapping[str, VectorTally]  # by name
+    real: Floats  # (reals,) weighted mean of the real parameters
 
     @property
     def update(self) -> VectorTally:
@@ -263,106 +228,93 @@ class Tally(NamedTuple):
         return self._replace(vectors={**self.vectors, UPDATE: self.update._replace(**fields)})
 
 
+@dataclass
 class VectorSum:
     """Counts ballots, or averages numbers, of one name; parts of it may be made elsewhere and merged."""
 
-    def __init__(self, ballots: VoteSum | None = None, weights: ExactSum | None = None, scales: ExactSum | None = None) -> None:
-        self._ballots, self._weights, self._scales = ballots or VoteSum(), weights or ExactSum(), scales or ExactSum()
+    ballots: VoteSum = field(default_factory=VoteSum)
+    weights: ExactSum = field(default_factory=ExactSum)
+    scales: ExactSum = field(default_factory=ExactSum)
 
     def add(self, vector: Vector, weight: int) -> None:
         """Add the vector of one upload."""
-        self._scales.add(vector.scales, weight)
+        self.scales.add(vector.scales, weight)
         if vector.alphabet == BINARY:
-            self._ballots.add(vector.symbols, weight)
+            self.ballots.add(vector.symbols, weight)
         else:
-            self._weights.add(vector.values(), weight)
+            self.weights.add(vector.values(), weight)
 
     def merge(self, other: VectorSum) -> None:
         """Add what was added to another sum."""
-        self._ballots.merge(other._ballots)
-        self._weights.merge(other._weights)
-        self._scales.merge(other._scales)
+        self.ballots.merge(other.ballots)
+        self.weights.merge(other.weights)
+        self.scales.merge(other.scales)
 
     def tally(self, total: int, unit: int) -> VectorTally:
         """What was added, of a total weight in units."""
-        votes, scales = self._ballots.votes(unit), self._scales.mean().astype(np.float32)
+        votes, scales = self.ballots.votes(unit), self.scales.mean().astype(np.float32)
         if votes is None:
-            return VectorTally(self._weights.mean(), None, scales)
-        if self._weights.weight:
+            return VectorTally(self.weights.mean(), None, scales)
+        if self.weights.weight:
             raise DataError("some uploads are ballots and others are not: all clients must run the same algorithm")
         return VectorTally(2 * (votes.astype(np.float64) / total) - 1, votes, scales)
 
 
+@dataclass
 class Total:
     """Adds up uploads, one at a time. Parts of a total may be made elsewhere and merged."""
 
-    def __init__(self) -> None:
-        self.clients, self._unit = 0, 0
-        self._vectors: dict[str, VectorSum] = {}
-        self._real = ExactSum()
-
-    @classmethod
-    def of_sums(cls, weights: Iterable[int], real: ExactSum, vectors: Mapping[str, VectorSum]) -> Total:
-        """A total of uploads of these weights that were added up elsewhere."""
-        total = cls()
-        for weight in weights:
-            total.clients += 1
-            total._unit = math.gcd(total._unit, weight)
-        total._real, total._vectors = real, dict(vectors)
-        return total
+    clients: int = 0
+    unit: int = 0  # greatest common divisor of their weights
+    real: ExactSum = field(default_factory=ExactSum)
+    vectors: dict[str, VectorSum] = field(default_factory=dict)
 
     def add(self, upload: Message) -> None:
         """Count one upload."""
         self._accept(upload.vectors)
         self.clients += 1
-        self._unit = math.gcd(self._unit, upload.weight)
-        self._real.add(upload.real, upload.weight)
+        self.unit = math.gcd(self.unit, upload.weight)
+        self.real.add(upload.real, upload.weight)
         for name, vector in upload.vectors.items():
-            self._vectors[name].add(vector, upload.weight)
+            self.vectors[name].add(vector, upload.weight)
 
     def merge(self, other: Any) -> None:
         """Count what another total has counted, which becomes part of this one."""
         if not other.clients:
             return
-        self._accept(other._vectors)
+        self._accept(other.vectors)
         self.clients += other.clients
-        self._unit = math.gcd(self._unit, other._unit)
-        self._real.merge(other._real)
-        for name, vectors in other._vectors.items():
-            self._vectors[name].merge(vectors)
+        self.unit = math.gcd(self.unit, other.unit)
+        self.real.merge(other.real)
+        for name, vectors in other.vectors.items():
+            self.vectors[name].merge(vectors)
 
     def _accept(self, names: Iterable[str]) -> None:
         """Refuse vectors of other names than those that were counted; the first upload says which they are."""
         if not self.clients:
-            self._vectors = {name: VectorSum() for name in names}
-        elif self._vectors.keys() != set(names):
-            raise DataError(
-                f"an upload holds the vectors {', '.join(sorted(names))} where the others hold {', '.join(sorted(self._vectors))}"
-            )
+            self.vectors = {name: VectorSum() for name in names}
+        elif self.vectors.keys() != set(names):
+            ours, theirs = (", ".join(sorted(vectors)) for vectors in (self.vectors, names))
+            raise DataError(f"an upload holds the vectors {theirs} where the others hold {ours}")
 
     def real_sums(self) -> npt.NDArray[np.float64]:
         """Weighted sums of the real numbers, in double precision."""
-        sums: npt.NDArray[np.float64] = self._real.mean() * self._real.weight
-        return sums
+        return np.asarray(self.real.mean() * self.real.weight)
 
     def tally(self) -> Tally:
-        """What the server learns of the uploads.
-
-        Raises:
-            DataError: they were not of one kind.
-        """
+        """What the server learns of the uploads."""
         if self.clients == 0:
             raise ValueError("a round without uploads has no tally")
-        total = self._real.weight // self._unit
-        vectors = {name: vector.tally(total, self._unit) for name, vector in self._vectors.items()}
-        return Tally(self.clients, total, self._unit, vectors, self._real.mean().astype(np.float32))
+        total = self.real.weight // self.unit
+        vectors = {name: vector.tally(total, self.unit) for name, vector in self.vectors.items()}
+        return Tally(self.clients, total, self.unit, vectors, self.real.mean().astype(np.float32))
 
 
+@dataclass
 class UploadList:
     """All uploads of a round, for an `aggregate` that must see them together."""
 
-    def __init__(self) -> None:
-        self.uploads: list[Message] = []
+    uploads: list[Message] = field(default_factory=list)
 
     @property
     def clients(self) -> int:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bifl.codec import Context, KnownReals, Precision
-from bifl.core import Layout, Message, Public, Tally, Total, mean
+from bifl.codec import Context, Precision
+from bifl.core import NOTHING, Layout, Message, Public, Tally, Total, mean
 from bifl.core.message import reals_only
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
 from bifl.core.sums import UploadList, Weighing
@@ -37,8 +37,9 @@ class Statistics(Summable):
 
     def context(self, public: Public) -> Context:
         """The last statistics."""
-        known = KnownReals(public.real[public.layout.trained :]) if self.in_context else None
-        return Context(self.layout(public), public.round, self.precision, known)
+        layout, last = self.layout(public), public.real[public.layout.trained :]
+        known = Public(public.seed, public.round, layout, NOTHING, last) if self.in_context else None
+        return Context(layout, public.round, self.precision, known)
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Measure the global network."""

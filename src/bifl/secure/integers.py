@@ -13,6 +13,7 @@ declared lost: its seed and the key's are never both revealed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bifl.core.message import BINARY, UPDATE, Alphabet, Floats, Message, Vector
-from bifl.core.sums import ExactSum, Total, VectorSum, fixed_point, vote_sum
+from bifl.core.sums import ExactSum, Total, VectorSum, VoteSum, fixed_point
 from bifl.secure.primitives import agree_key, derive_key, keystream
 
 WEIGHTS = 2**6  # |uploaded weights| are below this
@@ -243,30 +244,30 @@ def total_of(
     """
     weight = sum(weights)
     halves = zip(numbers[::2], numbers[1::2], strict=True)
-    real, update_scales, *sums = (ExactSum.of(whole * unit, fraction * unit, weight) for whole, fraction in halves)
+    real, update_scales, *sums = (ExactSum(whole * unit, fraction * unit, weight) for whole, fraction in halves)
     vectors = {UPDATE: _update_sum(groups, like, update_scales, weight, unit, count)}
     for place, (name, vector) in enumerate(_others(like)):
         values, scales = sums[2 * place : 2 + 2 * place]
         if vector.alphabet == BINARY:  # a sum of −1 and 1
             votes = np.clip((numbers[4 + 4 * place] * unit + weight) // 2, 0, weight)
-            vectors[name] = VectorSum(ballots=vote_sum(votes), scales=scales)
+            vectors[name] = VectorSum(ballots=VoteSum(votes), scales=scales)
         else:
             vectors[name] = VectorSum(weights=values, scales=scales)
-    return Total.of_sums(weights, real, vectors)
+    return Total(len(weights), math.gcd(*weights), real, vectors)
 
 
 def _update_sum(groups: Sequence[Group], like: Message, scales: ExactSum, weight: int, unit: int, count: int) -> VectorSum:
     """The sum of the updates, which groups may have said of different weights."""
     alphabet = like.update.alphabet
     if groups[0].place is None and alphabet.size == 2:
-        return VectorSum(ballots=vote_sum(groups[0].symbols[0] * unit), scales=scales)
+        return VectorSum(ballots=VoteSum(groups[0].symbols[0] * unit), scales=scales)
     ends = [count, *((group.place or 0) + len(group.symbols[0]) for group in groups)]  # groups may speak of more than weights
     halves = [np.zeros(max(ends) if groups[0].place is not None else len(like.update.symbols), np.int64) for _ in range(2)]
     for group in groups:
         where = slice(None) if group.place is None else slice(group.place, group.place + len(group.symbols[0]))
         for half, part in zip(halves, _halves(group, alphabet, unit), strict=True):
             half[where] += part
-    return VectorSum(weights=ExactSum.of(halves[0], halves[1], weight), scales=scales)
+    return VectorSum(weights=ExactSum(halves[0], halves[1], weight), scales=scales)
 
 
 def _halves(group: Group, alphabet: Alphabet, unit: int) -> tuple[Integers, Integers]:
