@@ -1,4 +1,4 @@
-"""Messages survive the wire, and no other bytes are taken for one. With a context: test_codec_context.py."""
+"""Messages survive the wire, and no other bytes are taken for one. With a context: test_context.py."""
 
 from __future__ import annotations
 
