@@ -28,6 +28,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
+from weakref import WeakKeyDictionary
 
 from bifl.errors import ConfigError
 
@@ -137,6 +138,7 @@ class Registry(Generic[T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._factories: dict[str, Callable[..., T]] = {}
+        self._parameters: WeakKeyDictionary[Callable[..., T], dict[str, Any]] = WeakKeyDictionary()  # of those that were looked up
 
     def __call__(self, factory: F) -> F:
         """Register a factory under its own name; one that its module or notebook defined before is replaced."""
@@ -180,7 +182,10 @@ class Registry(Generic[T]):
 
     def parameters(self, name: str) -> dict[str, Any]:
         """What a config may set: the factory's keyword arguments, with their defaults."""
-        return defaults(self.factory(name), f"{self.kind} '{name}'")
+        factory = self.factory(name)
+        if factory not in self._parameters:  # reading a signature takes a millisecond, and settings are checked often
+            self._parameters[factory] = defaults(factory, f"{self.kind} '{name}'")
+        return dict(self._parameters[factory])
 
     def summary(self, name: str) -> str:
         """First line of the factory's docstring."""
