@@ -6,11 +6,11 @@
 PYTHON ?= python3
 BIN = .venv/bin
 JOBS ?= 2
-# files in the order of their names: the last ones are short, so that no process waits long for the other
+# the longest file first (tests/conftest.py), the others in the order of their names: no process waits long for the other
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 READY = .venv/.ready
 
-.PHONY: ready run test processors old avx2 bench clean
+.PHONY: ready run test types suite processors old avx2 bench clean
 
 run: $(READY)
 	$(BIN)/bifl compare
@@ -18,7 +18,13 @@ run: $(READY)
 test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(MAKE) --no-print-directory -j 2 types suite
+
+# side by side: mypy has one process, and would leave the other cores idle for a minute
+types: $(READY)
 	$(BIN)/mypy
+
+suite: $(READY)
 	$(PYTEST)
 
 # one process each, side by side: numba compiles for each kind of processor anew, and two processes of a kind would both do it

@@ -121,3 +121,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--fuzz"):
         settings.register_profile("fuzz", settings.get_profile("bifl"), max_examples=config.getoption("--fuzz"))
         settings.load_profile("fuzz")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest file first: at the end one process would work on it alone."""
+    items.sort(key=lambda item: item.path.name != "test_docs.py")
