@@ -1,15 +1,14 @@
 """How a network computes: in one thread, by an `Engine`; here the seam, and the engine that leaves everything to PyTorch.
 
 `Network` turns flat vectors into a module's parameters and calls its engine. `PlainEngine` calls the module and autograd, for any
-module and device. On a CPU `fast.sequential` has a faster one for nn.Sequential, and `fast.traced` makes norms faster in any other
-module. Only rounding differs.
+module and device. On a CPU `fast.stepwise` has a faster one; only rounding differs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -103,7 +102,6 @@ class PlainEngine:
 
     def __init__(self, module: nn.Module, slots: Sequence[Slot], norms: Sequence[nn.Module]) -> None:
         self.module, self.slots, self.norms = module, slots, norms
-        self.compute: Callable[..., Any] = module
         self._arguments = network_arguments(module)
 
     def learn(self, batch: Batch, values: Flat, gradients: Flat, loss: Loss) -> float:
@@ -115,7 +113,7 @@ class PlainEngine:
 
     def scores(self, batch: Batch) -> Tensor:
         """As `Engine` says."""
-        return tensor_of(self.compute(batch[INPUT], **among(batch, self._arguments)))
+        return tensor_of(self.module(batch[INPUT], **among(batch, self._arguments)))
 
     def moments(self, batch: Batch) -> dict[nn.Module, Raw]:
         """As `Engine` says."""

@@ -155,9 +155,9 @@ class Network:
     @cached_property
     def engine(self) -> Engine:
         """What computes the module."""
-        from bifl.nn.fast.sequential import engine_for  # late: numba takes a second, and not all who import us compute
+        from bifl.nn.fast.stepwise import StepEngine  # late: numba takes a second, and not all who import us compute
 
-        return engine_for(self.module, self._slots, self._norms)
+        return StepEngine(self.module, self._slots, self._norms)
 
     def learn(self, latent: Latent, trained: Tensor, forward: Forward, batch: Batch, loss: Loss = CROSS_ENTROPY) -> float:
         """The mean loss in training, with what `place` would put there; its gradients go to latent.aux and `trained`."""

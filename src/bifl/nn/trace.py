@@ -126,10 +126,11 @@ def read(module: nn.Module, example: Batch) -> list[Operation]:
         Unreadable: a trace would not do the same.
         RuntimeError, ValueError, IndexError: it does not take the example, as PyTorch says.
     """
-    graph = _trace(module, [name for name in example if name != INPUT])
-    given = [example.get(str(node.target), example[INPUT]) for node in graph.nodes if node.op == "placeholder"]
-    with _same_buffers(module), _same_dice(), torch.no_grad():
-        _Notes(module, graph=graph).run(*given)
+    with _same_buffers(module), _same_dice():
+        graph = _trace(module, [name for name in example if name != INPUT])
+        given = [example.get(str(node.target), example[INPUT]) for node in graph.nodes if node.op == "placeholder"]
+        with torch.no_grad():
+            _Notes(module, graph=graph).run(*given)
     operations, numbers = list[Operation](), dict[fx.Node, int]()
     for node in graph.nodes:
         if node.op == "output":
@@ -147,6 +148,11 @@ def read(module: nn.Module, example: Batch) -> list[Operation]:
 def function_name(node: fx.Node) -> str:
     """What a node calls, without its module."""
     return str(node.target if isinstance(node.target, str) else getattr(node.target, "__name__", node.target))
+
+
+def opened(module: nn.Module) -> list[nn.Module]:
+    """The module, and those in it whose own code a trace takes down."""
+    return [child for child in module.modules() if child is module or not fx.Tracer().is_leaf_module(child, "")]
 
 
 def has_hooks(layer: nn.Module) -> bool:
@@ -179,17 +185,17 @@ def _needed(operations: list[Operation], output: int) -> list[Operation]:
 
 def _trace(module: nn.Module, further: Sequence[str]) -> fx.Graph:
     """The calls of a module, given its input and these further arguments."""
-    opened = [child for child in module.modules() if child is module or not fx.Tracer().is_leaf_module(child, "")]
-    if any(map(has_hooks, opened)):
+    children = opened(module)
+    if any(map(has_hooks, children)):
         raise Unreadable("somebody waits for its modules to be called")
     defaults = _defaults(module, further)
-    before = [_attributes(child) for child in opened]
+    before = [_attributes(child) for child in children]
     with _same_dice() as drawn:
         try:
             graph = fx.Tracer().trace(module, defaults)
         except Exception as error:  # whatever a foreign forward does that cannot be traced
             raise Unreadable(f"it decides by what it computes ({str(error).partition(chr(10))[0]})") from error
-    if drawn() or any(_changed(_attributes(child), old) for child, old in zip(opened, before, strict=True)):
+    if drawn() or any(_changed(_attributes(child), old) for child, old in zip(children, before, strict=True)):
         raise Unreadable("what its code draws or counts would be the same in every call")
     for node in reversed(list(graph.nodes)):
         if node.op == "output" and not isinstance(node.args[0], fx.Node):
@@ -197,7 +203,7 @@ def _trace(module: nn.Module, further: Sequence[str]) -> fx.Graph:
         unused = not node.users and node.op != "output"
         if unused and (node.op == "placeholder" or function_name(node) in ("_assert", "_assert_is_none", "eq")):
             graph.erase_node(node)  # an argument that it does not get, and what makes sure of that
-        elif _in_place(module, node) and not _used_once(module, node.all_input_nodes[0]):
+        elif in_place(module, node) and not _used_once(module, node.all_input_nodes[0]):
             raise Unreadable(f"its code calls {function_name(node)} in place on a value that it uses again")
     return graph
 
@@ -219,7 +225,7 @@ def _changed(now: dict[str, Any], before: dict[str, Any]) -> bool:
     return now.keys() != before.keys() or any(now[name] is not value for name, value in before.items())
 
 
-def _in_place(module: nn.Module, node: fx.Node) -> bool:
+def in_place(module: nn.Module, node: fx.Node) -> bool:
     """Whether a node writes to the value that it is given."""
     if not node.all_input_nodes:
         return False

@@ -18,7 +18,7 @@ from torch import nn
 
 from bifl.nn.fast import first_layer, kernels, pooling
 from bifl.nn.fast.kernels import Array
-from bifl.nn.fast.steps import Back, ImageStep, Moments, Pass, Step, pooled_shape
+from bifl.nn.fast.steps import Back, ImageStep, Moments, Pass, Step
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
 
@@ -59,11 +59,6 @@ def back(upper: Array, x: Array, y: Array, normed: Normed) -> Gradients:
     return Gradients(inner, *gradients)
 
 
-def activation(layer: nn.Module | None) -> int:
-    """What `kernels.normalise` calls it."""
-    return {nn.Tanh: kernels.TANH, nn.ReLU: kernels.RELU}.get(type(layer), kernels.NONE)
-
-
 def usual(norm: nn.Module) -> bool:
     """Whether it is a batch-norm that trains γ and β and keeps running statistics in the usual way."""
     return (
@@ -96,6 +91,12 @@ def remember(norm: BatchNorm, moments: Moments) -> None:
         kernels.follow(norm.running_mean.numpy(), norm.running_var.numpy(), norm.momentum, *moments)
     if norm.num_batches_tracked is not None:
         norm.num_batches_tracked.numpy()[...] += 1
+
+
+def pooled_shape(x: Array, padding: int) -> tuple[int, int, int, int]:
+    """Of (n, h, w, c) pixels in windows of 2×2; a signal has one row, before and after."""
+    count, height, width, channels = x.shape
+    return count, max((height + 2 * padding) // 2, 1), (width + 2 * padding) // 2, channels
 
 
 class NormStep(Step):
@@ -132,23 +133,8 @@ class NormStep(Step):
         return y, through_norm
 
 
-class NormRows(NormStep):
-    """Batch-norm of (n, f) features, and an activation or none."""
-
-    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
-        """As `Step` says."""
-        y, through_norm = self._normalise(x, through, lambda: measured(x))
-
-        def back(upper: Array) -> Array:
-            inner, _, _, shift, slope = through_norm(upper)
-            inner += shift + slope * x
-            return inner
-
-        return y, back
-
-
-class NormPixels(NormStep):
-    """Batch-norm of images or signals, and an activation or none."""
+class Norm(NormStep):
+    """Batch-norm of features, signals or images, and an activation or none."""
 
     def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
         """As `Step` says."""
@@ -157,7 +143,10 @@ class NormPixels(NormStep):
 
         def back(upper: Array) -> Array:
             inner, _, _, shift, slope = through_norm(upper)
-            kernels.add_line(inner.reshape(flat.shape), flat, shift, slope)
+            if x.ndim == 2:
+                inner += shift + slope * x  # a few rows; and rounded as it always was
+            else:
+                kernels.add_line(inner.reshape(flat.shape), flat, shift, slope)
             return inner
 
         return y, back
@@ -170,7 +159,7 @@ class NormPool(NormStep, ImageStep):
         super().__init__(norm, activation)
         self._padding, self._owns = padding, owns
 
-    def _ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+    def images_ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
         """Pooled first, by the sign of γ: the largest or the smallest of each window."""
         gains, (count, height, width, channels) = through.value(self.norm, "weight"), x.shape
         top = np.empty(pooled_shape(x, self._padding), np.float32)
@@ -191,32 +180,41 @@ class NormPool(NormStep, ImageStep):
         return y, back
 
 
+class Pool(ImageStep):
+    """Max-pooling of 2×2 windows, or of pairs, and an activation or none, where no norm comes before."""
+
+    trained = False
+
+    def __init__(self, activation: int, padding: int, *, owns: bool) -> None:
+        self._activation, self._padding, self._owns = activation, padding, owns
+
+    def images_ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+        """As `ImageStep` says."""
+        channels = x.shape[3]
+        top = np.empty(pooled_shape(x, self._padding), np.float32)
+        pooling.largest(x, np.ones(channels, np.float32), self._padding, top)
+        y = np.empty_like(top) if self._activation else top
+        if self._activation:
+            kernels.activate(top.reshape(-1), self._activation, y.reshape(-1))
+
+        def back(upper: Array) -> Array:
+            if self._activation:
+                kernels.deactivate(upper.reshape(-1), self._activation, y.reshape(-1))
+            below, nothing = x if self._owns else x.copy(), np.zeros(channels, np.float32)
+            pooling.unpool(below, top, self._padding, upper, nothing, nothing)
+            return below
+
+        return y, back
+
+
 class First(NormStep):
-    """A first 3×3 convolution that keeps the size of grey images, then as `NormPool`; `steps` do the same where sides are odd."""
+    """A first 3×3 convolution that keeps the size of grey images, whose sides are even, then as `NormPool`."""
 
-    first = True
-
-    def __init__(self, convolution: nn.Conv2d, norm: BatchNorm, activation: int, steps: list[Step]) -> None:
+    def __init__(self, convolution: nn.Conv2d, norm: BatchNorm, activation: int) -> None:
         super().__init__(norm, activation)
-        self._convolution, self._steps = convolution, steps
+        self._convolution = convolution
 
     def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
-        """As `Step` says."""
-        return self._in_steps(x, through) if x.shape[1] % 2 or x.shape[2] % 2 else self._at_once(x, through)
-
-    def _in_steps(self, x: Array, through: Pass) -> tuple[Array, Back]:
-        backs = list[Back]()
-        for step in self._steps:
-            x, back = step.ahead(x, through)
-            backs.append(back)
-
-        def all_back(upper: Array | None) -> None:
-            while upper is not None:
-                upper = backs.pop()(upper)
-
-        return x, all_back
-
-    def _at_once(self, x: Array, through: Pass) -> tuple[Array, Back]:
         """Tops alone leave the loop; the moments come from the patches."""
         layer, images = self._convolution, x[..., 0]
         weights = np.ascontiguousarray(through.value(layer, "weight").reshape(-1, 9).T)  # (9, c)

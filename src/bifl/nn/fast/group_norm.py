@@ -1,8 +1,8 @@
 """Compiled loops of GroupNorm and an activation, there and back: groups of an image's channels are normalised by their own moments.
 
-y = act(γ·(x − μ)/σ + β + skip), where skip is a shortcut's value, or nothing. LayerNorm over the features of a row is the same with
-one group and one pixel. An image lies as rows of whole pixels, (rows, line): a handful of channels alone is too few for vector
-instructions. Sums over an image are taken position by position of a row, in a fixed order.
+y = act(γ·(x − μ)/σ + β). LayerNorm over the features of a row is the same with one group and one pixel. An image lies as rows of
+whole pixels, (rows, line): a handful of channels alone is too few for vector instructions. Sums over an image are taken position
+by position of a row, in a fixed order.
 """
 
 from __future__ import annotations
@@ -25,21 +25,17 @@ class Grouped(NamedTuple):
     activation: int
 
 
-def ahead(
-    x: Array, gamma: Array, beta: Array, groups: int, epsilon: float, activation: int, skip: Array | None = None
-) -> tuple[Array, Grouped]:
-    """y of x and skip, (n, …, c) both."""
+def ahead(x: Array, gamma: Array, beta: Array, groups: int, epsilon: float, activation: int) -> tuple[Array, Grouped]:
+    """y of x, (n, …, c) both."""
     y, grouped = np.empty_like(x), Grouped(np.empty((len(x), groups)), np.empty((len(x), groups)), activation)
-    shortcut = None if skip is None else _rows(skip)
-    normalise(_rows(x), gamma, beta, epsilon, shortcut, activation, _rows(y), grouped.mean, grouped.inverse)
+    normalise(_rows(x), gamma, beta, epsilon, activation, _rows(y), grouped.mean, grouped.inverse)
     return y, grouped
 
 
-def back(upper: Array, x: Array, y: Array, gamma: Array, grouped: Grouped, inner: Array | None = None) -> tuple[Array, Array]:
-    """From the gradient w.r.t. y to those w.r.t. x, and w.r.t. γ and β, (2, c); the one w.r.t. skip is written to `inner`."""
+def back(upper: Array, x: Array, y: Array, gamma: Array, grouped: Grouped) -> tuple[Array, Array]:
+    """From the gradient w.r.t. y to those w.r.t. x, and w.r.t. γ and β, (2, c)."""
     below, gradients = np.empty_like(x), np.empty((2, len(gamma)), np.float32)
-    for_skip = None if inner is None else _rows(inner)
-    denormalise(_rows(upper), _rows(x), _rows(y), gamma, *grouped, for_skip, _rows(below), gradients)
+    denormalise(_rows(upper), _rows(x), _rows(y), gamma, *grouped, _rows(below), gradients)
     return below, gradients
 
 
@@ -90,16 +86,15 @@ def _add_up(x: Array, pivot: Array, part: Array, part_square: Array) -> None:
 
 @compiled
 def normalise(
-    x: Array, gamma: Array, beta: Array, epsilon: float, skip: Array | None, activation: int, y: Array, mean: Array, inverse: Array
+    x: Array, gamma: Array, beta: Array, epsilon: float, activation: int, y: Array, mean: Array, inverse: Array
 ) -> None:  # fmt: skip
-    """y ← act(γ·(x − μ)/σ + β + skip), with μ and σ of every image and group.
+    """y ← act(γ·(x − μ)/σ + β), with μ and σ of every image and group.
 
     Args:
         x: (n, rows, line)
         gamma: (c,)
         beta: (c,)
         epsilon: added to the variance.
-        skip: (n, rows, line) or None.
         activation: NONE, TANH or RELU.
         y: (n, rows, line), written.
         mean: (n, groups) float64, written: μ.
@@ -131,15 +126,9 @@ def normalise(
         _tile(square, shift)
         for row in range(height):
             value, out = x[image, row], y[image, row]
-            if skip is None:
-                for i in range(line):
-                    z = value[i] * factor[i] + shift[i]
-                    out[i] = _ZERO if activation == RELU and z < _ZERO else z
-            else:
-                shortcut = skip[image, row]
-                for i in range(line):
-                    z = value[i] * factor[i] + shift[i] + shortcut[i]
-                    out[i] = _ZERO if activation == RELU and z < _ZERO else z
+            for i in range(line):
+                z = value[i] * factor[i] + shift[i]
+                out[i] = _ZERO if activation == RELU and z < _ZERO else z
             if activation == TANH:
                 for i in range(line):
                     out[i] = tanh(out[i])
@@ -147,8 +136,7 @@ def normalise(
 
 @compiled
 def denormalise(
-    upper: Array, x: Array, y: Array, gamma: Array, mean: Array, inverse: Array, activation: int, inner: Array | None, below: Array,
-    gradients: Array,
+    upper: Array, x: Array, y: Array, gamma: Array, mean: Array, inverse: Array, activation: int, below: Array, gradients: Array
 ) -> None:  # fmt: skip
     """Back through `normalise`.
 
@@ -162,7 +150,6 @@ def denormalise(
         mean: (n, groups) from `normalise`.
         inverse: (n, groups) from `normalise`.
         activation: as there.
-        inner: (n, rows, line) or None, written: g, the gradient w.r.t. skip.
         below: (n, rows, line), written: the gradient w.r.t. x.
         gradients: (2, c), written: w.r.t. γ and β.
     """
@@ -182,8 +169,6 @@ def denormalise(
                 out[i] = g
                 part[i] += g
                 part_product[i] += g * (value[i] - middle[i])
-            if inner is not None:
-                inner[image, row] = out
         _fold(part, total)
         _fold(part_product, product)
         for g in range(groups):

@@ -7,17 +7,21 @@ computed. Steps of batch-norm are in `batch_norm`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
-from bifl.nn.compute import Place
-from bifl.nn.fast import group_norm, kernels, pooling
+from bifl.nn.compute import Place, Slot, placed, write
+from bifl.nn.fast import group_norm, kernels
 from bifl.nn.fast.kernels import Array
+
+# from the gradient w.r.t. an output to that w.r.t. the input, or one for each input; None where nobody wants it. It writes those
+# w.r.t. the parameters
+Back = Callable[[Array], Array | tuple[Array, ...] | None]
+Pair = tuple[int, int]
 
 
 def planes(pixels: Array) -> Tensor:
@@ -27,8 +31,8 @@ def planes(pixels: Array) -> Tensor:
 
 def pixels(planes: Tensor) -> Array:
     """(n, h, w, c) array, of the same memory if it lies that way."""
-    found: Array = planes.permute(0, 2, 3, 1).contiguous().numpy()
-    return found
+    values: Array = planes.permute(0, 2, 3, 1).contiguous().numpy()
+    return values
 
 
 def tensor(x: Array) -> Tensor:
@@ -42,23 +46,12 @@ def array(x: Tensor) -> Array:
     """The inverse of `tensor`."""
     if x.dim() == 4:
         return pixels(x)
-    found: Array = (x.transpose(1, 2) if x.dim() == 3 else x).contiguous().numpy()
-    return found
-
-
-def pooled_shape(x: Array, padding: int) -> tuple[int, int, int, int]:
-    """Of (n, h, w, c) pixels in windows of 2×2; a signal has one row, before and after."""
-    count, height, width, channels = x.shape
-    return count, max((height + 2 * padding) // 2, 1), (width + 2 * padding) // 2, channels
-
-
-# from the gradient w.r.t. an output to that w.r.t. the input, or None where nobody wants it; writes those w.r.t. the parameters
-Back = Callable[[Array], Array | None]
-Pair = tuple[int, int]
+    values: Array = (x.transpose(1, 2) if x.dim() == 3 else x).contiguous().numpy()
+    return values
 
 
 class Moments(NamedTuple):
-    """Of a batch, per channel."""
+    """Of what a batch-norm was given in a batch, per channel."""
 
     mean: Array  # (c,) float64
     variance: Array  # (c,) float64
@@ -84,8 +77,10 @@ class Pass(NamedTuple):
 
     def value(self, layer: nn.Module, attribute: str) -> Array:
         """A parameter."""
-        found = self.values.get((layer, attribute))
-        return _held(layer, attribute) if found is None else found
+        value = self.values.get((layer, attribute))
+        if value is None:
+            value = getattr(layer, attribute).detach().numpy()
+        return value
 
     def wants(self, layer: nn.Module, attribute: str) -> bool:
         """Whether somebody wants the gradient w.r.t. a parameter."""
@@ -97,38 +92,36 @@ class Pass(NamedTuple):
             self.gradients[layer, attribute][...] = gradient
 
 
-class Step(ABC):
+class Step:
     """Some layers.
 
     Attributes:
+        ahead: (what it takes, `Pass`, what else it takes) → what the layers make of that, and the way back.
+        trained: whether it has parameters.
         first: whether nobody wants the gradient w.r.t. the input.
     """
 
+    ahead: Callable[..., tuple[Array, Back]]
+    trained = True
     first = False
-
-    @abstractmethod
-    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
-        """What the layers make of x, and the way back."""
 
 
 class ImageStep(Step):
     """Some layers of images; a signal is an image of one row."""
 
+    images_ahead: Callable[[Array, Pass], tuple[Array, Back]]  # `ahead` for (n, h, w, c)
+
     def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
         """As `Step` says."""
         if x.ndim == 4:
-            return self._ahead(x, through)
-        y, through_images = self._ahead(_row(x), through)
+            return self.images_ahead(x, through)
+        y, through_images = self.images_ahead(_row(x), through)
 
         def back(upper: Array) -> Array | None:
-            below = through_images(_row(upper))
+            below: Any = through_images(_row(upper))
             return None if below is None else below[:, 0]
 
         return y[:, 0], back
-
-    @abstractmethod
-    def _ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
-        """The same for (n, h, w, c) images."""
 
 
 class Convolution(ImageStep):
@@ -143,7 +136,8 @@ class Convolution(ImageStep):
         self._how: tuple[Pair, Pair, Pair] = (a, b), (c, d), (e, f)
         self._kernel = (1, *convolution.kernel_size)[-2:]
 
-    def _ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+    def images_ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+        """As `ImageStep` says."""
         layer, images, given = self._layer, planes(x), through.value(self._layer, "weight")
         weights = torch.from_numpy(given).view(*given.shape[:2], *self._kernel)
         bias = torch.from_numpy(through.value(layer, "bias")) if self._biased else None
@@ -192,6 +186,8 @@ class Dense(Step):
 class Flatten(Step):
     """Images or signals as features, in the order of nn.Flatten."""
 
+    trained = False
+
     def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
         """As `Step` says."""
         if x.ndim == 2:
@@ -206,6 +202,8 @@ class Flatten(Step):
 
 class Activation(Step):
     """tanh or ReLU."""
+
+    trained = False
 
     def __init__(self, kind: int) -> None:
         self._kind = kind
@@ -222,23 +220,14 @@ class Activation(Step):
         return y, back
 
 
-class Pool(ImageStep):
-    """Max-pooling of 2×2 windows, or of pairs."""
+class Add(Step):
+    """The end of a shortcut."""
 
-    def __init__(self, padding: int, *, owns: bool) -> None:
-        self._padding, self._owns = padding, owns
+    trained = False
 
-    def _ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
-        channels = x.shape[3]
-        top = np.empty(pooled_shape(x, self._padding), np.float32)
-        pooling.largest(x, np.ones(channels, np.float32), self._padding, top)
-
-        def back(upper: Array) -> Array:
-            below, nothing = x if self._owns else x.copy(), np.zeros(channels, np.float32)
-            pooling.unpool(below, top, self._padding, upper, nothing, nothing)
-            return below
-
-        return top, back
+    def ahead(self, x: Array, through: Pass, other: Array) -> tuple[Array, Back]:
+        """As `Step` says."""
+        return x + other, lambda upper: (upper, upper.copy())
 
 
 class GroupNorm(Step):
@@ -261,11 +250,49 @@ class GroupNorm(Step):
         return y, back
 
 
+class Call(Step):
+    """What no loop is written for: PyTorch computes it, and autograd its gradients.
+
+    Args:
+        node: the call, in a trace of the network.
+        layer: what it calls, if that is a layer.
+        slots: the network's parameters.
+        changes: whether it writes to its input.
+    """
+
+    def __init__(self, node: fx.Node, layer: nn.Module | None, slots: Sequence[Slot], *, changes: bool) -> None:
+        self._node, self._layer, self._changes = node, layer, changes
+        children = set() if layer is None else set(layer.modules())
+        self._slots = [slot for slot in slots if slot.places[0][0] in children]
+        self.trained = bool(self._slots)
+
+    def ahead(self, x: Array, through: Pass, *others: Array) -> tuple[Array, Back]:
+        """As `Step` says."""
+        wanted, places = bool(through.gradients), [slot.places[0] for slot in self._slots]
+        given = [tensor(value).requires_grad_(wanted and not self.first) for value in (x, *others)]
+        leaves = placed(self._slots, [torch.from_numpy(through.values[place]) for place in places]) if wanted else []
+        with torch.set_grad_enabled(wanted):
+            out = self._called([one.clone() if self._changes else one for one in given])
+
+        def back(upper: Array) -> tuple[Array, ...]:
+            inputs = leaves if self.first else [*leaves, *given]
+            gradients = torch.autograd.grad(out, inputs, tensor(upper), allow_unused=True, materialize_grads=True) if inputs else ()
+            write(gradients[: len(leaves)], [torch.from_numpy(through.gradients[place]) for place in places])
+            # copies where there are several: they may lie in the same memory
+            return tuple(array(one.clone() if len(given) > 1 else one) for one in gradients[len(leaves) :])
+
+        return array(out.detach()), back
+
+    def _called(self, given: list[Tensor]) -> Tensor:
+        node, values = self._node, dict(zip(self._node.all_input_nodes, given, strict=True))
+        (args, kwargs) = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+        function: Any = self._layer if self._layer is not None else node.target
+        if node.op == "call_method":
+            function, args = getattr(args[0], function), args[1:]
+        out: Tensor = function(*args, **kwargs)
+        return out
+
+
 def _row(signal: Array) -> Array:
     """(n, 1, t, c); reshaped, as a new axis of stride 0 would hide from PyTorch that channels are last."""
     return signal.reshape(len(signal), 1, *signal.shape[1:])
-
-
-def _held(layer: nn.Module, attribute: str) -> Array:
-    found: Array = getattr(layer, attribute).detach().numpy()
-    return found
