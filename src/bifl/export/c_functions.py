@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -212,11 +211,6 @@ class Function:
                 factors.append(f"((const int[]){{{', '.join(map(str, counts))}}})[{at}]")
         plain = all(factor.isdecimal() for factor in factors)
         return f"{int(factors[0]) * int(factors[1])}.0f" if plain else f"(float)({factors[0]} * {factors[1]})"
-
-
-def of_stage(number: int, stage: Stage, source: Shape | None, how: Normalisation) -> Function:
-    """The function of a stage, named after its number and first layer; `source` is the shape of what it reads."""
-    return Function(f"s{number}_{re.sub('[^A-Za-z0-9]', '_', stage.layers[0])}", stage, source, how)
 
 
 def _spelled(shape: Shape) -> str:

@@ -16,7 +16,7 @@ from bifl import __version__
 from bifl.data.inputs import TOKENS
 from bifl.errors import DataError, printable
 from bifl.experiment.model import Model
-from bifl.export.c_functions import TEMPLATES, Array, Function, of_stage
+from bifl.export.c_functions import TEMPLATES, Array, Function
 from bifl.export.raw import Normalisation, normalisation, outputs, raw_inputs
 from bifl.export.stages import Memory, place, read
 from bifl.export.weights import Unsupported
@@ -137,7 +137,8 @@ def generate(module: nn.Module, shape: tuple[int, ...], how: Normalisation, clas
     stages = read(module, shape)
     functions = []
     for number, stage in enumerate(stages):
-        function = of_stage(number, stage, stages[stage.sources[0]].shape if stage.sources else None, how)
+        name = f"s{number}_{re.sub('[^A-Za-z0-9]', '_', stage.layers[0])}"
+        function = Function(name, stage, stages[stage.sources[0]].shape if stage.sources else None, how)
         if not all(np.isfinite(array.values).all() for array in function.arrays):
             raise Unsupported(f"layer '{stage.layers[0]}' has a weight that is no finite number")
         functions.append(function)
