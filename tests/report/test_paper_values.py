@@ -37,8 +37,5 @@ def test_a_run_is_a_cell_or_it_is_not(preset: str, overrides: list[str], mean: f
 
 def test_the_printed_order_is_the_printed_values() -> None:
     for better, worse in zip(paper_values.ORDER, paper_values.ORDER[1:], strict=False):
-        printed = [
-            [paper_values.CELLS[paper_values.Cell("mnist-iid", paper_values.Row(name))].mean for name in tier]
-            for tier in (better, worse)
-        ]
+        printed = [[paper_values.CELLS[paper_values.Cell("mnist-iid", name)].mean for name in tier] for tier in (better, worse)]
         assert min(printed[0]) > max(printed[1])

@@ -9,8 +9,10 @@ Value(mean=89.41, std=0.55)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import csv
+from collections.abc import Callable
 from functools import cache
+from importlib.resources import files
 from math import log2
 from typing import NamedTuple
 
@@ -25,19 +27,28 @@ class Value(NamedTuple):
     std: float
 
 
-class Row(NamedTuple):
-    """An algorithm of the tables, with those of its parameters that are not the preset's."""
-
-    algorithm: str
-    parameters: tuple[tuple[str, float], ...] = ()
-
-
 class Cell(NamedTuple):
     """Where a value stands."""
 
-    preset: str
-    row: Row
+    preset: str  # that runs it
+    algorithm: str
+    parameter: str = ""  # that is not the preset's: beta=1
 
+
+def _read(table: str) -> dict[Cell, Value]:
+    """The values that a table has."""
+    cells = {}
+    for row in csv.DictReader(table.splitlines()):
+        name, _, parameter = row.pop("algorithm").partition("+")
+        for preset, text in row.items():
+            if text:
+                mean, std = text.split(" ± ")
+                cells[Cell(preset, name, parameter)] = Value(float(mean), float(std))
+    return cells
+
+
+CELLS = _read((files("bifl.report") / "paper_values.csv").read_text(encoding="utf-8"))
+"""Tables I and II."""
 
 ORDER = (("fedavg",), ("full",), ("biml",), ("up_only", "fttq", "up_down"))
 """The paper's ordering, FA > Full > BiML ≫ UpOnly ≈ FTTQ ≈ UpDown: the best first, those that are about equal together."""
@@ -54,42 +65,6 @@ _BITS: dict[str, Callable[[int], tuple[float, float]]] = {
 
 FITTED = {"biml_fit": "biml"}
 """The authors' script updates by the fit, so the printed BiML is the fit's as much as the exact maximum's."""
-
-_IID = ("mnist-iid", "femnist-iid", "celeba-iid")
-_SKEWED = ("mnist-nc5", "mnist-nc3", "femnist-noniid", "celeba-noniid")
-_TABLES: tuple[tuple[tuple[str, ...], dict[Row, tuple[Value, ...]]], ...] = (
-    (
-        _IID,
-        {
-            Row("baseline"): (Value(99.25, 0.04), Value(84.01, 1.59), Value(92.27, 0.23)),
-            Row("fedavg"): (Value(98.88, 0.35), Value(76.65, 0.15), Value(89.19, 0.84)),
-            Row("bnn"): (Value(99.03, 0.08), Value(78.53, 2.99), Value(92.34, 0.23)),
-            Row("full"): (Value(98.24, 0.07), Value(71.61, 4.16), Value(91.25, 0.33)),
-            Row("biml"): (Value(97.17, 0.21), Value(66.19, 2.83), Value(88.97, 0.39)),
-            Row("up_only"): (Value(90.51, 0.36), Value(46.12, 1.94), Value(87.20, 0.33)),
-            Row("fttq"): (Value(89.99, 0.28), Value(48.81, 1.99), Value(84.50, 1.05)),
-            Row("up_down"): (Value(90.09, 1.48), Value(47.27, 2.44), Value(76.38, 1.01)),
-            Row("up_down", (("beta", 1.0),)): (Value(89.41, 0.55), Value(46.65, 1.98), Value(76.02, 2.86)),
-        },
-    ),
-    (
-        _SKEWED,
-        {
-            Row("fedavg"): (Value(95.50, 0.61), Value(93.08, 4.61), Value(72.05, 1.22), Value(82.91, 0.15)),
-            Row("biml"): (Value(86.00, 1.87), Value(90.05, 3.87), Value(60.38, 2.38), Value(81.09, 0.20)),
-            Row("fttq"): (Value(72.32, 2.66), Value(73.10, 1.19), Value(45.11, 2.04), Value(76.36, 0.92)),
-            Row("up_down"): (Value(73.39, 2.13), Value(73.26, 4.28), Value(44.19, 3.22), Value(68.51, 1.14)),
-        },
-    ),
-)
-
-CELLS: Mapping[Cell, Value] = {
-    Cell(preset, row): number
-    for presets, rows in _TABLES
-    for row, numbers in rows.items()
-    for preset, number in zip(presets, numbers, strict=True)
-}
-"""Tables I and II, keyed by the preset that runs the cell and the algorithm."""
 
 STAND_INS = {("unipen", "iid"): "femnist-iid", ("unipen", "by_user"): "femnist-noniid"}
 """Dataset and partition, and the preset of the paper's that they are nearest to: other data, so no more than a hint."""
@@ -111,15 +86,8 @@ def beside(experiment: Experiment) -> Value | None:
     Value(mean=66.19, std=2.83)
     """
     preset = STAND_INS.get((experiment.dataset.name, experiment.partition.name))
-    name = FITTED.get(experiment.algorithm.name, experiment.algorithm.name)
-    return next(
-        (
-            CELLS[cell]
-            for cell in CELLS
-            if cell.preset == preset and experiment_of(cell).algorithm == Choice(name, experiment.algorithm.parameters)
-        ),
-        None,
-    )
+    algorithm = _as_printed(experiment)
+    return next((CELLS[cell] for cell in CELLS if cell.preset == preset and experiment_of(cell).algorithm == algorithm), None)
 
 
 def megabytes(algorithm: str, parameters: int, voters: int, clients: int) -> tuple[float, float] | None:
@@ -139,19 +107,23 @@ def megabytes(algorithm: str, parameters: int, voters: int, clients: int) -> tup
 
 def cell_of(experiment: Experiment) -> Cell | None:
     """The cell of Table I or II that an experiment is, if any."""
-    name = FITTED.get(experiment.algorithm.name, experiment.algorithm.name)
-    algorithm = Choice(name, experiment.algorithm.parameters)
-    setting = but_for(experiment, *_FREE)
+    algorithm, setting = _as_printed(experiment), but_for(experiment, *_FREE)
     for cell in CELLS:
-        if cell.row.algorithm == name and experiment_of(cell).algorithm == algorithm and _printed_setting(cell) == setting:
+        if cell.algorithm == algorithm.name and experiment_of(cell).algorithm == algorithm and _printed_setting(cell) == setting:
             return cell
     return None
+
+
+def _as_printed(experiment: Experiment) -> Choice:
+    """Its algorithm, by the name that the tables have for it."""
+    return Choice(FITTED.get(experiment.algorithm.name, experiment.algorithm.name), experiment.algorithm.parameters)
 
 
 @cache
 def experiment_of(cell: Cell) -> Experiment:
     """What runs a cell."""
-    return Experiment.of(cell.preset, algorithm={"name": cell.row.algorithm, **dict(cell.row.parameters)})
+    parameters = [f"algorithm.{cell.parameter}"] if cell.parameter else []
+    return Experiment.of(cell.preset, [f"algorithm={cell.algorithm}", *parameters])
 
 
 @cache

@@ -162,5 +162,5 @@ def _usual(experiment: Experiment) -> bool:
     """Whether the algorithm's parameters are the paper's first choice, or else the defaults."""
     cell = paper_values.cell_of(experiment)
     if cell is not None:
-        return not cell.row.parameters
+        return not cell.parameter
     return experiment.algorithm == Experiment(algorithm=experiment.algorithm.name).algorithm

@@ -18,7 +18,7 @@ from bifl.show.output import counted
 
 _HEADING = ("dataset", "partition", "model")
 _UNLABELLED = {*_HEADING, *NO_NUMBERS, "seed", "algorithm"}
-_RANKS = list(dict.fromkeys(cell.row.algorithm for cell in paper_values.CELLS))
+_RANKS = list(dict.fromkeys(cell.algorithm for cell in paper_values.CELLS))
 
 
 class Setting(NamedTuple):
