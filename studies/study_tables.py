@@ -11,7 +11,7 @@ from bifl.files import write_atomic, writing
 from bifl.report import paper_values
 from bifl.report.remarks import made_by, ordering, other_data, seldom, switches
 from bifl.report.summary import Setting, about, idealised, megabytes, printed
-from bifl.runs.results import LAST, Series, Spread
+from bifl.runs.results import LAST, Series, Spread, grouped
 from bifl.show.plot import draw, draw_bits
 from bifl.show.tables import NUMBER, SPREAD, TEXT, Column, Table
 from studies.cells import STUDIES, Cell
@@ -94,10 +94,8 @@ class Shown(NamedTuple):
 
     def columns(self) -> dict[str, list[Series]]:
         """The experiments of each split."""
-        found: dict[str, list[Series]] = {}
-        for line in self.lines:
-            found.setdefault(line.cell.column, []).append(line.series)
-        return found
+        columns = grouped(self.lines, lambda line: line.cell.column)
+        return {column: [line.series for line in lines] for column, lines in columns.items()}
 
     def settings(self) -> list[Setting]:
         """For the report: one per split."""

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from bifl.show.plot import PALETTE, colour_of, dash_of
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]
+_FONT = {"color": "var(--soft-ink)", "size": 12}
 _PLOTLY = {"dashed": "dash", "dotted": "dot"}  # other names for dashes
 _CSS = {"dashdot": "double"}  # what CSS has instead
 FEW = 12  # rounds or clients: so few that every one is written on the axis
@@ -70,16 +71,12 @@ def _labels(values: Sequence[float | None]) -> int | str:
 def flips(records: list[Record]) -> Figure:
     """The share of signs that change per round, by layer where that was recorded."""
     rounds = [record.round for record in records]
-    layers = [record.layer_flips for record in records]
-    lines = {"all layers": [record.flips for record in records]}
-    if None not in layers:
-        known = [layer for layer in layers if layer is not None]
-        lines = {name: [layer.get(name, 0.0) for layer in known] for name in known[0]} | lines
-    traces = [
-        _line(rounds, [_digits(100 * share) for share in shares], name, len(PALETTE) - 1 if name == "all layers" else number)
-        for number, (name, shares) in enumerate(lines.items())
-    ]
-    traces[-1]["line"]["dash"] = "dot"
+    layers = [record.layer_flips for record in records if record.layer_flips is not None]
+    recorded = layers[0] if len(layers) == len(records) else ()
+    lines = {name: [layer.get(name, 0.0) for layer in layers] for name in recorded}
+    lines["all layers"] = [record.flips for record in records]
+    traces = [_line(rounds, [100 * share for share in shares], name, place) for place, (name, shares) in enumerate(lines.items())]
+    traces[-1]["line"] |= {"dash": "dot", "color": _colour(len(PALETTE) - 1)}
     figure = _figure(traces, "round", "signs flipped, %")
     _whole_rounds(figure, len(rounds))
     figure["layout"]["yaxis"]["rangemode"] = "tozero"
@@ -96,15 +93,12 @@ def sureness(records: list[Record]) -> Figure | None:
     centres = [(place + 0.5) / SURENESS_BINS for place in range(SURENESS_BINS)]
     traces = [
         {
-            "type": "bar",
-            "name": f"round {voted[place].round}",
-            "x": centres,
-            "y": [_digits(100 * share) for share in voted[place].sureness or ()],
-            "marker": {"color": f"var(--step-{number + 1})"},
+            "type": "bar", "name": f"round {voted[place].round}", "marker": {"color": f"var(--step-{number + 1})"},
+            "x": centres, "y": [_digits(100 * share) for share in voted[place].sureness or ()],
             "hovertemplate": "%{y:.1f} % of the weights<extra>%{fullData.name}</extra>",
         }
         for number, place in enumerate(chosen)
-    ]
+    ]  # fmt: skip
     figure = _figure(traces, "|W̃|: from 0, votes split, to 1, unanimous", "weights, %")
     figure["layout"] |= {"showlegend": True, "bargap": 0.15, "bargroupgap": 0.05}
     figure["layout"]["xaxis"] |= {"range": [0, 1], "dtick": 0.2, "showgrid": False}
@@ -115,16 +109,10 @@ def ml_pu(voters: int) -> Figure:
     """ML-PU's r = μ̂/w̄ and û = μ̂/σ̂ by the votes that agree with a client (the paper's Fig. 3), and the paper's fit."""
     agree = np.arange(1.0, voters + 1)
     ratio = likelihood.ratio(agree, voters)
-    lines = {
-        "r, exact": ratio,
-        "r, the paper’s fit": likelihood.fitted_ratio(agree, voters),
-        "û, exact": likelihood.location(ratio),
-    }
-    traces = [
-        _line([float(votes) for votes in agree], [_digits(value) for value in values], name, place)
-        | {"hovertemplate": "%{y:.3f} at %{x} votes<extra>%{fullData.name}</extra>"}
-        for place, (name, values) in enumerate(lines.items())
-    ]
+    fitted = likelihood.fitted_ratio(agree, voters)
+    lines = {"r, exact": ratio, "r, the paper’s fit": fitted, "û, exact": likelihood.location(ratio)}
+    hover = {"hovertemplate": "%{y:.3f} at %{x} votes<extra>%{fullData.name}</extra>"}
+    traces = [_line(agree, values, name, place) | hover for place, (name, values) in enumerate(lines.items())]
     traces[1]["line"]["dash"] = "dot"
     figure = _figure(traces, f"votes of {voters} that agree with a client’s own sign", "factor, or û")
     figure["layout"]["showlegend"] = True
@@ -133,22 +121,13 @@ def ml_pu(voters: int) -> Figure:
 
 def partition(counts: npt.NDArray[np.int64]) -> Figure:
     """(clients, classes) images, as a heat map."""
+    gap = 1 if len(counts) <= 150 else 0
+    legend = {"title": {"text": "images", "side": "right", "font": _FONT}, "thickness": 10, "outlinewidth": 0, "tickfont": _FONT}
     trace = {
-        "type": "heatmap",
-        "z": counts.T.tolist(),
-        "colorscale": [[0, EMPTY], [1, FULL]],
-        "zmin": 0,
-        "zmax": int(counts.max()),
-        "xgap": 1 if len(counts) <= 150 else 0,
-        "ygap": 1 if len(counts) <= 150 else 0,
-        "colorbar": {
-            "title": {"text": "images", "side": "right", "font": _font()},
-            "thickness": 10,
-            "outlinewidth": 0,
-            "tickfont": _font(),
-        },
+        "type": "heatmap", "z": counts.T.tolist(), "zmin": 0, "zmax": int(counts.max()), "xgap": gap, "ygap": gap,
+        "colorscale": [[0, EMPTY], [1, FULL]], "colorbar": legend,
         "hovertemplate": "client %{x}, class %{y}: %{z:,} images<extra></extra>",
-    }
+    }  # fmt: skip
     figure = _figure([trace], "client", "class")
     figure["layout"]["xaxis"]["showgrid"] = figure["layout"]["yaxis"]["showgrid"] = False
     if len(counts) <= FEW:
@@ -164,30 +143,26 @@ def _whole_rounds(figure: Figure, rounds: int) -> None:
 
 
 def _curves(label: str, curve: Curve, place: int) -> list[Trace]:
-    """A line of means over seeds, in a band of one deviation where there are several."""
-    x = [_digits(value) for value in curve.x]
-    line = _line(x, [_digits(value) for value in curve.mean], label, place)
-    if curve.std is None:
+    """A line of means over seeds, in a band of one deviation where there are several seeds."""
+    x, mean, std = curve
+    line = _line(x, mean, label, place)
+    if std is None:
         return [line]
-    outline = [_digits(value) for value in (*(curve.mean + curve.std), *(curve.mean - curve.std)[::-1])]
-    band = _line([*x, *x[::-1]], outline, label, place)
+    band = _line(np.append(x, x[::-1]), np.append(mean + std, (mean - std)[::-1]), label, place)
     band |= {"fill": "toself", "showlegend": False, "hoverinfo": "skip", "opacity": 0.35}
     band["line"] = {**band["line"], "width": 0, "dash": "solid"}
     del band["hovertemplate"]
     return [band, line]
 
 
-def _line(x: Sequence[float | None], y: Sequence[float | None], name: str, place: int) -> Trace:
+def _line(x: Iterable[float], y: Iterable[float], name: str, place: int) -> Trace:
+    across, up = ([_digits(value) for value in values] for values in (x, y))
     return {
-        "type": "scatter",
-        "mode": "lines" if len(x) > 1 else "markers",
-        "name": name,
-        "legendgroup": name,
-        "x": x,
-        "y": y,
+        "type": "scatter", "mode": "lines" if len(across) > 1 else "markers", "name": name, "legendgroup": name,
+        "x": across, "y": up,
         "line": {"color": _colour(place), "width": 2, "dash": _PLOTLY.get(dash_of(place), dash_of(place))},
         "hovertemplate": "%{y:.2f} % at %{x:.4~g}<extra>%{fullData.name}</extra>",
-    }
+    }  # fmt: skip
 
 
 def _colour(place: int) -> str:
@@ -196,14 +171,8 @@ def _colour(place: int) -> str:
 
 def _printed(label: str, value: Value, place: int, x: float) -> Trace:
     """The paper's mean ± deviation, a little right of the last round."""
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": label,
-        "legendgroup": label,
+    return _line([x], [value.mean], label, place) | {
         "showlegend": False,
-        "x": [_digits(x)],
-        "y": [value.mean],
         "error_y": {"array": [value.std], "thickness": 1.2, "width": 3, "color": _colour(place)},
         "marker": {"color": _colour(place), "symbol": "diamond", "size": 8},
         "hovertemplate": f"{value.mean:.2f} ± {value.std:.2f} % in the paper<extra>%{{fullData.name}}</extra>",
@@ -222,30 +191,18 @@ def _accuracies(series: list[Series]) -> list[float | None]:
 
 
 def _figure(traces: list[Trace], across: str, up: str) -> Figure:
-    axis = {
-        "gridcolor": "var(--line)",
-        "linecolor": "var(--line)",
-        "zeroline": False,
-        "ticks": "",
-        "automargin": True,
-        "tickfont": _font(),
-    }
+    lines = {"gridcolor": "var(--line)", "linecolor": "var(--line)", "zeroline": False}
+    axis = {**lines, "ticks": "", "automargin": True, "tickfont": _FONT}
     layout = {
-        "xaxis": {**axis, "title": {"text": across, "font": _font(), "standoff": 10}},
-        "yaxis": {**axis, "title": {"text": up, "font": _font(), "standoff": 8}},
+        "xaxis": {**axis, "title": {"text": across, "font": _FONT, "standoff": 10}},
+        "yaxis": {**axis, "title": {"text": up, "font": _FONT, "standoff": 8}},
         "showlegend": False,
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {**_font(), "color": "var(--ink)"}},
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {**_FONT, "color": "var(--ink)"}},
         "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
+        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "uirevision": "kept",
         "hoverlabel": {"bgcolor": "var(--card)", "bordercolor": "var(--line)", "font": {"color": "var(--ink)"}},
-        "uirevision": "kept",
-    }
+    }  # fmt: skip
     return {"data": traces, "layout": layout}
-
-
-def _font() -> dict[str, Any]:
-    return {"color": "var(--soft-ink)", "size": 12}
 
 
 def _digits(value: float) -> float | None:

@@ -74,39 +74,23 @@ def render(groups: list[Setting]) -> str:
 
     drawn: dict[str, charts.Figure] = {}
     images = LastDataset()
-    sections = [
-        _section(f"s{number}", group, own, drawn, images)
-        for number, (group, own) in enumerate(zip(groups, _places(groups), strict=True))
-    ]
+    each = enumerate(zip(groups, _places(groups), strict=True))
+    sections = [_section(f"s{number}", group, looks, drawn, images) for number, (group, looks) in each]
     voters = _voters(groups)
     if voters:
         drawn["ml-pu"] = charts.ml_pu(voters)
     environment = Environment(
         loader=PackageLoader("bifl.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals |= {
-        "key": charts.key,
-        "portable": _portable,
-        "counted": counted,
-        "folder": _folder,
-        "breakable": _breakable,
-        "printed": printed,
-        "megabytes": megabytes,
-        "idealised": idealised,
-    }
+    environment.globals.update(
+        key=charts.key, portable=_portable, counted=counted, folder=_folder, breakable=_breakable, printed=printed,
+        megabytes=megabytes, idealised=idealised,
+    )  # fmt: skip
+    runs = len({result.name for group in groups for one in group.series for result in one.results})
     return environment.get_template("template.html").render(
-        version=__version__,
-        runs=len({result.name for group in groups for one in group.series for result in one.results}),
-        sections=sections,
-        voters=voters,
-        targets=TARGETS,
-        last=LAST,
-        links=LINKS,
-        figures=drawn,
-        style=_text("style.css"),
-        script=_text("script.js"),
-        plotly=_plotly(),
-    )
+        version=__version__, runs=runs, sections=sections, voters=voters, targets=TARGETS, last=LAST, links=LINKS,
+        figures=drawn, style=_text("style.css"), script=_text("script.js"), plotly=_plotly(),
+    )  # fmt: skip
 
 
 def _voters(groups: list[Setting]) -> int:
@@ -140,11 +124,7 @@ def _section(
             drawn[f"{key}-votes-{number}"] = votes
     voted = [number for number in range(len(series)) if f"{key}-votes-{number}" in drawn]
     return {
-        "key": key,
-        "setting": group,
-        "places": places,
-        "remarks": remarks(series),
-        "measure": series[0].measure,
+        "key": key, "setting": group, "places": places, "remarks": remarks(series), "measure": series[0].measure,
         "printed": any(map(printed, series)),
         "several": any(len(one.runs) > 1 for one in series),
         "settled": any(one.settled for one in series),
@@ -152,9 +132,9 @@ def _section(
         "seldom": any(one.averaged is not None for one in series),
         "sends": any(one.sends for one in series),
         "shown": voted[0] if voted else 0,
-        "models": _model_costs(series),
+        "models": [_cost(one, path) for one in series if (path := Path(one.furthest[0].name) / MODEL).is_file()],
         "splits": [_split(f"{key}-split-{number}", one, drawn, images) for number, one in enumerate(_dealt(series))],
-    }
+    }  # fmt: skip
 
 
 class ModelCost(NamedTuple):
@@ -166,13 +146,8 @@ class ModelCost(NamedTuple):
     reason: str = ""  # why there is no C
 
 
-def _model_costs(series: list[Series]) -> list[ModelCost]:
-    """A row for every experiment with a model; a network that is Python code of somebody's is not run for it."""
-    paths = [(one, Path(one.furthest[0].name) / MODEL) for one in series]
-    return [_cost(one, path) for one, path in paths if path.is_file()]
-
-
 def _cost(series: Series, path: Path) -> ModelCost:
+    """What a trained model costs; a network that is Python code of somebody's is not run for it."""
     size = path.stat().st_size
     try:
         model = Model.read(path)
@@ -193,24 +168,20 @@ def _dealt(series: list[Series]) -> list[Experiment]:
 
 
 def _split(key: str, experiment: Experiment, drawn: dict[str, charts.Figure], images: LastDataset) -> Split:
-    for kind in ("dataset", "partition"):
-        if isinstance(choice := getattr(experiment, kind), Unloaded):
-            return Split(
-                f"The split cannot be shown: {without_folder(choice.name)} is Python code, which a report does not run.", None
-            )
+    unknown = "The split cannot be shown: "
+    for choice in (experiment.dataset, experiment.partition):
+        if isinstance(choice, Unloaded):
+            return Split(f"{unknown}{without_folder(choice.name)} is Python code, which a report does not run.", None)
     try:
         with local_only():
             dealt = split_stats.count(experiment, images.of(experiment))
     except DataError:  # its sentence has folders of this machine in it
-        name = short(experiment.dataset.name)
-        return Split(f"The split cannot be shown: {name}’s images are not on the machine that made this page.", None)
+        return Split(f"{unknown}{short(experiment.dataset.name)}’s images are not on the machine that made this page.", None)
     except BiflError as error:
-        return Split(f"The split cannot be shown: {error}.", None)
-    if len(dealt.counts) > MANY_CLIENTS:
-        return Split(
-            f"{split_stats.facts(dealt)}; the first {MANY_CLIENTS} are shown.", _put(drawn, key, dealt.counts[:MANY_CLIENTS])
-        )
-    return Split(f"{split_stats.facts(dealt)}.", _put(drawn, key, dealt.counts))
+        return Split(f"{unknown}{error}.", None)
+    drawn[key] = charts.partition(dealt.counts[:MANY_CLIENTS])
+    more = f"; the first {MANY_CLIENTS} are shown" if len(dealt.counts) > MANY_CLIENTS else ""
+    return Split(f"{split_stats.facts(dealt)}{more}.", key)
 
 
 def _portable(experiment: Experiment) -> str:
@@ -234,11 +205,6 @@ def _breakable(name: str) -> str:
 def _folder(result: Result) -> str:
     """What a run is called on disk, without the folders above it."""
     return Path(result.name).name.removesuffix(kept.SUFFIX)
-
-
-def _put(drawn: dict[str, charts.Figure], key: str, counts: Any) -> str:
-    drawn[key] = charts.partition(counts)
-    return key
 
 
 def _text(name: str) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from statistics import mean
 
 from bifl.data.fingerprint import Loaded, sentence
 from bifl.experiment.identity import but_for, identity
 from bifl.experiment.settings import Experiment
 from bifl.report import paper_values
-from bifl.runs.results import LAST, Series
+from bifl.runs.results import LAST, Series, grouped
 
 FAR = 3.0  # points: those that are ≈ lie closer together, ≫ means this far above
 _ALIKE = paper_values.ORDER[-1]
@@ -27,15 +27,15 @@ def remarks(series: list[Series]) -> list[str]:
 
 def seldom(series: list[Series]) -> list[str]:
     """What the numbers are of where not every round was evaluated."""
-    found: dict[str, list[str]] = {}
-    for one in series:
-        if one.averaged is not None:
-            mean_of = f": {one.averaged} of the last {LAST}, whose mean this is" if one.settled else ""
-            how = f"every {one.experiment.evaluate_every} rounds{mean_of}"
-            found.setdefault(how, []).append(one.label)
+
+    def how(one: Series) -> str:
+        mean_of = f": {one.averaged} of the last {LAST}, whose mean this is" if one.settled else ""
+        return f"every {one.experiment.evaluate_every} rounds{mean_of}"
+
+    ways = grouped((one for one in series if one.averaged is not None), how)
     return [
-        f"{_whose(labels, series)}: evaluated {how}; what was reached in between shows in the next evaluation."
-        for how, labels in found.items()
+        f"{_whose([one.label for one in same], series)}: evaluated {way}; what was reached in between shows in the next evaluation."
+        for way, same in ways.items()
     ]
 
 
@@ -94,30 +94,26 @@ def ordering(series: list[Series]) -> str | None:
 
 def switches(series: list[Series]) -> list[str]:
     """What the round after the switch of every hybrid did to its accuracy."""
-    said = []
+    sentences = []
     for one in series:
-        if one.experiment.algorithm.name != "hybrid":
-            continue
-        switch = one.experiment.algorithm.parameters["switch"]
-        if one.rounds > switch:
+        switch = one.experiment.algorithm.parameters.get("switch", one.rounds)
+        if one.experiment.algorithm.name == "hybrid" and one.rounds > switch:
             before, after = (100 * mean(records[n].score for records in one.runs) for n in (switch - 1, switch))
-            if not math.isfinite(before + after):  # not evaluated
-                continue
-            said.append(f"{one.label}: {before:.2f} % before the switch, {after:.2f} % in the round after it.")
-    return said
+            if math.isfinite(before + after):  # both were evaluated
+                sentences.append(f"{one.label}: {before:.2f} % before the switch, {after:.2f} % in the round after it.")
+    return sentences
 
 
 def spent(series: list[Series]) -> list[str]:
     """What those experiments tell of one client that have it accounted."""
-    said = []
+    sentences = []
     for one in series:
-        told = [records[-1].epsilon for records in one.runs]
-        known = [epsilon for epsilon in told if epsilon is not None]
-        if known and len(known) == len(told):
+        known = [epsilon for records in one.runs if (epsilon := records[-1].epsilon) is not None]
+        if known and len(known) == len(one.runs):
             delta = one.experiment.privacy.parameters.get("delta", math.nan)
             what = f"ε = {max(known):.3g} for δ = {delta:g} after {one.rounds} rounds"
-            said.append(f"{one.label}: {what}, of each client’s data; of a simulation: what a deployment would spend.")
-    return said
+            sentences.append(f"{one.label}: {what}, of each client’s data; of a simulation: what a deployment would spend.")
+    return sentences
 
 
 def _complaints(tiers: list[list[str]], finals: dict[str, float], shown: dict[str, str]) -> tuple[list[str], list[str]]:
@@ -149,11 +145,10 @@ def _written(tiers: list[list[str]], labels: dict[str, str]) -> str:
 
 def _comparable(series: list[Series]) -> dict[str, Series]:
     """By algorithm, those that differ in nothing else; of several such families the largest."""
-    families: dict[str, dict[str, list[Series]]] = defaultdict(lambda: defaultdict(list))
-    for one in series:
-        families[but_for(one.experiment, "algorithm", "seed", "evaluate_every")][one.experiment.algorithm.name].append(one)
+    alike = grouped(series, lambda one: but_for(one.experiment, "algorithm", "seed", "evaluate_every"))
+    families = [grouped(same, lambda one: one.experiment.algorithm.name) for same in alike.values()]
     ranked = {name for tier in paper_values.ORDER for name in tier}
-    largest = max(families.values(), key=lambda family: len(ranked & family.keys()), default={})
+    largest = max(families, key=lambda family: len(ranked & family.keys()), default={})
     chosen = {name: [one for one in same if len(same) == 1 or _usual(one.experiment)] for name, same in largest.items()}
     return {name: same[0] for name, same in chosen.items() if same}
 

@@ -13,7 +13,7 @@ from bifl.experiment.settings import REGISTRIES, SETTINGS, Experiment
 from bifl.registry import short, without_folder
 from bifl.report import paper_values
 from bifl.runs.folder import Result
-from bifl.runs.results import Series
+from bifl.runs.results import Series, grouped
 from bifl.show.output import counted
 
 _HEADING = ("dataset", "partition", "model")
@@ -52,13 +52,14 @@ def idealised(series: Series) -> tuple[float, float] | None:
 
 def settings(results: Iterable[Result]) -> list[Setting]:
     """Group runs for people: by setting, then by everything but the seed, the paper's rows first."""
-    groups: dict[str, list[list[Result]]] = {}
-    for repetitions in _repetitions(results):
-        same = identity(repetitions[0].experiment)
-        heading = repr([getattr(same, name) for name in _HEADING]) + _own_file(repetitions[0].experiment)
-        groups.setdefault(heading, []).append(repetitions)
-    found = [_setting(group) for group in groups.values()]
-    return [one._replace(title=title) for one, title in zip(found, _told_apart(found), strict=True)]
+    groups = grouped(_repetitions(results), lambda runs: _heading(runs[0].experiment))
+    settings = [_setting(group) for group in groups.values()]
+    return [one._replace(title=title) for one, title in zip(settings, _told_apart(settings), strict=True)]
+
+
+def _heading(experiment: Experiment) -> str:
+    same = identity(experiment)
+    return repr([getattr(same, name) for name in _HEADING]) + _own_file(experiment)
 
 
 def _told_apart(found: list[Setting]) -> list[str]:
@@ -107,26 +108,20 @@ def _own_file(experiment: Experiment) -> str:
 
 def _repetitions(results: Iterable[Result]) -> list[list[Result]]:
     """Runs that differ in the seed alone, together; of two with the same seed the longer."""
-    alike: dict[str, list[Result]] = {}
-    for result in results:
-        alike.setdefault(but_for(result.experiment, "seed") + _own_file(result.experiment), []).append(result)
+    alike = grouped(results, lambda result: but_for(result.experiment, "seed") + _own_file(result.experiment))
     return [_longest(group) for same in alike.values() for group in _by_data(same)]
 
 
 def _by_data(same: list[Result]) -> list[list[Result]]:
     """Runs on the same data, together; those of earlier versions, which do not tell, with the first."""
-    known = list(dict.fromkeys(result.data for result in same if result.data))
-    return [[result for result in same if (result.data or known[0]) == data] for data in known] or [same]
+    first = next((result.data for result in same if result.data), None)
+    return list(grouped(same, lambda result: result.data or first).values())
 
 
-def _longest(group: list[Result]) -> list[Result]:
+def _longest(runs: list[Result]) -> list[Result]:
     """One run for each seed."""
-    seeds: dict[int, Result] = {}
-    for result in group:
-        other = seeds.get(result.experiment.seed)
-        if other is None or len(other.records) < len(result.records):
-            seeds[result.experiment.seed] = result
-    return [seeds[seed] for seed in sorted(seeds)]
+    seeds = grouped(sorted(runs, key=lambda run: run.experiment.seed), lambda run: run.experiment.seed)
+    return [max(same, key=lambda run: len(run.records)) for same in seeds.values()]
 
 
 def _setting(group: list[list[Result]]) -> Setting:

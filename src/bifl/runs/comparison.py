@@ -14,7 +14,7 @@ from bifl.experiment.settings import Experiment
 from bifl.files import write_atomic, writing
 from bifl.registry import of_file, short
 from bifl.runs.folder import Result, RunFolder
-from bifl.runs.results import Series
+from bifl.runs.results import Series, grouped
 
 ALGORITHMS = "fedavg,murmur,full,biml,up_down"
 PLAN = "compare.toml"
@@ -86,11 +86,8 @@ class Comparison:
 
     def series(self) -> list[Series]:
         """What there is of each label, with its seeds."""
-        grouped: dict[str, list[Result]] = {}
-        for label, run in self.runs:
-            if records := run.records():
-                grouped.setdefault(label, []).append(Result(run.path.name, run.experiment, records))
-        return [Series(label, results) for label, results in grouped.items()]
+        known = [(label, Result(run.path.name, run.experiment, records)) for label, run in self.runs if (records := run.records())]
+        return [Series(label, [result for _, result in runs]) for label, runs in grouped(known, lambda one: one[0]).items()]
 
 
 def _planned(path: Path) -> list[tuple[str, str]]:

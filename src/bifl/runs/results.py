@@ -16,13 +16,13 @@ Sent(rounds=2.0, up_bytes=200.0, down_bytes=400.0, up_bpp=1.0, down_bpp=3.0)
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite, nan
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,8 @@ LAST = 10  # rounds that the final accuracy is a mean of: single rounds swing
 TARGETS = (95, 97, 98)  # % of accuracy, whose price tables tell
 _ALWAYS = ("algorithm", "seed")  # columns even where all runs have the same
 
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 Values = npt.NDArray[Any]
 
 
@@ -89,6 +91,14 @@ def _places(path: Path, depth: int, problems: list[str]) -> Iterator[Path]:
         yield path
     for child in children:
         yield from _places(child, depth - 1, problems)
+
+
+def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Things by their keys, in the order in which they come."""
+    groups: dict[K, list[T]] = {}
+    for thing in things:
+        groups.setdefault(key(thing), []).append(thing)
+    return groups
 
 
 def read_runs(*folders: str | Path) -> DataFrame:
