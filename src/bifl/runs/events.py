@@ -88,7 +88,7 @@ def read(folder: Path) -> list[Event]:
 
 def _event(line: bytes) -> Event | None:
     try:
-        found: Any = json.loads(line)
-        return Event(str(found["kind"]), quoted(str(found["text"]), LONGEST), found.get("client"))
+        event: Any = json.loads(line)
+        return Event(str(event["kind"]), quoted(str(event["text"]), LONGEST), event.get("client"))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -55,19 +55,10 @@ def claim(parent: Path, name: str) -> Path:
     raise AssertionError("count() does not end")
 
 
-def setting_name(experiment: Experiment) -> str:
-    """What an experiment without a preset's name is called: dataset and partition."""
-    return f"{short(experiment.dataset.name)}-{short(experiment.partition.name)}"
-
-
-def folder_name(experiment: Experiment, setting: str | None = None) -> str:
-    """The name of a run's folder.
-
-    Args:
-        experiment: what is run.
-        setting: what to call everything but algorithm and seed, such as the preset.
-    """
-    return f"{setting or setting_name(experiment)}-{short(experiment.algorithm.name)}-s{experiment.seed}"
+def folder_name(experiment: Experiment, preset: str | None = None) -> str:
+    """The name of a run's folder: the preset, or dataset and partition; algorithm and seed."""
+    setting = preset or f"{short(experiment.dataset.name)}-{short(experiment.partition.name)}"
+    return f"{setting}-{short(experiment.algorithm.name)}-s{experiment.seed}"
 
 
 class RunFolder:
@@ -98,15 +89,9 @@ class RunFolder:
 
     @classmethod
     def resume(cls, path: Path, changes: Mapping[str, str] = MappingProxyType({}), trust: bool = False) -> RunFolder:
-        """An old run, to be continued after its last complete round. Nothing is written before `settle`.
+        """An old run, to be continued after its last complete round, with more `rounds` or other `workers`.
 
-        Args:
-            path: its folder.
-            changes: more `rounds` or other `workers`.
-            trust: whether to run the Python files that its configuration names.
-
-        Raises:
-            Untrusted: it names some, and they are not trusted.
+        Python files that its configuration names are run with `trust` alone. Nothing is written before `settle`.
         """
         if not (path / CONFIG).is_file():
             raise RunError(f"'{path}' holds no run: there is no {CONFIG} in it")
@@ -114,7 +99,11 @@ class RunFolder:
             if key not in MAY_CHANGE:
                 raise ConfigError(f"'{key}' cannot change when a run is continued, only {' and '.join(MAY_CHANGE)} can")
         experiment = config_file.read(path / CONFIG, trust)
-        _refuse_other_versions(path / CONFIG)
+        if (made := version_of(path)) != __version__:  # another trains otherwise
+            raise RunError(
+                f"'{path}' is a run of bifl {made!r}, this is bifl '{__version__}': continue it with that version, "
+                "or begin a new run with this one"
+            )
         if changes:
             with locked(path):  # refused at once, and not after the data were loaded, if another process runs it
                 pass
@@ -129,11 +118,7 @@ class RunFolder:
         return run
 
     def settle(self, loaded: Loaded) -> None:
-        """Write down what the run is on, and what changes now that it goes on. Other data than before are refused first.
-
-        Raises:
-            RunError: they are others.
-        """
+        """Write down what the run is on, and what changes now that it goes on. Other data than before are refused first."""
         self.refuse_other_data(loaded)
         files = {} if self._config is None else {CONFIG: self._config}
         if not (self.path / DATA).exists():  # a new run, or one of an earlier version
@@ -144,11 +129,7 @@ class RunFolder:
                     write_atomic(self.path / name, text)
 
     def refuse_other_data(self, loaded: Loaded) -> None:
-        """Refuse to go on with other data than the run began with, as far as that is known; nothing is written.
-
-        Raises:
-            RunError: they are others.
-        """
+        """Refuse to go on with other data than the run began with, as far as that is known; nothing is written."""
         before = read_data(self.path)
         if before is not None and before != loaded:
             raise RunError(
@@ -179,7 +160,9 @@ class RunFolder:
         with writing(self.path):
             self.checkpoint.mkdir(exist_ok=True)
             self._mend_records(last)
-            self._mend_clients(last.round if last else 0)
+            if (self.path / CLIENTS).is_file():  # rounds that were not completed are run again
+                lines = (self.path / CLIENTS).read_text(errors="replace").splitlines()
+                write_atomic(self.path / CLIENTS, "".join(line + "\n" for line in lines[: last.round if last else 0]))
 
     def append(self, record: Record) -> None:
         """Write a round down."""
@@ -190,12 +173,6 @@ class RunFolder:
         """Write down what is known of each client in a round, before the round is complete."""
         with writing(self.path):
             append_line(self.path / CLIENTS, json.dumps({"round": round, "clients": clients}))
-
-    def _mend_clients(self, rounds: int) -> None:
-        """Drop what clients.jsonl says of rounds that were not completed: they are run again."""
-        if (self.path / CLIENTS).is_file():
-            lines = (self.path / CLIENTS).read_text(errors="replace").splitlines()
-            write_atomic(self.path / CLIENTS, "".join(line + "\n" for line in lines[:rounds]))
 
     def _mend_records(self, last: Record | None) -> None:
         """Make rounds.jsonl agree with the checkpoint: a kill may have cut its last line off, or kept it from being written."""
@@ -208,20 +185,6 @@ class RunFolder:
 def _config(experiment: Experiment) -> str:
     """What config.toml says: the bifl that runs the experiment, and the experiment."""
     return f'version = "{__version__}"\n{config_file.to_toml(experiment)}'
-
-
-def _refuse_other_versions(config: Path) -> None:
-    """A run is continued by the version that began it: another trains otherwise.
-
-    Raises:
-        RunError: it was another.
-    """
-    made = version_of(config.parent)
-    if made != __version__:
-        raise RunError(
-            f"'{config.parent}' is a run of bifl {made!r}, this is bifl '{__version__}': continue it with that version, "
-            "or begin a new run with this one"
-        )
 
 
 def version_of(path: Path) -> str:

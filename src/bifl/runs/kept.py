@@ -73,34 +73,28 @@ def path(folder: Path, experiment: Experiment) -> Path:
     return folder / (name(experiment) + SUFFIX)
 
 
-def load(folder: Path, experiment: Experiment) -> list[Record]:
-    """The rounds that are known of an experiment, at most as many as it has."""
-    found = find(folder, experiment)
-    return found.records[: experiment.rounds] if found else []
-
-
 def find(folder: Path, experiment: Experiment) -> Result | None:
     """What is kept of an experiment."""
     file = path(folder, experiment)
-    if not file.is_file():
-        return None
-    found = read(file)
-    return found if identity(found.experiment) == identity(experiment) else None
+    result = read(file) if file.is_file() else None
+    return result if result and identity(result.experiment) == identity(experiment) else None
+
+
+def load(folder: Path, experiment: Experiment) -> list[Record]:
+    """The rounds that are known of an experiment, at most as many as it has."""
+    result = find(folder, experiment)
+    return result.records[: experiment.rounds] if result else []
 
 
 def save(folder: Path, experiment: Experiment, records: list[Record], data: Loaded | None = None) -> Path:
-    """Keep a run, unless more of it is kept already.
-
-    Raises:
-        RunError: what is kept of it was run on other data.
-    """
-    file, found = path(folder, experiment), find(folder, experiment)
-    if found and found.data and data and found.data != data:
+    """Keep a run, unless more of it is kept already; what is kept must have been run on the same data."""
+    file, before = path(folder, experiment), find(folder, experiment)
+    if before and before.data and data and before.data != data:
         raise RunError(
-            f"'{file}' was run on other data ({fingerprint.sentence(found.data)}) than this run "
+            f"'{file}' was run on other data ({fingerprint.sentence(before.data)}) than this run "
             f"({fingerprint.sentence(data)}), which is not kept: delete the one that is wrong"
         )
-    if found and len(found.records) >= len(records):
+    if before and len(before.records) >= len(records):
         return file
     facts: dict[str, Any] = {"config": config_file.to_toml(identity(experiment).changed({"rounds": len(records)}))}
     facts |= {"version": __version__} | ({"data": data._asdict()} if data else {})

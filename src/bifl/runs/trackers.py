@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from bifl.errors import ConfigError
 from bifl.experiment import config_file
@@ -29,8 +29,7 @@ EVENTS, MLFLOW_RUN = "tensorboard", "mlflow.json"  # in a run's folder
 class Tracker(Protocol):
     """Somewhere to log to."""
 
-    def has(self, round: int) -> bool:
-        """Whether a round was logged before."""
+    logged: set[int]  # rounds that it has from before
 
     def log(self, record: Record, when: float) -> None:
         """Log a round that ended at a time."""
@@ -53,15 +52,12 @@ class TensorBoard:
     def __init__(self, run: RunFolder) -> None:
         from tensorboardX import SummaryWriter
 
+        self.logged = set[int]()
         folder = run.path / EVENTS
         if folder.exists():
             shutil.rmtree(folder)
         self._writer = SummaryWriter(str(folder), purge_step=1)  # a TensorBoard that is watching forgets what it has read
         self._writer.add_text("config", "".join(f"    {line}\n" for line in config_file.to_toml(run.experiment).splitlines()))
-
-    def has(self, round: int) -> bool:
-        """Nothing: it is all written anew."""
-        return False
 
     def log(self, record: Record, when: float) -> None:
         """One scalar a number."""
@@ -82,12 +78,12 @@ class MLflow:
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         note = run.path / MLFLOW_RUN
-        self._rounds: set[int] = set()
+        self.logged: set[int] = set()
         if note.exists():
             known = json.loads(note.read_text())
             self._client, self._run = MlflowClient(known["uri"]), known["run"]
             self._client.update_run(self._run, status="RUNNING")
-            self._rounds = {metric.step for metric in self._client.get_metric_history(self._run, "train_loss")}
+            self.logged = {metric.step for metric in self._client.get_metric_history(self._run, "train_loss")}
         else:
             self._client = MlflowClient(get_tracking_uri())
             self._run = self._begin(run)
@@ -96,15 +92,11 @@ class MLflow:
     def _begin(self, run: RunFolder) -> str:
         from mlflow.entities import Param
 
-        found = self._client.get_experiment_by_name(EXPERIMENT)
-        home = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
+        shelf = self._client.get_experiment_by_name(EXPERIMENT)
+        home = shelf.experiment_id if shelf else self._client.create_experiment(EXPERIMENT)
         begun: str = self._client.create_run(home, run_name=run.path.resolve().name).info.run_id
         self._client.log_batch(begun, params=[Param(key, str(value)) for key, value in run.experiment.flat().items()])
         return begun
-
-    def has(self, round: int) -> bool:
-        """Whether it arrived before; a round's numbers go together."""
-        return round in self._rounds
 
     def log(self, record: Record, when: float) -> None:
         """One metric a number."""
@@ -129,11 +121,7 @@ KINDS = {"tensorboard": Kind(TensorBoard, "tensorboardX"), "mlflow": Kind(MLflow
 
 
 def checked(kind: str) -> str:
-    """The name of a tracker that is there.
-
-    Raises:
-        ConfigError: there is none of that name, or its package is not installed.
-    """
+    """The name of a tracker, if there is one of that name and its package is installed."""
     if kind not in KINDS:
         raise ConfigError(f"track cannot be '{kind}'{nearest(kind, KINDS)}")
     package = KINDS[kind].package
@@ -150,9 +138,9 @@ def followed(rounds: Iterable[Record], run: RunFolder, kind: str | None) -> Iter
     log = _Log(run, kind)
     try:
         for record in rounds:
-            log.add(record)
+            log.update(record)
             yield record
-        log.catch_up()
+        log.update()
     finally:
         log.close()
 
@@ -165,21 +153,14 @@ class _Log:
         self._tracker: Tracker | None = None
         self._done, self._failed = 0, False
 
-    def add(self, record: Record) -> None:
-        """A round is complete."""
-        if record.round == self._done + 1:
-            self._attempt(lambda: self._log([record]))
-        else:
-            self.catch_up()
-
-    def catch_up(self) -> None:
-        """Log what rounds.jsonl has and the log has not."""
-        self._attempt(lambda: self._log(self._run.records()[self._done :]))
+    def update(self, record: Record | None = None) -> None:
+        """Log a round that is complete; what rounds.jsonl has and the log has not, where this is not the next one."""
+        follows = record is not None and record.round == self._done + 1
+        self._attempt(lambda: self._log([record] if follows and record else self._run.records()[self._done :]))
 
     def close(self) -> None:
         """The end, for now."""
-        tracker = self._tracker
-        if tracker is not None:
+        if tracker := self._tracker:
             self._attempt(lambda: tracker.close(self._done == self._run.experiment.rounds))
 
     def _log(self, records: list[Record]) -> None:
@@ -187,16 +168,15 @@ class _Log:
         when = time.time() - sum(record.seconds for record in records)
         for record in records:
             when += record.seconds
-            if not tracker.has(record.round):
+            if record.round not in tracker.logged:
                 tracker.log(record, when)
             self._done = record.round
 
-    def _attempt(self, deed: Callable[[], Any]) -> None:
+    def _attempt(self, deed: Callable[[], None]) -> None:
         """Do it; whatever a tracker's trouble is, a disk or a server, it is told once and no reason to lose a training."""
-        if self._failed:
-            return
         try:
-            deed()
+            if not self._failed:
+                deed()
         except Exception as error:
             self._failed = True
             reason = str(error).partition("\n")[0] or type(error).__name__
