@@ -12,7 +12,7 @@ from bifl.report import paper_values
 from bifl.report.remarks import made_by, ordering, other_data, seldom, switches
 from bifl.report.summary import Setting, about, idealised, megabytes, printed
 from bifl.runs.results import LAST, Series, Spread, grouped
-from bifl.show.plot import draw, draw_bits
+from bifl.show.plot import BITS, draw
 from bifl.show.tables import NUMBER, SPREAD, TEXT, Column, Table
 from studies.cells import STUDIES, Cell
 from studies.cells import cells as cells_of
@@ -150,7 +150,7 @@ class Shown(NamedTuple):
         draw(self.columns(), picture, self.title)
         if STUDIES[self.study].of_paper:
             return [page, picture]
-        draw_bits(self.columns(), bits := folder / f"{self.name}-bits.png", self.title)
+        draw(self.columns(), bits := folder / f"{self.name}-bits.png", self.title, BITS)
         return [page, picture, bits]
 
 

@@ -192,7 +192,7 @@ def test_what_was_not_evaluated_among_the_last_rounds_is_a_dash(tmp_path: Path) 
 
 def test_points_of_pictures_are_joined() -> None:
     runs = {"": [series("biml", records(None, 0.5, None, 0.6, 0.7), records(None, 0.5, None, 0.6, None))]}
-    figures = plot.figure_of_rounds(runs), plot.figure_of_bits(runs)
+    figures = plot.figure_of(runs), plot.figure_of(runs, plot.BITS)
     lines = [line for figure in figures for axes in figure.axes for line in axes.lines]
     drawn = [(np.round(np.asarray(line.get_xdata()), 6).tolist(), np.asarray(line.get_ydata()).tolist()) for line in lines]
     assert [x for x, _ in drawn] == [[2, 4], [0.0002, 0.0004], [0.0004, 0.0008], [1, 2], [4, 8]]

@@ -11,7 +11,7 @@ from rich.console import Console
 from bifl.experiment.settings import Experiment
 from bifl.runs import kept
 from bifl.runs.record import Record
-from bifl.show.plot import draw_bits
+from bifl.show.plot import BITS, draw
 from bifl.show.terminal import price_table
 from tests.support.series import series
 
@@ -53,7 +53,7 @@ def test_nothing_is_shown_where_nobody_reached_anything() -> None:
 
 def test_the_picture_is_drawn_also_of_one_round_and_of_training_that_sends_nothing(tmp_path: Path) -> None:
     curves = [series("murmur", records(0.9)), series("baseline", records(0.9, 0.95, up=0, down=0))]
-    draw_bits({"": [*curves, series("biml", records(0.9), records(0.8))]}, tmp_path / "bits.png", "title")
+    draw({"": [*curves, series("biml", records(0.9), records(0.8))]}, tmp_path / "bits.png", "title", BITS)
     assert (tmp_path / "bits.png").read_bytes().startswith(b"\x89PNG")
 
 

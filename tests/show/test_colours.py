@@ -31,13 +31,13 @@ def test_an_algorithm_has_one_colour_in_all_pictures() -> None:
     assert variants["mine"] == 4  # as in the picture before
 
 
-@pytest.mark.parametrize("drawn", [plot.figure_of_rounds, plot.figure_of_bits])
-def test_a_pictures_colours_are_the_reports(drawn: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("across", [plot.ROUNDS, plot.BITS])
+def test_a_pictures_colours_are_the_reports(across: Any, tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     imports = "from bifl.core import register\nfrom bifl.algorithms.paper import up_down\n"
     file.write_text(f"{imports}@register\ndef mine(): return up_down()\n")
     runs = {"up_down+beta=1": "up_down", f"{file}:mine": f"{file}:mine", "FA": "fedavg"}
-    figure = drawn({"": [series(label, result().records, algorithm=name) for label, name in runs.items()]})
+    figure = plot.figure_of({"": [series(label, result().records, algorithm=name) for label, name in runs.items()]}, across)
     lines = {line.get_label(): line.get_color() for line in figure.axes[0].lines}
     assert {label: lines[label] for label in ("up_down+beta=1", "FA")} == {"up_down+beta=1": PALETTE[4], "FA": PALETTE[0]}
     assert "mine" in lines
@@ -46,7 +46,7 @@ def test_a_pictures_colours_are_the_reports(drawn: Any, tmp_path: Path) -> None:
 def test_a_dash_is_the_same_in_pictures_and_in_the_report() -> None:
     names = {"fedavg": "fedavg", "eden": "eden", "qsgd": "qsgd", "top_k": "top_k"}
     look = places(names)
-    axes = plot.figure_of_rounds({"": [series(name, result().records, algorithm=name) for name in names]}).axes[0]
+    axes = plot.figure_of({"": [series(name, result().records, algorithm=name) for name in names]}).axes[0]
     assert {line.get_label(): line.get_linestyle() for line in axes.lines} == dict(zip(names, ("-", "--", ":", "-."), strict=True))
     assert [charts.key(look[name]).split()[0] for name in names] == ["solid", "dashed", "dotted", "double"]
     lines = [series(name, result().records, algorithm=name) for name in names]

@@ -23,7 +23,7 @@ from bifl.runs.folder import Result
 from bifl.runs.record import Record
 from bifl.show import split_stats
 from bifl.show.output import console, say
-from bifl.show.plot import figure_of_bits, figure_of_rounds, save
+from bifl.show.plot import BITS, figure_of, save
 from bifl.show.tables import NAME, SPREAD, Column, Table
 from bifl.show.terminal import Meter, comparison_table, run_table
 from studies.reproduce import _refuse_nothing_kept
@@ -112,7 +112,7 @@ def test_a_logarithmic_axis_has_labels(rounds: int, ratio: int) -> None:
     few = [record(n)._replace(up_bytes=33_000, up_bpp=0.8) for n in range(1, rounds + 1)]
     many = [record(n)._replace(up_bytes=33_000 * ratio, up_bpp=0.8 * ratio) for n in range(1, rounds + 1)]
     splits = {"": [series("few", few), series("many", many)]}
-    for axes in (figure_of_rounds(splits).axes[1], figure_of_bits(splits).axes[0]):
+    for axes in (figure_of(splits).axes[1], figure_of(splits, BITS).axes[0]):
         low, high = axes.get_xlim()
         seen = [tick for tick in axes.xaxis.get_majorticklocs() if low <= tick <= high]
         assert 3 <= len(seen) <= 9
@@ -154,7 +154,7 @@ def test_the_progress_bar_is_whole(width: int) -> None:
 
 def test_a_picture_of_one_round_shows_points(tmp_path: Path) -> None:
     one, three = {"": [series("biml", [record()])]}, {"": [series("biml", [record(n) for n in (1, 2, 3)])]}
-    drawn = figure_of_rounds(one), figure_of_rounds(three)
+    drawn = figure_of(one), figure_of(three)
     assert all(line.get_marker() == "o" for axes in drawn[0].axes for line in axes.lines)
     assert all(line.get_marker() in ("None", None) for axes in drawn[1].axes for line in axes.lines)
     for number, figure in enumerate(drawn):

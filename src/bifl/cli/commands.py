@@ -145,7 +145,7 @@ def _add_training(commands: Commands[Parser]) -> None:
 
 def _add_asking(commands: Commands[Parser]) -> None:
     command = _add(
-        commands, "ask", "bifl.cli.ask_command:ask", "count what clients have, without training",
+        commands, "ask", "bifl.cli.ask_commands:ask", "count what clients have, without training",
         "Ask all clients once for sums: samples, classes, mean and deviation of inputs. exchange=my.py:mine asks something of "
         "your own.", keys=[*SETTINGS], rows=RUN_KEYS,
     )  # fmt: skip
@@ -153,7 +153,7 @@ def _add_asking(commands: Commands[Parser]) -> None:
     _add_listening(command)
 
     command = _add(
-        commands, "eval", "bifl.cli.eval_command:evaluate", "test a trained model",
+        commands, "eval", "bifl.cli.ask_commands:evaluate", "test a trained model",
         "Metrics and size of a trained model, on its run's own dataset or on another, or on what clients hold out.",
         keys=[*SETTINGS, "path", "test_share"],
     )  # fmt: skip
@@ -206,7 +206,7 @@ def _add_making(commands: Commands[Parser]) -> None:
     command.add_argument("--input", metavar="SIZES", help="of one input, as 1x28x28, for model files that do not say it")
 
     command = _add(
-        commands, "personalise", "bifl.cli.personalise_command:personalise", "a client's own network, as a model file",
+        commands, "personalise", "bifl.cli.training_commands:personalise", "a client's own network, as a model file",
         "Train a run's network once more on one client's own images, and keep it as a model file: docs/training.md.",
     )  # fmt: skip
     _add_trust(command, "run the Python files that the run's configuration names")

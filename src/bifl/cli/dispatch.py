@@ -54,11 +54,7 @@ def load_work(name: str) -> Callable[..., Any]:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """What was typed.
-
-    Raises:
-        ConfigError: it is no command, or nothing that this command takes.
-    """
+    """What was typed; refused if it is no command, or nothing that this command takes."""
     options, more = parser().parse_known_args(arguments)
     unknown = [word for word in more if word.startswith("-")]
     if unknown or (more and not hasattr(options, "settings")):

@@ -44,23 +44,13 @@ def overview(width: int) -> Iterator[str]:
 
 
 def told(word: str, width: int) -> Iterator[str]:
-    """What is known by a word: a kind of things, or things and settings of that name, of one kind or several.
-
-    Raises:
-        ConfigError: nothing is called so.
-    """
-    found = [*_kinds(word, width), *_things(word, width)]
-    if not found:
-        names = [
-            *catalogue(),
-            _PRESETS,
-            *(entry.name for entries in catalogue().values() for entry in entries),
-            *PRESETS,
-            *SETTINGS,
-        ]
-        near = closest(word, names)
+    """What is known by a word: a kind of things, or things and settings of that name, of one kind or several."""
+    blocks = [*_kinds(word, width), *_things(word, width)]
+    if not blocks:
+        names = [entry.name for entries in catalogue().values() for entry in entries]
+        near = closest(word, [*catalogue(), _PRESETS, *names, *PRESETS, *SETTINGS])
         raise ConfigError(f"nothing is called '{word}'" + (f": did you mean '{near}'?" if near else "; bifl list shows all names"))
-    for number, block in enumerate(found):
+    for number, block in enumerate(blocks):
         yield from ["", *block] if number else block
 
 

@@ -54,11 +54,7 @@ class Parser(argparse.ArgumentParser):
         return "\n".join(lines).rstrip() + "\n"
 
     def error(self, message: str) -> NoReturn:
-        """What argparse found wrong.
-
-        Raises:
-            ConfigError: always.
-        """
+        """What argparse found wrong, as a ConfigError."""
         raise ConfigError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
 
     def _check_value(self, action: argparse.Action, value: str) -> None:

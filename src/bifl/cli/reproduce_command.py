@@ -31,11 +31,7 @@ def reproduce(options: argparse.Namespace) -> int:
 
 
 def load_studies(clone: Path) -> ModuleType:
-    """What runs the studies: `studies/`, which lies beside `src/` in a clone of bifl and in no installed package.
-
-    Raises:
-        ConfigError: there are none.
-    """
+    """What runs the studies: `studies/`, which lies beside `src/` in a clone of bifl and in no installed package."""
     folder = clone / "studies"
     if not (folder / "reproduce.py").is_file():
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""`bifl run` and `bifl compare`."""
+"""`bifl run`, `bifl compare` and `bifl personalise`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from pathlib import Path
 
 from bifl.data.fingerprint import Loaded, loaded
 from bifl.engine import running
+from bifl.engine.simulator import Simulation
 from bifl.errors import ConfigError, RunError
 from bifl.experiment.presets import pairs, preset_of
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import LastDataset, Setup, build
+from bifl.files import size
 from bifl.nn.sent import remark
 from bifl.registry import short
 from bifl.runs.comparison import ALGORITHMS, Comparison, planned
-from bifl.runs.folder import CONFIG, RunFolder, claim, ended_early, folder_name
+from bifl.runs.folder import CONFIG, RunFolder, claim, ended_early, folder_name, locked
 from bifl.runs.trackers import checked, followed
 from bifl.show.output import console, say
-from bifl.show.plot import draw, draw_bits, title
+from bifl.show.plot import BITS, ROUNDS, draw, title
 from bifl.show.terminal import Meter, attack_text, comparison_table, comparison_text, data_line, price_table, robust_text, run_table
 from bifl.tasks import usual
 
@@ -134,11 +136,7 @@ def _plan(options: argparse.Namespace, data: LastDataset) -> tuple[Comparison, d
 
 
 def _settle(comparison: Comparison, data: LastDataset) -> Loaded:
-    """The data of all runs of a comparison.
-
-    Raises:
-        RunError: some have others, or had others before.
-    """
+    """The data of all runs of a comparison; refused if some have others, or had others before."""
     facts = [data.loaded(run.experiment) for _, run in comparison.runs]
     if len(set(facts)) > 1:
         raise RunError(f"the runs in '{comparison.path}' have different data, by their {CONFIG}: they cannot be compared")
@@ -153,6 +151,34 @@ def _show(comparison: Comparison) -> None:
     if prices := price_table(series):
         out.print(prices)
     about = title(comparison.runs[0].run.experiment)
-    for picture, draw_picture in {"compare.png": draw, "bits.png": draw_bits}.items():
-        draw_picture({"": series}, comparison.path / picture, about)
+    for picture, charts in {"compare.png": ROUNDS, "bits.png": BITS}.items():
+        draw({"": series}, comparison.path / picture, about, charts)
         say(out, f"picture: {comparison.path / picture}")
+
+
+# ---- personalise ------------------------------------------------------------------------------------------------------------
+
+
+def personalise(options: argparse.Namespace) -> int:
+    """Write the network of one client, and say how it does beside the global one."""
+    run = RunFolder.resume(options.run, trust=options.trust)
+    with locked(run.path):
+        setup = build(run.experiment)
+        run.refuse_other_data(loaded(setup.data))  # the client's samples would be somebody else's
+        simulation = Simulation(setup, run.checkpoint)
+        if simulation.last is None:
+            raise RunError(f"'{run.path}' has no complete round yet")
+        own = simulation.client_model(options.client)
+    path = options.out or run.path / f"client-{options.client}.model"
+    written = own.save(path)
+    out, shared = console(), simulation.model()
+    shard = setup.shards[options.client]
+    held = setup.data._replace(test_inputs=setup.data.inputs[shard], test_labels=setup.data.labels[shard])
+    for what, data in {f"what client {options.client} holds out": held, "the test set": setup.data}.items():
+        if len(data.test_labels):
+            mine, theirs = own.metrics(data)[0], shared.metrics(data)[0]
+            name = next(iter(mine))  # the one that tables show, in %
+            result = f"{name} {mine[name]:.2%}, of the global network {theirs[name]:.2%}"
+            say(out, f"{result}, on {what}, {len(data.test_labels):,} samples")
+    say(out, f"{path}: {size(written)}")
+    return 0

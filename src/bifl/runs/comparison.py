@@ -36,13 +36,7 @@ class PlannedRun(NamedTuple):
 
 
 def planned(base: Experiment, algorithms: str, seeds: str) -> list[PlannedRun]:
-    """The runs of a new comparison, in order.
-
-    Args:
-        base: everything but algorithm and seed.
-        algorithms: comma-separated names, each with parameters after plus signs: `biml,up_down+beta=1`.
-        seeds: comma-separated numbers.
-    """
+    """The runs of a new comparison, in order: `algorithms` as in biml,up_down+beta=1, `seeds` as in 0,1, all else as in `base`."""
     labels = _listed("algorithms", algorithms)
     numbers = [base.changed({"seed": seed}).seed for seed in _listed("seeds", seeds)]
     rows = [_row(label, base.changed(_settings(label) | {"seed": seed})) for label in labels for seed in numbers]

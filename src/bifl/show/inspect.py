@@ -21,21 +21,12 @@ from bifl.runs.folder import CONFIG, MESSAGES, Mailbox
 from bifl.show.tables import NAME, Column, Table, facts
 
 
-class Layer(NamedTuple):
-    """A tensor of the coded vector and what its symbols cost."""
-
-    name: str
-    shape: tuple[int, ...]
-    weights: int
-    bits: float
-
-
 class FileContents(NamedTuple):
     """What a file contains, for people."""
 
     facts: dict[str, str]
     sections: dict[str, int]  # bytes
-    layers: list[Layer]  # empty where the network is not known
+    layers: list[list[str]]  # name, shape, weights, bytes and bits per weight of each; none where the network is not known
     parameters: int  # what "bits per parameter" divides by; 0 where the network is not known
 
 
@@ -61,37 +52,24 @@ def contents_tables(contents: FileContents, name: str) -> Iterator[RichTable | T
     """What a message or a model file says: facts, sections, layers."""
     yield facts(contents.facts.items(), name)
     whole = sum(contents.sections.values())
+    headings = ("bytes", "share", *(["bit/param"] if contents.parameters else []))
     rows = []
     for key, count in (contents.sections | {"whole file": whole}).items():
         bits = [f"{8 * count / contents.parameters:.4f}"] if contents.parameters else []
         rows.append([key, f"{count:,}", f"{count / whole:.1%}", *bits])
-    headings = ("bytes", "share", *(["bit/param"] if contents.parameters else []))
     yield Table([Column("section", NAME), *map(Column, headings)], rows)
-    if not contents.layers:
-        return
-    headings = ("shape", "weights", "bytes", "bit/weight")
-    texts = [
-        [
-            layer.name,
-            "×".join(map(str, layer.shape)),
-            f"{layer.weights:,}",
-            f"{layer.bits / 8:,.0f}",
-            f"{layer.bits / layer.weights:.4f}",
-        ]
-        for layer in contents.layers
-    ]
-    yield Table([Column("weights of", NAME), *map(Column, headings)], texts)
+    if contents.layers:
+        headings = ("shape", "weights", "bytes", "bit/weight")
+        yield Table([Column("weights of", NAME), *map(Column, headings)], contents.layers)
 
 
 def _message(path: Path, data: bytes, trust: bool) -> FileContents:
     header = codec.read_header(data)
     run = _run_of(path)
     known = None if run is None else _context(run, header, trust)
-    facts = _facts(header, known)
-    if header.context == bytes(8) or (known is not None and known.digest == header.context):
-        message = codec.decode(data, known)
-        return FileContents(facts, header.sections(), _layers(data, message, known), known.layout.parameters if known else 0)
-    return FileContents(facts, header.sections(), [], known.layout.parameters if known else 0)
+    decodable = header.context == bytes(8) or (known is not None and known.digest == header.context)
+    layers = _layers(data, codec.decode(data, known), known) if decodable else []
+    return FileContents(_facts(header, known), header.sections(), layers, known.layout.parameters if known else 0)
 
 
 def _unreadable(path: Path, error: codec.WireError) -> DataError:
@@ -154,7 +132,8 @@ def _vector_facts(vector: codec.VectorHeader) -> dict[str, str]:
     }
 
 
-def _layers(data: bytes, message: Message, known: codec.Context | None) -> list[Layer]:
+def _layers(data: bytes, message: Message, known: codec.Context | None) -> list[list[str]]:
+    """What the symbols of each layer cost."""
     if known is None:
         return []
     whole = np.zeros(known.layout.count)
@@ -163,10 +142,11 @@ def _layers(data: bytes, message: Message, known: codec.Context | None) -> list[
         if about is not None and about.positions is None:
             return []  # the symbols are about no single weights
         whole[slice(None) if about is None else about.positions] += bits
-    return [
-        Layer(tensor.name, tensor.shape, tensor.size, float(part.sum()))
-        for tensor, part in zip(known.layout.coded, known.layout.split(whole), strict=True)
-    ]
+    rows = []
+    for tensor, part in zip(known.layout.coded, known.layout.split(whole), strict=True):
+        shape, cost = "×".join(map(str, tensor.shape)), float(part.sum())
+        rows.append([tensor.name, shape, f"{tensor.size:,}", f"{cost / 8:,.0f}", f"{cost / tensor.size:.4f}"])
+    return rows
 
 
 def _run_of(path: Path) -> Path | None:
@@ -178,17 +158,8 @@ def _run_of(path: Path) -> Path | None:
 
 
 def _context(run: Path, header: codec.Header, trust: bool) -> codec.Context | None:
-    """What both ends knew when a message of this run was sent; None where the run's earlier messages were not kept."""
-    try:
-        return _replayed(run, header, trust)
-    except FileNotFoundError:
-        return None
-
-
-def _replayed(run: Path, header: codec.Header, trust: bool) -> codec.Context:
-    """The context of a message: what its run's broadcasts had led to when it was sent."""
-    experiment = config_file.read(run / CONFIG, trust)
-    setup = build(experiment)
+    """What both ends knew when a message of this run was sent; None where the run's earlier broadcasts were not kept."""
+    setup = build(config_file.read(run / CONFIG, trust))
     public, mailbox = setup.public, Mailbox(run)
     while True:
         for exchange in setup.run.exchanges:
@@ -196,11 +167,10 @@ def _replayed(run: Path, header: codec.Header, trust: bool) -> codec.Context:
             if context.round >= header.round and bytes.fromhex(context.layout.fingerprint) == header.model:
                 return context
             if exchange.tells:
-                public = exchange.advance(public, _broadcast(mailbox.broadcast(context.round, exchange.name), context))
-
-
-def _broadcast(path: Path, context: codec.Context) -> Message:
-    try:
-        return codec.decode(path.read_bytes(), context)
-    except codec.WireError as error:
-        raise _unreadable(path, error) from error
+                path = mailbox.broadcast(context.round, exchange.name)
+                if not path.exists():
+                    return None
+                try:
+                    public = exchange.advance(public, codec.decode(path.read_bytes(), context))
+                except codec.WireError as error:
+                    raise _unreadable(path, error) from error

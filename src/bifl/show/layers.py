@@ -21,7 +21,7 @@ from torch import nn
 
 from bifl.codec.symbols import bits_per_symbol
 from bifl.core.forward import Forward
-from bifl.core.message import TERNARY, Alphabet
+from bifl.core.message import TERNARY
 from bifl.errors import DataError
 from bifl.experiment.model import Model
 from bifl.export.c_model import Code, code_of, generate
@@ -52,7 +52,7 @@ class Layer(NamedTuple):
 def summarise(network: Network, forward: Forward) -> list[Layer]:
     """A row per layer that has parameters or running statistics, in the order of the network."""
     layout, rows = network.layout, []
-    width = _width(forward.alphabet)
+    width = 8 / 5 if forward.alphabet == TERNARY else float(bits_per_symbol(forward.alphabet))  # bits of a packed symbol
     for name, child in network.module.named_modules():
         coded = [spec for spec in layout.coded if spec.owner == name]
         affine = [spec for spec in layout.affine if spec.owner == name]
@@ -65,10 +65,8 @@ def summarise(network: Network, forward: Forward) -> list[Layer]:
         kinds |= {"real": 32.0} if affine else {}
         shape = " + ".join("×".join(map(str, spec.shape)) for spec in coded + affine)
         bits = " + ".join(f"{kind:g}" for kind in kinds.values())
-        packed = symbols * width / 8 + 4 * others
-        rows.append(
-            Layer(name, type(child).__name__, shape, " + ".join(kinds), symbols + reals, bits, packed, 4 * (symbols + others))
-        )
+        packed, unpacked = symbols * width / 8 + 4 * others, 4 * (symbols + others)
+        rows.append(Layer(name, type(child).__name__, shape, " + ".join(kinds), symbols + reals, bits, packed, unpacked))
     return rows
 
 
@@ -101,8 +99,7 @@ def price_of_reals(network: Network) -> str | None:
         return None
     count, changed = sum(spec.size for spec in kept), sum(spec.size for spec in layout.kept)
 
-    def cost(bits: float) -> str:
-        """Of a parameter, with so many bits of a change."""
+    def cost(bits: float) -> str:  # of a parameter, with so many bits of a change
         return f"{(FLOAT_BITS * (count - changed) + bits * changed) / layout.parameters:.3g}"
 
     shorter = f"; {cost(8)} with reals=byte, {cost(1)} up and {cost(8)} down with reals=sign" if changed else ""
@@ -113,19 +110,14 @@ def price_of_reals(network: Network) -> str | None:
     )
 
 
-def _width(alphabet: Alphabet) -> float:
-    """Bits of a packed symbol."""
-    return 8 / 5 if alphabet == TERNARY else float(bits_per_symbol(alphabet))
-
-
 def device_table(code: Code) -> Table:
     """What a person sees."""
     *rows, whole = [
         [row.layers, size(row.flash), size(row.ram), f"{row.additions:,}", f"{row.multiplications:,}"]
         for row in (*code.costs, code.cost)
     ]
-    names, kinds = ("layers", "flash", "RAM", "additions", "multiplications"), (NAME, *[NUMBER] * 4)
-    columns = [Column(*each) for each in zip(names, kinds, whole, strict=True)]
+    headings = ("layers", "flash", "RAM", "additions", "multiplications")
+    columns = [Column(*each) for each in zip(headings, (NAME, *[NUMBER] * 4), whole, strict=True)]
     return Table(columns, rows, "as C on a device")
 
 

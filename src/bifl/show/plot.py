@@ -12,10 +12,10 @@ lines, then with the next dash.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -73,61 +73,45 @@ def dash_of(place: int) -> str:
     return DASHES[place // len(PALETTE) % len(DASHES)]
 
 
-def draw(splits: Splits, path: Path, title: str) -> None:
-    """Write a PNG, a row of three charts per split; several seeds become a line of means in a band of one deviation."""
-    save(figure_of_rounds(splits), path, title)
+class Chart(NamedTuple):
+    """What accuracy is drawn against: rounds, or what was sent."""
+
+    across: str
+    sent: tuple[str, ...] = ()  # numbers of a record, added up; none for rounds
+    unit: float = 1.0
 
 
-def draw_bits(splits: Splits, path: Path, title: str) -> None:
-    """Write a PNG, two charts per split: accuracy against the bits per parameter that a client sent, and sent and received."""
-    save(figure_of_bits(splits), path, title)
+_ALL, _ONE = "by all clients together, MB (log scale)", "by a client, bits per parameter (log scale)"
+ROUNDS = (Chart("round"), Chart(f"uploaded {_ALL}", ("up_bytes",), 1e6), Chart(f"downloaded {_ALL}", ("down_bytes",), 1e6))
+BITS = (Chart(f"uploaded {_ONE}", ("up_bpp",)), Chart(f"uploaded and downloaded {_ONE}", ("up_bpp", "down_bpp")))
 
 
-def figure_of_rounds(splits: Splits) -> Figure:
-    """Accuracy against rounds, and against the megabytes that went up and down, side by side."""
-    from matplotlib.ticker import MaxNLocator
-
-    figure, rows = _layout(splits, 3)
-    looks = _looks(splits)
-    for row, series in zip(rows, splits.values(), strict=True):
-        for one in series:
-            _curve(row[0], one.curve(), looks[one.label])
-            for axes, field in zip(row[1:], ("up_bytes", "down_bytes"), strict=True):
-                _curve_of_sent(axes, one, [field], looks[one.label], unit=1e6)
-        _label(row[0], "round")
-        row[0].xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        for axes, way in zip(row[1:], ("uploaded", "downloaded"), strict=True):
-            _label(axes, f"{way} by all clients together, MB (log scale)")
-    _legend(figure, inside=len(looks) <= 4 and len(splits) == 1)  # more would hide the curves
-    return figure
+def draw(splits: Splits, path: Path, title: str, charts: Sequence[Chart] = ROUNDS) -> None:
+    """Write a PNG, a row of charts per split; several seeds become a line of means in a band of one deviation."""
+    save(figure_of(splits, charts), path, title)
 
 
-def figure_of_bits(splits: Splits) -> Figure:
-    """Accuracy against bits per parameter."""
-    figure, rows = _layout(splits, 2)
-    looks = _looks(splits)
-    for row, series in zip(rows, splits.values(), strict=True):
-        for one in series:
-            for axes, fields in zip(row, (["up_bpp"], ["up_bpp", "down_bpp"]), strict=True):
-                _curve_of_sent(axes, one, fields, looks[one.label])
-        for axes, way in zip(row, ("uploaded", "uploaded and downloaded"), strict=True):
-            _label(axes, f"{way} by a client, bits per parameter (log scale)")
-        low, high = row[0].get_ylim()
-        row[0].set_ylim(bottom=max(low, high - _SHOWN))
-    _legend(figure, inside=False)
-    return figure
-
-
-def _layout(splits: Splits, columns: int) -> tuple[Figure, npt.NDArray[Any]]:
-    """A figure, and its charts: a row for each split."""
+def figure_of(splits: Splits, charts: Sequence[Chart] = ROUNDS) -> Figure:
+    """Accuracy against each of these, side by side."""
     from matplotlib.figure import Figure  # takes a second to import: only when something is drawn
 
     figure = Figure(figsize=(14, 0.4 + 4 * len(splits)), layout="constrained")
-    rows: npt.NDArray[Any] = figure.subplots(len(splits), columns, sharey="row", squeeze=False)
+    rows: npt.NDArray[Any] = figure.subplots(len(splits), len(charts), sharey="row", squeeze=False)
+    looks = _looks(splits)
     for row, (split, series) in zip(rows, splits.items(), strict=True):
         measure = series[0].measure if series else "accuracy"
         row[0].set_ylabel(f"{split}\ntest {measure}, %" if len(splits) > 1 else f"test {measure}, %")
-    return figure, rows
+        for one in series:
+            for axes, chart in zip(row, charts, strict=True):
+                _curve(axes, one.curve(*chart.sent), chart.unit, looks[one.label])
+        for axes, chart in zip(row, charts, strict=True):
+            _label(axes, chart)
+        if charts[0].sent:
+            low, high = row[0].get_ylim()
+            row[0].set_ylim(bottom=max(low, high - _SHOWN))
+    few = len(looks) <= 4 and len(splits) == 1  # more would hide the curves
+    _legend(figure, inside=few and not charts[0].sent)
+    return figure
 
 
 def _looks(splits: Splits) -> dict[str, dict[str, Any]]:
@@ -139,26 +123,25 @@ def _looks(splits: Splits) -> dict[str, dict[str, Any]]:
     }
 
 
-def _curve_of_sent(axes: Axes, series: Series, fields: list[str], look: dict[str, Any], unit: float = 1.0) -> None:
-    """Accuracy over what was sent; centralised training sends nothing."""
-    curve = series.curve(*fields)
-    if curve.x[0]:
-        _curve(axes, curve._replace(x=curve.x / unit), look)
-
-
-def _curve(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
+def _curve(axes: Axes, curve: Curve, unit: float, look: dict[str, Any]) -> None:
     x, mean, std = curve
-    axes.plot(x, mean, linewidth=1.8, marker="o" if len(x) == 1 else None, **look)  # one round alone would be no line
+    if not x[0]:  # centralised training sends nothing
+        return
+    axes.plot(x / unit, mean, linewidth=1.8, marker="o" if len(x) == 1 else None, **look)  # one round alone would be no line
     if std is not None:
-        axes.fill_between(x, mean - std, mean + std, color=look["color"], alpha=0.15, linewidth=0)
+        axes.fill_between(x / unit, mean - std, mean + std, color=look["color"], alpha=0.15, linewidth=0)
 
 
-def _label(axes: Axes, text: str) -> None:
-    axes.set_xlabel(text)
+def _label(axes: Axes, chart: Chart) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel(chart.across)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    if "log" in text:
+    if chart.sent:
         _log_scale(axes)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def _log_scale(axes: Axes) -> None:

@@ -70,10 +70,7 @@ def _every_client(split: SplitStats) -> Table:
     if few:
         columns += [Column(f"{number}" if number else "class 0", footer=f"{total:,}") for number, total in enumerate(totals)]
     else:
-        columns += [
-            Column("classes", footer=str(int((totals > 0).sum()))),
-            Column("most of\none class", footer=f"{totals.max():,}"),
-        ]
+        columns += [Column("classes", footer=f"{(totals > 0).sum()}"), Column("most of\none class", footer=f"{totals.max():,}")]
     rows = []
     for client, row in enumerate(split.counts):
         people = [] if split.users is None else [f"{split.users[client]:,}"]

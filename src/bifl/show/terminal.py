@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from statistics import mean
 from types import MappingProxyType
@@ -70,10 +69,8 @@ class Meter:
         self._tested = next((record for record in reversed(past) if record.evaluated), None)
         self._up, self._down = sum(r.up_bytes for r in past), sum(r.down_bytes for r in past)
         self._done += len(past)
-        if past:  # they took no time now, so they must not count for the time left
-            self._bar.reset(self._task, completed=self._done, description=label, numbers="")
-        else:
-            self._bar.update(self._task, description=label, numbers="")
+        change = self._bar.reset if past else self._bar.update  # past rounds took no time now: they must not count for what is left
+        change(self._task, completed=self._done, description=label, numbers="")
 
     def show(self, record: Record, rounds: int) -> None:
         """A round is done."""
@@ -81,7 +78,7 @@ class Meter:
         self._tested = record if record.evaluated else self._tested
         score, loss = _tested(self._tested, record.round)
         sent = f"↑ {size(self._up)}  ↓ {size(self._down)}"
-        numbers = f"{score}{loss}  {sent}{_spent(record)}{_people(record)}"
+        numbers = f"{score}{loss}  {sent}{_people(record)}"
         self._done += 1
         room = self._out.width - _BAR - len(self._label)
         shown = next((text for text in (numbers, f"{score}  {sent}") if len(text) <= room), score)
@@ -104,18 +101,9 @@ def _tested(record: Record | None, round: int) -> tuple[str, str]:
     """Score and loss of the last evaluation, which was in an earlier round perhaps; a dash before the first."""
     if record is None:
         return "–", ""
+    measure = "" if record.measure == "accuracy" else f"{record.measure} "
     when = "" if record.round == round else f" in round {record.round}"
-    return f"{_named(record)}{record.score:6.2%}{when}", f"  loss {record.loss:.3f}"
-
-
-def _named(record: Record) -> str:
-    """The metric's name where it is not accuracy."""
-    return "" if record.measure == "accuracy" else f"{record.measure} "
-
-
-def _spent(record: Record) -> str:
-    """ε so far, where it is accounted."""
-    return "" if record.epsilon is None else f"  ε {record.epsilon:.3g}{_delta(record)}"
+    return f"{measure}{record.score:6.2%}{when}", f"  loss {record.loss:.3f}"
 
 
 def _delta(record: Record) -> str:
@@ -124,9 +112,10 @@ def _delta(record: Record) -> str:
 
 
 def _people(record: Record) -> str:
-    """How the clients fare, where that is known, and what was wrong with them, if anything was."""
-    shares = [record.clients_mean, record.clients_p10, record.clients_worst]
-    text = "" if None in shares else "  clients " + " / ".join(f"{share:.1%}" for share in shares if share is not None)
+    """ε so far and how the clients fare, where these are known, and what was wrong with them, if anything was."""
+    text = "" if record.epsilon is None else f"  ε {record.epsilon:.3g}{_delta(record)}"
+    shares = [share for share in (record.clients_mean, record.clients_p10, record.clients_worst) if share is not None]
+    text += "  clients " + " / ".join(f"{share:.1%}" for share in shares) if len(shares) == 3 else ""
     return text + "".join(f"  {count} {what}" for what in ("refused", "missing") if (count := getattr(record, what)))
 
 
@@ -179,18 +168,15 @@ def comparison_table(series: list[Series]) -> Table:
 
 def price_table(series: list[Series]) -> Table | None:
     """What accuracies cost: one row per algorithm. None if nobody reached any."""
-    prices = {one.label: [one.until(target) for target in TARGETS] for one in series}
-    told = [place for place in range(len(TARGETS)) if any(row[place] for row in prices.values())]
-    if not told:
+    columns, rows = [Column("algorithm", NAME)], [[short(one.label)] for one in series]
+    for target in TARGETS:
+        prices = [one.until(target) for one in series]
+        if any(prices):
+            columns += [Column(f"{target} %\nup"), Column(f"{target} %\nup + down")]
+            for row, price in zip(rows, prices, strict=True):
+                row.extend(["–", "–"] if price is None else [_bits(price.up_bpp), _bits(price.up_bpp + price.down_bpp)])
+    if len(columns) == 1:
         return None
-    columns = [Column("algorithm", NAME)]
-    for place in told:
-        columns += [Column(f"{TARGETS[place]} %\nup"), Column(f"{TARGETS[place]} %\nup + down")]
-    rows = []
-    for label, row in prices.items():
-        sent = [row[place] for place in told]
-        numbers = [("–", "–") if one is None else (_bits(one.up_bpp), _bits(one.up_bpp + one.down_bpp)) for one in sent]
-        rows.append([short(label), *chain.from_iterable(numbers)])
     seldom = any(one.averaged is not None for one in series)
     return Table(columns, rows, f"bits per parameter to reach an accuracy{' in a round that was evaluated' * seldom}")
 
@@ -231,11 +217,9 @@ def robust_text(experiment: Experiment, folder: Path) -> str | None:
 
 def comparison_text(experiment: Experiment) -> str | None:
     """The attack and the rule of a comparison, whose seeds draw other liars; None where there is neither."""
-    parts = {"attack": attack_text(experiment, named=False), "robust": None}
-    if experiment.robust.name != "none":
-        parts["robust"] = short(experiment.robust.name)
-    told = [f"{key}: {text}" for key, text in parts.items() if text]
-    return "; ".join(told) or None
+    robust = "" if experiment.robust.name == "none" else short(experiment.robust.name)
+    parts = {"attack": attack_text(experiment, named=False), "robust": robust}
+    return "; ".join(f"{key}: {text}" for key, text in parts.items() if text) or None
 
 
 def _listed(who: Collection[int]) -> str:
@@ -246,8 +230,6 @@ def _listed(who: Collection[int]) -> str:
 
 def _trust(folder: Path) -> dict[int, float]:
     """By client: the trust that was last written down."""
-    found: dict[int, float] = {}
     lines = (folder / CLIENTS).read_text().splitlines() if (folder / CLIENTS).is_file() else []
-    for line in lines:
-        found |= {row["client"]: row["trust"] for row in json.loads(line)["clients"] if "trust" in row}
-    return found
+    rows = [row for line in lines for row in json.loads(line)["clients"]]
+    return {row["client"]: row["trust"] for row in rows if "trust" in row}

@@ -1,4 +1,4 @@
-"""`bifl ask`, and `bifl eval --clients`: what clients say without training, in a simulation or over a running federation."""
+"""`bifl ask` and `bifl eval`: what clients say without training, and how good a trained model is."""
 
 from __future__ import annotations
 
@@ -7,27 +7,35 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
 from bifl.cli.dispatch import load_work
-from bifl.data.inputs import TOKENS
+from bifl.data.arrays import TABLES
+from bifl.data.datasets import dataset
+from bifl.data.inputs import TOKENS, Dataset
 from bifl.engine.simulator import Simulation
-from bifl.errors import BiflError, ConfigError
+from bifl.errors import BiflError, ConfigError, DataError, RunError
 from bifl.exchanges.input_counts import normalised_by
 from bifl.experiment import config_file
 from bifl.experiment.composition import plain_algorithm
+from bifl.experiment.model import Model
 from bifl.experiment.presets import pairs, preset_of
 from bifl.experiment.run import share_of
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build, load
 from bifl.files import size
-from bifl.runs.folder import CLIENTS, CONFIG, read_records
+from bifl.registry import short, without_folder
+from bifl.runs.comparison import PLAN
+from bifl.runs.folder import CLIENTS, CONFIG, MODEL, read_records
 from bifl.runs.record import Record
-from bifl.show.output import console, say
+from bifl.show.output import console, counted, say
 
 _PLAIN = {"algorithm": "fedavg", "rounds": "1"}  # what is trained does not matter where nobody trains
+
+
+# ---- ask -------------------------------------------------------------------------------------------------------------------
 
 
 def ask(options: argparse.Namespace) -> int:
@@ -51,7 +59,86 @@ def ask(options: argparse.Namespace) -> int:
     return 0
 
 
-def evaluate_clients(options: argparse.Namespace, model: Path) -> int:
+# ---- eval -------------------------------------------------------------------------------------------------------------------
+
+
+class Tested(NamedTuple):
+    """What a model is tested on."""
+
+    data: Dataset
+    name: str
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Metrics and size of a trained model."""
+    path = _model_file(options.model)
+    if options.clients or options.listen:
+        return _evaluate_clients(options, path)
+    words = [word for word in options.settings if "=" not in word]
+    if len(words) > 1:
+        raise ConfigError(f"only one dataset can be given, not {' and '.join(words)}; its parameters are key=value")
+    model = Model.read(path, options.trust)
+    settings = pairs(word for word in options.settings if "=" in word)
+    tested = _given(words[0], settings) if words else _of_run(options.model, settings, options.trust)
+    metrics, loss = model.metrics(tested.data)
+    first, *others = metrics.items()
+    results = [f"{first[0]} {first[1]:.2%}", *(f"{name} {value:.4g}" for name, value in others), f"loss {loss:.4f}"]
+    weights, reals = len(model.message.update.symbols), len(model.message.real)
+    network = f"{without_folder(model.network.name)}, {model.forward.name} weights"
+    out = console()
+    say(out, f"{path}: {network}, trained for {counted(model.message.round, 'round')}")
+    say(out, f"{', '.join(results)} on {tested.name}")
+    numbers = f"{weights:,} {model.message.update.alphabet.name} weights and {reals:,} real numbers"
+    say(out, f"size {size(path.stat().st_size)}: {numbers}")
+    return 0
+
+
+def _model_file(path: Path) -> Path:
+    """The model of a run's folder; any other path is a model file itself."""
+    if not path.is_dir():
+        return path
+    if (path / MODEL).is_file():
+        return path / MODEL
+    if (path / PLAN).is_file():
+        runs = ", ".join(str(config.parent) for config in sorted(path.glob(f"*/{CONFIG}")))
+        raise RunError(f"'{path}' is a comparison: give one of its runs ({runs})")
+    if (path / CONFIG).is_file():
+        raise RunError(f"'{path}' has no model yet: finish the run with bifl run --resume {path}")
+    raise RunError(f"'{path}' holds no run: there is no {CONFIG} in it")
+
+
+def _of_run(path: Path, settings: dict[str, str], trust: bool) -> Tested:
+    """The dataset of the run that a folder, or a model file in one, belongs to."""
+    folder = path if path.is_dir() else path.parent
+    if not (folder / CONFIG).is_file():
+        raise ConfigError(f"say what to test '{path}' on, such as mnist5k or mine.npz: it lies in no run's folder")
+    experiment = config_file.read(folder / CONFIG, trust).changed({f"dataset.{key}": value for key, value in settings.items()})
+    data, name = load(experiment), short(experiment.dataset.name)
+    if not len(data.test_labels):
+        raise DataError(
+            f"{name}, the dataset of '{folder}', has no test samples; how the clients' models do on their held-out samples "
+            f"is in '{folder / CLIENTS}'; to test it on others, name a file: bifl eval {folder} FILE.npz"
+        )
+    return _its_tests(data, name)
+
+
+def _given(name: str, settings: dict[str, str]) -> Tested:
+    """A dataset by name, or a file: where that has no test samples, all of it is tested on."""
+    path = Path(name)
+    is_file = name.endswith(".npz") or path.is_dir() or (path.suffix.lower() in TABLES and path.is_file())
+    choice = Experiment(dataset=({"name": "npz", "path": name} if is_file else {"name": name}) | settings).dataset
+    data = dataset.make(choice.name, choice.parameters)
+    if not is_file or len(data.test_labels):
+        return _its_tests(data, path.name if is_file else short(name))
+    whole = data._replace(test_inputs=data.inputs, test_labels=data.labels)
+    return Tested(whole, f"all {counted(len(data.labels), 'sample')} of {path.name}, which names none for tests")
+
+
+def _its_tests(data: Dataset, name: str) -> Tested:
+    return Tested(data, f"{name}'s {counted(len(data.test_labels), 'test sample')}")
+
+
+def _evaluate_clients(options: argparse.Namespace, model: Path) -> int:
     """Evaluate a model on what clients hold out: client by client, and in all."""
     folder, settings = model.parent, pairs(options.settings)
     run = config_file.read(folder / CONFIG, options.trust) if (folder / CONFIG).is_file() else Experiment()
@@ -77,11 +164,7 @@ def evaluate_clients(options: argparse.Namespace, model: Path) -> int:
 
 
 def _refuse_trained_on(folder: Path, run: Experiment, experiment: Experiment) -> None:
-    """Refuse to evaluate on samples that clients of the run have trained on.
-
-    Raises:
-        ConfigError: more is held out than was in the run.
-    """
+    """Refuse to evaluate on samples that clients of the run have trained on."""
     data = load(run)
     share, wanted = share_of(run, data), share_of(experiment, data)
     if wanted > share:
