@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from itertools import chain
 
 from bifl.cli.parser import row
 from bifl.errors import ConfigError
@@ -26,7 +26,7 @@ def show_choices(options: argparse.Namespace) -> int:
     """All names by their kinds; or the things of one kind, a line each; or all about one of them."""
     width = shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns
     try:
-        for line in overview(width) if options.what is None else told(options.what, width):
+        for line in overview(width) if options.what is None else details(options.what, width):
             print(line)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader (head, less) has seen enough
@@ -36,14 +36,14 @@ def show_choices(options: argparse.Namespace) -> int:
 
 def overview(width: int) -> Iterator[str]:
     """Every name there is, on about a screen."""
-    yield from _wrapped("keys (default), and what they can be set to; more of it: bifl list algorithms, bifl list murmur", width)
-    yield ""
+    about = "keys (default), and what they can be set to; more of it: bifl list algorithms, bifl list murmur"
+    yield from [*_wrapped([about], width, ""), ""]
     for key, entries in catalogue().items():
         yield from row(f"{key} ({_usual(key)})", ", ".join(entry.name for entry in entries), width)
     yield from row(_PRESETS, ", ".join(PRESETS), width)
 
 
-def told(word: str, width: int) -> Iterator[str]:
+def details(word: str, width: int) -> Iterator[str]:
     """What is known by a word: a kind of things, or things and settings of that name, of one kind or several."""
     blocks = [*_kinds(word, width), *_things(word, width)]
     if not blocks:
@@ -60,65 +60,50 @@ def _usual(key: str) -> str:
     return name
 
 
-def _kinds(word: str, width: int) -> Iterator[Iterable[str]]:
+def _kinds(word: str, width: int) -> Iterator[list[str]]:
     """A section for the kind that a word means, in singular or plural, with or without an equals sign."""
     kind = word.removesuffix("=")
     for key, entries in catalogue().items():
         if kind in (key, f"{key}s"):
-            rows = {entry.name: entry.about() for entry in entries}
-            yield _section(f"{key}=, one of these (default: {_usual(key)}); bifl list NAME tells all about one", rows, width)
+            title = f"{key}=, one of these (default: {_usual(key)}); bifl list NAME tells all about one"
+            yield _section(title, {entry.name: entry.about() for entry in entries}, width)
     if kind in (_PRESETS, "preset"):
-        rows = {name: preset.about for name, preset in PRESETS.items()}
-        yield _section("presets, as in bifl run mnist-iid; bifl list NAME tells what one sets", rows, width)
+        title = "presets, as in bifl run mnist-iid; bifl list NAME tells what one sets"
+        yield _section(title, {name: preset.about for name, preset in PRESETS.items()}, width)
 
 
-def _section(title: str, rows: Mapping[str, str], width: int) -> Iterator[str]:
-    yield from _wrapped(title, width)
-    for name, about in rows.items():
-        yield from row(f"{_INDENT}{name}", about, width)
+def _section(title: str, rows: Mapping[str, str], width: int) -> list[str]:
+    lines = [row(f"{_INDENT}{name}", about, width) for name, about in rows.items()]
+    return [*_wrapped([title], width, ""), *chain.from_iterable(lines)]
 
 
-def _things(word: str, width: int) -> Iterator[Iterable[str]]:
+def _things(word: str, width: int) -> Iterator[list[str]]:
     """All about the things that are called so."""
     names = {word, word.replace("-", "_")}
     for entries in catalogue().values():
         yield from (_thing(entry, width) for entry in entries if entry.name in names)
     if word in PRESETS:
-        yield _preset(word, width)
+        preset = PRESETS[word]
+        values = {key: ",".join(map(str, value)) if isinstance(value, tuple) else value for key, value in preset.settings.items()}
+        settings = " ".join(f"{key}={value}" for key, value in values.items())
+        yield [f"bifl run {word}", *_wrapped([preset.about], width), "", *_wrapped([settings], width)]
     if word in SETTINGS and word not in catalogue():
-        yield [f"{word}={SETTINGS[word].spelled()} (default)", *_paragraphs([SETTINGS[word].help], width)]
+        yield [f"{word}={SETTINGS[word].spelled()} (default)", *_wrapped([SETTINGS[word].help], width)]
 
 
-def _thing(entry: Entry, width: int) -> Iterator[str]:
-    key = entry.key
-    yield f"{key}={entry.name}" + (" (default)" if _usual(key) == entry.name else "")
-    yield from _paragraphs(entry.docstring(), width)
+def _thing(entry: Entry, width: int) -> list[str]:
+    lines = [f"{entry.key}={entry.name}" + (" (default)" if _usual(entry.key) == entry.name else "")]
+    lines += _wrapped(entry.docstring(), width)
     if parameters := entry.parameters():
         ranges = entry.ranges()
-        yield ""
+        lines.append("")
         for name, default in parameters.items():
-            yield from row(f"{_INDENT}{key}.{name}={default}", ranges.get(name, ""), width, column=30)
+            lines += row(f"{_INDENT}{entry.key}.{name}={default}", ranges.get(name, ""), width, column=30)
     if family := entry.family():
-        yield ""
-        yield from _wrapped(f"{_INDENT}From {entry.file.parent.name}/{entry.file.name}:", width)
-        yield from _paragraphs(family, width)
+        lines += ["", *_wrapped([f"From {entry.file.parent.name}/{entry.file.name}:", *family], width)]
+    return lines
 
 
-def _preset(name: str, width: int) -> Iterator[str]:
-    yield f"bifl run {name}"
-    yield from _paragraphs([PRESETS[name].about], width)
-    yield ""
-    yield from _wrapped(" ".join(f"{key}={_text(value)}" for key, value in PRESETS[name].settings.items()), width, _INDENT)
-
-
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _paragraphs(texts: Iterable[str], width: int) -> Iterator[str]:
-    for text in texts:
-        yield from _wrapped(text, width, _INDENT)
-
-
-def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+def _wrapped(paragraphs: Iterable[str], width: int, indent: str = _INDENT) -> list[str]:
+    wrapper = textwrap.TextWrapper(width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    return [line for text in paragraphs for line in wrapper.wrap(text)]

@@ -50,7 +50,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _resume(options: argparse.Namespace) -> tuple[RunFolder, Setup]:
-
     run = RunFolder.resume(options.resume, pairs(options.settings), options.trust)
     return run, build(run.experiment)
 
@@ -67,7 +66,6 @@ def _start(options: argparse.Namespace) -> tuple[RunFolder, Setup]:
 
 
 def _train(run: RunFolder, setup: Setup, meter: Meter, label: str, track: str | None) -> None:
-
     meter.begin(label, run.records())
     for record in followed(running.run(run, setup), run, track):
         meter.show(record, run.experiment.rounds)
@@ -168,15 +166,15 @@ def personalise(options: argparse.Namespace) -> int:
         simulation = Simulation(setup, run.checkpoint)
         if simulation.last is None:
             raise RunError(f"'{run.path}' has no complete round yet")
-        own = simulation.client_model(options.client)
+        personal = simulation.client_model(options.client)
     path = options.out or run.path / f"client-{options.client}.model"
-    written = own.save(path)
+    written = personal.save(path)
     out, shared = console(), simulation.model()
     shard = setup.shards[options.client]
     held = setup.data._replace(test_inputs=setup.data.inputs[shard], test_labels=setup.data.labels[shard])
     for what, data in {f"what client {options.client} holds out": held, "the test set": setup.data}.items():
         if len(data.test_labels):
-            mine, theirs = own.metrics(data)[0], shared.metrics(data)[0]
+            mine, theirs = personal.metrics(data)[0], shared.metrics(data)[0]
             name = next(iter(mine))  # the one that tables show, in %
             result = f"{name} {mine[name]:.2%}, of the global network {theirs[name]:.2%}"
             say(out, f"{result}, on {what}, {len(data.test_labels):,} samples")

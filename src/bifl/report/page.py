@@ -9,6 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
 from bifl import __version__
 from bifl.data.fetching import local_only
 from bifl.errors import BiflError, DataError
@@ -70,8 +73,6 @@ def write(groups: list[Setting], path: Path) -> None:
 
 def render(groups: list[Setting]) -> str:
     """The whole page."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     drawn: dict[str, charts.Figure] = {}
     images = LastDataset()
     each = enumerate(zip(groups, _places(groups), strict=True))
@@ -103,11 +104,11 @@ def _voters(groups: list[Setting]) -> int:
 def _places(groups: list[Setting]) -> list[dict[str, int]]:
     """Labels' places among the colours, the same in all settings, as far as that goes."""
     known: dict[str, int] = {}
-    found = []
+    every = []
     for group in groups:
-        found.append(places({one.label: one.experiment.algorithm.name for one in group.series}, known))
-        known = found[-1] | known
-    return found
+        every.append(places({one.label: one.experiment.algorithm.name for one in group.series}, known))
+        known = every[-1] | known
+    return every
 
 
 def _section(
@@ -196,8 +197,6 @@ def _portable(experiment: Experiment) -> str:
 
 def _breakable(name: str) -> str:
     """HTML of a name that may wrap between its words: after _, = and the like, never within a number."""
-    from markupsafe import Markup, escape
-
     words = [_JOINTS.split(word) if len(word) > _LONG else [word] for word in name.split(" ")]
     return Markup(" ").join(Markup("<wbr>").join(escape(part) for part in word) for word in words)
 

@@ -41,15 +41,15 @@ def seldom(series: list[Series]) -> list[str]:
 
 def other_data(series: list[Series]) -> list[str]:
     """Which of these ran on other data than the rest, though their settings name the same; earlier versions did not tell."""
-    found: dict[str, dict[Loaded, list[str]]] = {}
+    kinds: dict[str, dict[Loaded, list[str]]] = {}
     for one in series:
         for result in one.results:
             if result.data is not None:
                 same = identity(result.experiment)
-                kinds = found.setdefault(repr((same.dataset, same.task)), {})
-                kinds.setdefault(result.data, []).append(f"{one.label} (seed {result.experiment.seed})")
-    said = [[f"{', '.join(runs)}: {sentence(data)}" for data, runs in kinds.items()] for kinds in found.values() if len(kinds) > 1]
-    return [f"These did not run on the same data, and their numbers cannot be compared: {'; '.join(parts)}." for parts in said]
+                runs = kinds.setdefault(repr((same.dataset, same.task)), {}).setdefault(result.data, [])
+                runs.append(f"{one.label} (seed {result.experiment.seed})")
+    parts = [[f"{', '.join(runs)}: {sentence(data)}" for data, runs in kind.items()] for kind in kinds.values() if len(kind) > 1]
+    return [f"These did not run on the same data, and their numbers cannot be compared: {'; '.join(each)}." for each in parts]
 
 
 def _whose(labels: list[str], series: list[Series]) -> str:

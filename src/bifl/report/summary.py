@@ -54,7 +54,7 @@ def settings(results: Iterable[Result]) -> list[Setting]:
     """Group runs for people: by setting, then by everything but the seed, the paper's rows first."""
     groups = grouped(_repetitions(results), lambda runs: _heading(runs[0].experiment))
     settings = [_setting(group) for group in groups.values()]
-    return [one._replace(title=title) for one, title in zip(settings, _told_apart(settings), strict=True)]
+    return [one._replace(title=title) for one, title in zip(settings, _distinct_titles(settings), strict=True)]
 
 
 def _heading(experiment: Experiment) -> str:
@@ -62,12 +62,12 @@ def _heading(experiment: Experiment) -> str:
     return repr([getattr(same, name) for name in _HEADING]) + _own_file(experiment)
 
 
-def _told_apart(found: list[Setting]) -> list[str]:
+def _distinct_titles(settings: list[Setting]) -> list[str]:
     """Titles of which none is there twice: by the network, its files and what it is made of, where the data are the same."""
-    titles = [one.title for one in found]
+    titles = [one.title for one in settings]
     ways: list[Callable[[Experiment], str]] = [lambda one: _chosen_of("model", one.model), _files]
     for way in ways:
-        texts = [way(one.series[0].experiment) for one in found]
+        texts = [way(one.series[0].experiment) for one in settings]
         kin = [{text for other, text in zip(titles, texts, strict=True) if other == title} for title in titles]
         titles = [
             f"{title} · {text}" if len(same) > 1 and text else title for title, text, same in zip(titles, texts, kin, strict=True)
@@ -102,8 +102,8 @@ def _chosen_of(kind: str, choice: Choice) -> str:
 
 def _own_file(experiment: Experiment) -> str:
     """The name of a file of a user's own arrays. Other datasets are the same wherever they lie."""
-    own = experiment.dataset.name == "npz" or ":" in experiment.dataset.name
-    return PurePath(str(experiment.dataset.parameters.get("path", ""))).name if own else ""
+    theirs = experiment.dataset.name == "npz" or ":" in experiment.dataset.name
+    return PurePath(str(experiment.dataset.parameters.get("path", ""))).name if theirs else ""
 
 
 def _repetitions(results: Iterable[Result]) -> list[list[Result]]:
@@ -137,10 +137,8 @@ def about(experiments: list[Experiment]) -> str:
     """What experiments have in common, beside dataset and split."""
     first, varying = experiments[0], _varying(experiments)
     clients = [] if "clients" in varying else [counted(first.clients, "client")]
-    names = [name for name in SETTINGS if name not in {*_UNLABELLED, *varying, "clients"}]
-    return ", ".join(
-        [*clients, short(first.model.name), *(f"{name}={_text(first, name)}" for name in names if _chosen(first, name))]
-    )
+    names = [name for name in SETTINGS if name not in {*_UNLABELLED, *varying, "clients"} and _chosen(first, name)]
+    return ", ".join([*clients, short(first.model.name), *(f"{name}={_text(first, name)}" for name in names)])
 
 
 def _varying(experiments: list[Experiment]) -> list[str]:

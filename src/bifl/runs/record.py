@@ -134,8 +134,8 @@ class Traffic(NamedTuple):
     def fields(self, parameters: int) -> dict[str, Any]:
         """The record's fields about bytes. `parameters` is what "bits per parameter" divides by."""
         receivers = max(self.receivers, 1)  # in a deployment all may have gone by now
-        told = self.catch_up + self.private_replies
-        down_bytes = receivers * (self.broadcast_bytes + 1) + told if self.broadcast_bytes else 0
+        to_single_clients = self.catch_up + self.private_replies
+        down_bytes = receivers * (self.broadcast_bytes + 1) + to_single_clients if self.broadcast_bytes else 0
         return {
             "clients": self.uploads,
             "up_bytes": self.up_bytes,

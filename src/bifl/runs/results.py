@@ -47,20 +47,20 @@ K = TypeVar("K", bound=Hashable)
 Values = npt.NDArray[Any]
 
 
-class Found(NamedTuple):
+class ReadRuns(NamedTuple):
     """What there is, and why some of it could not be read."""
 
     results: list[Result]
     unreadable: list[str]
 
 
-def read(paths: Iterable[Path]) -> Found:
+def read(paths: Iterable[Path]) -> ReadRuns:
     """The runs in run folders, comparisons, kept runs, or folders of such, each once; those without a round are passed over.
 
     Raises:
         RunError: there is none that can be read in one of the places.
     """
-    known: dict[str, Result] = {}
+    results: dict[str, Result] = {}
     unreadable = list[str]()
     for path in paths:
         if not path.exists():
@@ -74,9 +74,9 @@ def read(paths: Iterable[Path]) -> Found:
         here = [result for result in here if result.records]
         if not here:
             raise RunError("; ".join(problems) or f"'{path}' holds no run with a complete round")
-        known |= {result.name: result for result in here}
+        results |= {result.name: result for result in here}
         unreadable += problems
-    return Found(list(known.values()), list(dict.fromkeys(unreadable)))
+    return ReadRuns(list(results.values()), list(dict.fromkeys(unreadable)))
 
 
 def _places(path: Path, depth: int, problems: list[str]) -> Iterator[Path]:
@@ -109,10 +109,10 @@ def read_runs(*folders: str | Path) -> DataFrame:
     Raises:
         RunError: one of the folders holds no run.
     """
-    found = read(map(Path, folders))
-    for problem in found.unreadable:
+    runs = read(map(Path, folders))
+    for problem in runs.unreadable:
         warnings.warn(f"left out: {problem}", stacklevel=2)
-    return frame(found.results)
+    return frame(runs.results)
 
 
 def frame(results: Sequence[Result]) -> DataFrame:

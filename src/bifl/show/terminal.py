@@ -92,9 +92,9 @@ class Meter:
         say(self._out, text)
 
 
-def data_line(experiment: Experiment, found: Loaded) -> str:
+def data_line(experiment: Experiment, loaded: Loaded) -> str:
     """What a run is on, at its beginning."""
-    return f"data: {short(experiment.dataset.name)}, {sentence(found)}"
+    return f"data: {short(experiment.dataset.name)}, {sentence(loaded)}"
 
 
 def _tested(record: Record | None, round: int) -> tuple[str, str]:
@@ -209,7 +209,7 @@ def robust_text(experiment: Experiment, folder: Path) -> str | None:
     if experiment.robust.name != "credibility":
         return f"{short(experiment.robust.name)}{parameters}"
     trust = _trust(folder)
-    without = [number for number, own in trust.items() if not credit(np.array([own]))[0]]
+    without = [client for client, value in trust.items() if not credit(np.array([value]))[0]]
     if not without:
         return f"credibility{parameters}; nobody is without credit"
     return f"credibility{parameters}; {len(without)} of {counted(len(trust), 'client')} without credit now ({_listed(without)})"
