@@ -24,7 +24,6 @@ from bifl.report.summary import settings
 from bifl.runs import kept
 from bifl.runs.folder import Result, RunFolder
 from bifl.runs.record import Record
-from bifl.runs.trackers import numbers
 from bifl.show import plot
 from bifl.show.terminal import Meter, price_table, run_table
 from studies.cells import cells as cells_of
@@ -117,7 +116,7 @@ def test_a_record_says_null_and_is_read_again() -> None:
 
 
 def test_trackers_log_nothing_of_an_evaluation_that_there_was_not() -> None:
-    gap, known = (numbers(record) for record in records(None, 0.5))
+    gap, known = (record.numbers() for record in records(None, 0.5))
     assert known.keys() - gap.keys() == {"accuracy", "loss"}
     assert not any(map(math.isnan, gap.values()))
 

@@ -24,7 +24,6 @@ from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.nn.models import model
 from bifl.runs.folder import read_records
-from bifl.runs.trackers import numbers
 from bifl.tasks import task, usual
 from bifl.tasks.usual import class_numbers
 from tests.support.commands import bifl as command
@@ -126,7 +125,7 @@ def test_clients_have_a_file_of_their_own(tmp_path: Path) -> None:
     assert (row["images"], row["held"]) == (32, 8)
     last = read_records(folder)[-1]
     assert last.clients_worst == min(row["f1"] for row in lines[-1]["clients"])
-    assert numbers(last)["f1"] == last.score
+    assert last.numbers()["f1"] == last.score
 
 
 def test_clients_bring_windows_to_a_server_without_data(tmp_path: Path, clock: Clock) -> None:

@@ -38,11 +38,6 @@ class Tracker(Protocol):
         """The run is over, or was stopped."""
 
 
-def numbers(record: Record) -> dict[str, float]:
-    """What is logged of a round."""
-    return {name: float(value) for name, value in record.numbers().items()}
-
-
 class TensorBoard:
     """Event files in the run's own folder, so that `tensorboard --logdir runs` shows them all.
 
@@ -61,7 +56,7 @@ class TensorBoard:
 
     def log(self, record: Record, when: float) -> None:
         """One scalar a number."""
-        for name, value in numbers(record).items():
+        for name, value in record.numbers().items():
             self._writer.add_scalar(name, value, record.round, walltime=when)
         self._writer.flush()
 
@@ -102,7 +97,7 @@ class MLflow:
         """One metric a number."""
         from mlflow.entities import Metric
 
-        metrics = [Metric(name, value, int(1000 * when), record.round) for name, value in numbers(record).items()]
+        metrics = [Metric(name, float(value), int(1000 * when), record.round) for name, value in record.numbers().items()]
         self._client.log_batch(self._run, metrics)
 
     def close(self, complete: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bifl.runs.folder import RunFolder
-from bifl.runs.trackers import KINDS, Tracker, numbers
+from bifl.runs.trackers import KINDS, Tracker
 from tests.support.commands import SMALL, Run, refused, rounds, start, wait_for_round
 
 
@@ -125,9 +125,9 @@ def test_a_tracker_that_fails_does_not_stop_a_run(tmp_path: Path, here: Run, mon
 def test_what_is_logged_has_the_names_of_records_and_settings(finished: Path) -> None:
     run = RunFolder.resume(finished)
     record = run.records()[0]
-    flat = numbers(record)
+    flat = record.numbers()
     assert (flat["accuracy"], flat["flips/linear4"]) == (record.accuracy, (record.layer_flips or {})["linear4"])
     assert "round" not in flat
-    assert not any("/" in name for name in numbers(record._replace(layer_flips=None, sureness=None)))
+    assert not any("/" in name for name in record._replace(layer_flips=None, sureness=None).numbers())
     assert run.experiment.flat()["algorithm"] == "biml"
     assert run.experiment.flat()["algorithm.alpha"] == 1.25
