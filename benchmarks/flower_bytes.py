@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bifl.deploy.certificates import make_keys
-from bifl.deploy.flower_programs import free_port, stop
+from bifl.deploy.flower.programs import free_port, stop
 from bifl.processes import tied
 
 BIFL = [sys.executable, "-m", "bifl.cli"]

@@ -37,18 +37,18 @@ def once(folder: str, deed: str) -> dict[str, float]:
 
     lap("import flwr")
     from bifl.core.sides import Request
-    from bifl.deploy.client_state import Home
-    from bifl.deploy.operator_choices import Operator
+    from bifl.deploy.client.client_state import ClientState
+    from bifl.deploy.client.operator_choices import Operator
     from bifl.deploy.protocol import Terms
     from bifl.experiment.settings import Experiment
 
     lap("import bifl")
-    home = Home(Path(folder), RUN, Operator(0), print)
+    state = ClientState(Path(folder), RUN, Operator(0), print)
     if deed == "hello":
         words = shlex.join(Experiment(algorithm="biml", clients=10).words())
-        worker, _ = home.greet(Terms(words, 10, (1, 28, 28), 0.1307, 0.3081, 0.0))
-    elif opened := home.open(0):
-        worker, _ = opened
+        worker = state.greet(Terms(words, 10, (1, 28, 28), 0.1307, 0.3081, 0.0))
+    elif (opened := state.open(0)) is not None:
+        worker = opened
     else:
         raise SystemExit("there is nothing in the folder")
     lap("open")

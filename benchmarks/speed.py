@@ -34,7 +34,7 @@ from scale import TITLE as GROWTH
 
 import bifl
 from bifl.data.datasets import Dataset, dataset
-from bifl.deploy.flower_programs import free_port
+from bifl.deploy.flower.programs import free_port
 from bifl.engine import worker
 from bifl.processes import KEEPS_MEMORY, tied
 

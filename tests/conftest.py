@@ -22,8 +22,8 @@ from hypothesis import settings
 
 from bifl.cli import main
 from bifl.data.datasets import dataset
-from bifl.deploy import requests, transport
 from bifl.deploy.certificates import make_keys
+from bifl.deploy.server import requests
 from bifl.experiment.settings import REGISTRIES
 from tests.support.commands import BALLOTS, Run
 from tests.support.grid import Clock
@@ -95,7 +95,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
     clock = Clock()
     monkeypatch.setattr(requests, "time", clock)
-    monkeypatch.setattr(transport, "time", clock)
     monkeypatch.setattr(requests, "LOOK", 0.0)
     return clock
 

@@ -11,7 +11,7 @@ from bifl.attacks import Attack, attack, attacked, liars
 from bifl.attacks.lies import LARGE, shifted, wild
 from bifl.core import BINARY, Client, Floats, Message, Public, register, signs, stream
 from bifl.core.algorithm import Algorithm
-from bifl.deploy.operator_choices import permitted
+from bifl.deploy.client.operator_choices import permitted
 from bifl.deploy.protocol import Refusal
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError

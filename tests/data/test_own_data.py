@@ -13,8 +13,8 @@ import pytest
 
 from bifl.data.arrays import normaliser
 from bifl.data.datasets import Dataset, dataset
-from bifl.deploy.data_check import check_data
-from bifl.deploy.operator_choices import local_images
+from bifl.deploy.client.data_check import check_data
+from bifl.deploy.client.operator_choices import local_images
 from bifl.deploy.protocol import Terms
 from bifl.errors import BiflError, ConfigError, DataError
 from bifl.experiment.settings import Experiment

@@ -14,7 +14,8 @@ import pytest
 from flwr.app import Context, Message
 
 from bifl import __version__
-from bifl.deploy import progress, protocol
+from bifl.deploy import protocol
+from bifl.deploy.client import progress
 from bifl.deploy.client_app import app
 from bifl.deploy.server_app import federate, rules, run_rounds
 from bifl.errors import RunError

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from bifl import __version__
-from bifl.deploy import progress, protocol
+from bifl.deploy import protocol
+from bifl.deploy.client import progress
 from bifl.deploy.client_app import app
 from bifl.deploy.server_app import rules, run_rounds
 from bifl.runs.folder import RunFolder
@@ -81,7 +82,7 @@ def test_a_disk_that_cannot_be_read_is_not_a_damaged_file(tmp_path: Path, small:
 
     for record in run_rounds(grid, RunFolder.start(tmp_path / "run", experiment), rules(experiment, 1, 5)):
         if record.round == 1:
-            monkeypatch.setattr("bifl.deploy.client_state.map_dataset", unreadable)
+            monkeypatch.setattr("bifl.deploy.client.client_state.map_dataset", unreadable)
             grid.nodes[101].online = grid.nodes[102].online = False
             break
     name = (tmp_path / "run/run").read_text()

@@ -11,16 +11,13 @@ from flwr.app import ConfigRecord, Context, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bifl.data.fingerprint import loaded
 from bifl.deploy import protocol
 from bifl.deploy.certificates import client_number
 from bifl.deploy.client_app import app
-from bifl.deploy.flower_programs import NODES
-from bifl.deploy.members import DECLARED, Declared, over, times, write_numbers
-from bifl.deploy.server_app import open_folder, rules, run_rounds
+from bifl.deploy.server.members import DECLARED, Declared, over, times
+from bifl.deploy.server_app import rules, run_rounds
 from bifl.engine.round import sampled
 from bifl.errors import ConfigError, RunError
-from bifl.experiment.setup import load
 from bifl.runs.events import REFUSED
 from bifl.runs.folder import RunFolder
 from tests.support.federation import deploy, neighbours, quick, told
@@ -151,10 +148,9 @@ def test_a_node_is_the_client_that_its_key_says(tmp_path: Path, small: Path) -> 
     grid.nodes[101].online = False
     grid.nodes[102].app = claiming(number=1)
     grid.nodes[200] = Node(1, tmp_path / "stranger")
-    numbers = tmp_path / NODES
-    write_numbers(numbers, {100: 0, 101: 1, 102: 2})
+    numbers = {100: 0, 101: 1, 102: 2}
     run = RunFolder.start(tmp_path / "run", quick(small, rounds=1))
-    assert [record.clients for record in run_rounds(grid, run, rules(run.experiment, 1, 1), numbers)] == [1]
+    assert [record.clients for record in run_rounds(grid, run, rules(run.experiment, 1, 1), numbers=lambda: numbers)] == [1]
     said = told(tmp_path / "run", REFUSED)
     assert "client 2 (node 102) refused: it says that it is client 1, and its key is that of client 2" in said
     assert "node 200 has a key that is none of the run's" in said
@@ -163,23 +159,14 @@ def test_a_node_is_the_client_that_its_key_says(tmp_path: Path, small: Path) -> 
 
 def test_keys_that_are_added_later_count(tmp_path: Path, small: Path) -> None:
     grid = neighbours(tmp_path)
-    numbers = tmp_path / NODES
-    write_numbers(numbers, {100: 0, 102: 2})
+    numbers = {100: 0, 102: 2}
     experiment = quick(small, rounds=2)
     counts = []
-    for record in run_rounds(grid, RunFolder.start(tmp_path / "run", experiment), rules(experiment, 2, 1), numbers):
-        write_numbers(numbers, {100: 0, 101: 1, 102: 2})
+    run = RunFolder.start(tmp_path / "run", experiment)
+    for record in run_rounds(grid, run, rules(experiment, 2, 1), numbers=lambda: numbers):
+        numbers[101] = 1
         counts.append(record.clients)
     assert counts == [2, 3]
-    numbers.write_text("damaged")
-    with pytest.raises(RunError, match=r"cannot read '.*nodes.json', which says which client a key belongs to"):
-        list(run_rounds(grid, open_folder("", str(_more(tmp_path / "run", 3)))[0], rules(experiment), numbers))
-
-
-def _more(folder: Path, rounds: int) -> Path:
-    run = RunFolder.resume(folder, {"rounds": str(rounds)})
-    run.settle(loaded(load(run.experiment)))
-    return folder
 
 
 def test_a_key_s_number_is_in_its_name() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from bifl.deploy.certificates import make_keys
-from bifl.deploy.flower_programs import free_port, stop
+from bifl.deploy.flower.programs import free_port, stop
 from bifl.processes import tied
 from tests.support.commands import BIFL, bifl, refused, rounds
 

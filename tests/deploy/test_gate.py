@@ -13,9 +13,8 @@ import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bifl.deploy import connections, gate
-from bifl.deploy.connections import BoundedConnection
-from bifl.deploy.gate import FLEET, TOKEN, Gate, Receive, Scope, Send
+from bifl.deploy.flower import gate
+from bifl.deploy.flower.gate import FLEET, TOKEN, BoundedConnection, Gate, Receive, Scope, Send
 
 SECRET = "0123456789abcdef"
 SIGNED = b"signature: of a registered client\r\n"
@@ -73,7 +72,7 @@ class Port:
     def rant(self, data: bytes) -> None:
         """Say something that may have no end, and wait until the server has ended the connection."""
         with pytest.MonkeyPatch.context() as patch, self.connect() as line:
-            patch.setattr(connections, "HEAD", 0.1)
+            patch.setattr(gate, "HEAD", 0.1)
             patch.setattr(gate, "SILENCE", 0.1)
             patch.setattr(self.server.config, "timeout_keep_alive", 0.1)
             line.sendall(data)
@@ -257,7 +256,7 @@ def test_who_does_not_speak_is_not_waited_for(port: Port, monkeypatch: pytest.Mo
     with port.connect() as second:
         second.sendall(request())
         assert status(read(second, 1)) == b"200"
-        monkeypatch.setattr(connections, "HEAD", 0.1)
+        monkeypatch.setattr(gate, "HEAD", 0.1)
         monkeypatch.setattr(gate, "SILENCE", 0.1)
         second.sendall(b"POST /v1/fl")  # the second head of a connection, too
         assert read(second, 1) == []
@@ -273,8 +272,8 @@ def test_who_does_not_speak_is_not_waited_for(port: Port, monkeypatch: pytest.Mo
 
 def test_one_address_holds_a_limited_number_of_connections(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(port.server.config, "timeout_keep_alive", 600)
-    monkeypatch.setattr(connections, "PER_ADDRESS", 2)
-    monkeypatch.setattr(connections, "_is_loopback", lambda address: False)
+    monkeypatch.setattr(gate, "PER_ADDRESS", 2)
+    monkeypatch.setattr(gate, "_is_loopback", lambda address: False)
     held = [port.connect() for _ in range(2)]
     for line in held:
         line.sendall(request())
@@ -282,6 +281,6 @@ def test_one_address_holds_a_limited_number_of_connections(port: Port, monkeypat
     assert port.say(request()) == []
     for line in held:
         line.close()
-    while connections._held:
+    while gate._held:
         time.sleep(0.01)
     assert status(port.say(request())) == b"200"

@@ -14,11 +14,11 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from bifl.deploy import server_commands
 from bifl.deploy.certificates import authority, client_key, make_keys, public_keys
-from bifl.deploy.data_check import check_data
-from bifl.deploy.flower_programs import refuse_blanks
-from bifl.deploy.server_commands import SETTINGS, Settings
+from bifl.deploy.client.data_check import check_data
+from bifl.deploy.flower.programs import refuse_blanks
+from bifl.deploy.server import server_commands
+from bifl.deploy.server.server_commands import SETTINGS, Settings
 from bifl.errors import RunError
 from bifl.experiment.settings import Experiment
 from bifl.runs.folder import RunFolder
@@ -31,7 +31,7 @@ def test_keys_fit_together_and_are_private(tmp_path: Path) -> None:
     certificate = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority(tmp_path).read_bytes()))
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["fl.example.org"]
+    assert names.get_values_for_type(x509.DNSName) == ["fl.example.org", "localhost"]
     assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.5"]
     ssl.create_default_context(cafile=str(authority(tmp_path)))
     ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
@@ -167,7 +167,7 @@ def test_data_is_called_so_that_it_is_found_from_any_folder(tmp_path: Path, monk
 
 
 def test_a_client_s_watchman_does_without_torch() -> None:
-    program = "import sys, bifl.cli, bifl.deploy.client_commands; sys.exit('torch' in sys.modules or 'flwr' in sys.modules)"
+    program = "import sys, bifl.cli, bifl.deploy.client.client_commands; sys.exit('torch' in sys.modules or 'flwr' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

@@ -11,8 +11,8 @@ from flwr.app import ConfigRecord, Context, Message
 
 from bifl.core.state import Client
 from bifl.deploy import protocol
-from bifl.deploy.client import LivingClient, operator_of
-from bifl.deploy.client_state import Home
+from bifl.deploy.client.client_state import ClientState
+from bifl.deploy.client.living_client import LivingClient, operator_of
 from bifl.engine.catch_up import digest
 from bifl.engine.worker import Worker
 from bifl.experiment.setup import fitting_network
@@ -32,7 +32,7 @@ class Networks:
             self.made += 1
             return fitting_network(*given)
 
-        monkeypatch.setattr("bifl.deploy.client_state.fitting_network", counted)
+        monkeypatch.setattr("bifl.deploy.client.client_state.fitting_network", counted)
 
 
 @pytest.fixture
@@ -70,10 +70,10 @@ def test_memory_and_disk_say_the_same_after_every_message(
         shutil.rmtree(tmp_path / "copy")
         assert said == other
         if living.kept is not None:
-            home = Home(tmp_path / "state-1", str(fields["run"]), operator_of(context.node_config), print)
-            opened = home.open(living.kept.worker.kept.get(1, 0))
-            assert opened is not None
-            assert state_of(living.kept.worker, 1) == state_of(opened[0], 1)
+            state = ClientState(tmp_path / "state-1", str(fields["run"]), operator_of(context.node_config), print)
+            worker = state.open(living.kept.worker.kept.get(1, 0))
+            assert worker is not None
+            assert state_of(living.kept.worker, 1) == state_of(worker, 1)
             compared.append(kind_of(message))
         return Message(protocol.content(said), reply_to=message)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bifl.deploy.operator_choices import named_files, permitted, words_for_clients
-from bifl.deploy.protocol import Refusal
+from bifl.deploy.client.operator_choices import permitted
+from bifl.deploy.protocol import Refusal, named_files, words_for_clients
 from bifl.experiment.settings import of_words
 
 

@@ -20,11 +20,11 @@ from bifl import codec
 from bifl.core import BINARY, FLOAT32, TERNARY, Public, Votes
 from bifl.core import Message as Said
 from bifl.core.message import NOTHING
-from bifl.deploy import protocol, requests, server_app, transport
+from bifl.deploy import protocol, server_app
 from bifl.deploy.client_app import app
-from bifl.deploy.members import Declared, Numbers
-from bifl.deploy.nodes import Register
-from bifl.deploy.server_app import Office, called_nodes, rules
+from bifl.deploy.server import requests
+from bifl.deploy.server.nodes import Deployment, call_nodes
+from bifl.deploy.server_app import rules
 from bifl.engine.round import Rounds
 from bifl.errors import quoted
 from bifl.exchanges.exchange import BYTES
@@ -78,10 +78,10 @@ class Stage:
             told.append(events.Event(kind, quoted(text), client))
             assert len(text) < 1500
 
-        office = Office(grid, rules(self.experiment, deadline=1), "0123456789abcdef", Register(Declared(), Numbers()), tell)
-        deployment = Rounds(serve(self.experiment), partial(called_nodes, office))
-        (record,) = deployment
-        return Outcome(record, deployment.public, told)
+        deployment = Deployment(grid, rules(self.experiment, deadline=1), "0123456789abcdef", tell)
+        rounds = Rounds(serve(self.experiment), partial(call_nodes, deployment))
+        (record,) = rounds
+        return Outcome(record, rounds.public, told)
 
     def _baseline(self, kind: str) -> Outcome:
         """The same if client 2 does not answer."""
@@ -107,7 +107,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory, small: Path) -> Iterator[Sta
     with pytest.MonkeyPatch.context() as patch:
         clock = Clock()
         patch.setattr(requests, "time", clock)
-        patch.setattr(transport, "time", clock)
         patch.setattr(requests, "LOOK", 0.0)
         stage = Stage(tmp_path_factory.mktemp("stage"), small)
         setup = serve(stage.experiment)

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from bifl import __version__
 from bifl.deploy import protocol
+from bifl.deploy.client.client_state import ClientState
+from bifl.deploy.client.operator_choices import Operator
+from bifl.deploy.client.progress import Listener
 from bifl.deploy.client_app import app
-from bifl.deploy.client_state import Home
-from bifl.deploy.operator_choices import Operator
-from bifl.deploy.progress import Listener
 from bifl.deploy.protocol import Refusal
 from bifl.errors import BiflError
 from bifl.experiment.settings import Experiment
@@ -246,7 +246,7 @@ def test_classes_and_shape_are_those_of_the_client_s_data(victim: Victim) -> Non
 
 
 def test_a_server_that_invents_runs_does_not_fill_the_disk(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bifl.deploy.client_state.MOST_RUNS", 2)
+    monkeypatch.setattr("bifl.deploy.client.client_state.MOST_RUNS", 2)
     answers = [victim.ask(protocol.HELLO, **TERMS | COMMON | {"run": f"{n:016x}"}) for n in range(3)]
     assert ["failed" in said for said in answers] == [False, False, True]
     assert answers[2]["failed"] == "its state directory is full: it holds 2 runs"
@@ -280,4 +280,4 @@ def test_names_that_flower_keeps_are_checked_too(victim: Victim) -> None:
 def test_a_home_is_in_the_state_directory(tmp_path: Path) -> None:
     for run in ("..", "x", "/etc", f"../{RUN}"):
         with pytest.raises(Refusal):
-            Home(tmp_path, run, Operator(0), print)
+            ClientState(tmp_path, run, Operator(0), print)

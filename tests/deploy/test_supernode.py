@@ -17,14 +17,19 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 
-from bifl.deploy.bundle import ForeignBundleError, own
-from bifl.deploy.supernode import Answer, Fleet, Node, refuse_foreign_run
+from bifl.deploy.flower.bundle import ForeignBundleError, installed
+from bifl.deploy.flower.supernode import Answer, Fleet, Node, refuse_foreign_run
 
 FOREIGN = {"fab_id": "mallory/evil", "fab_hash": "0" * 64}
 
 
 def a_run(**fields: Any) -> Run:
-    ours = {"fab_id": own().app, "fab_version": own().version, "fab_hash": own().digest, "primary_task_type": TaskType.SERVER_APP}
+    ours = {
+        "fab_id": installed().app,
+        "fab_version": installed().version,
+        "fab_hash": installed().digest,
+        "primary_task_type": TaskType.SERVER_APP,
+    }
     return replace(Run.create_empty(1), **ours | fields)
 
 

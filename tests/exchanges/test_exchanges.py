@@ -16,7 +16,7 @@ from bifl.core.message import NOTHING, Message, reals_only
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
 from bifl.core.state import Public
 from bifl.core.sums import Total
-from bifl.deploy import client_state
+from bifl.deploy.client import client_state
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
 from bifl.errors import AlgorithmError, ConfigError, RunError

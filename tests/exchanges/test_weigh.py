@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bifl.core.sums import Weighing
-from bifl.deploy.operator_choices import permitted
+from bifl.deploy.client.operator_choices import permitted
 from bifl.deploy.protocol import Refusal
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError, Refused

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import bifl
-from bifl.deploy.operator_choices import permitted
+from bifl.deploy.client.operator_choices import permitted
 from bifl.deploy.protocol import Refusal
 from bifl.engine.loop import loop
 from bifl.engine.running import run

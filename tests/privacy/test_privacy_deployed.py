@@ -15,10 +15,10 @@ from bifl.core.layout import Layout
 from bifl.core.sides import Abandoned
 from bifl.deploy import protocol
 from bifl.deploy.certificates import client_key, peers
-from bifl.deploy.client import operator_of
+from bifl.deploy.client.client_state import ClientState
+from bifl.deploy.client.living_client import operator_of
+from bifl.deploy.client.operator_choices import permitted
 from bifl.deploy.client_app import app
-from bifl.deploy.client_state import Home
-from bifl.deploy.operator_choices import permitted
 from bifl.deploy.protocol import Refusal
 from bifl.deploy.server_app import run_name
 from bifl.errors import ConfigError
@@ -199,7 +199,7 @@ def test_a_client_tells_no_results_on_what_it_holds_out(tmp_path: Path, small: P
     """Even if a server asks."""
     grid = neighbours(tmp_path)
     deploy(grid, tmp_path / "run", private(small, rounds=1, **NOISE))
-    home = Home(tmp_path / "state-0", run_name(tmp_path / "run"), operator_of(grid.nodes[100].context.node_config), print)
-    opened = home.open(1)
-    assert opened is not None
-    assert "evaluation" not in opened[0].exchanges
+    state = ClientState(tmp_path / "state-0", run_name(tmp_path / "run"), operator_of(grid.nodes[100].context.node_config), print)
+    worker = state.open(1)
+    assert worker is not None
+    assert "evaluation" not in worker.exchanges

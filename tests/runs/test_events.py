@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bifl.deploy.server_commands import SETTINGS, Watch, remembered
+from bifl.deploy.server.server_commands import SETTINGS, remembered
 from bifl.errors import quoted
 from bifl.experiment.settings import Experiment
-from bifl.runs.events import EVENTS, FINISHED, LONGEST, REFUSED, Reader, read, writer
+from bifl.runs.events import EVENTS, FINISHED, LONGEST, REFUSED, read, writer
 from bifl.runs.folder import RunFolder
-from bifl.show.output import console
-from bifl.show.terminal import Meter
 from tests.support.commands import Run
 
 CONTROLS = "\n\r\t\x00\x1b[2J\x9b\x7f\x85\u2028\u2029\u202e\u2066\u200b\ufeff\ud800\U000e0041"
@@ -37,28 +35,24 @@ def test_whatever_is_quoted_is_short(value: Any) -> None:
 
 
 def test_events_are_read_as_they_are_written(tmp_path: Path) -> None:
-    tell, reader = writer(tmp_path), Reader(tmp_path)
-    assert list(reader.new()) == []
+    tell = writer(tmp_path)
+    assert read(tmp_path) == []
     tell("x\nfinished", REFUSED, client=2)
     tell("the run is complete", FINISHED)
-    first, last = reader.new()
+    first, last = read(tmp_path)
     assert (first.kind, first.client, first.text) == (REFUSED, 2, "x\\nfinished")
     assert last.kind == FINISHED
     with (tmp_path / EVENTS).open("a") as file:
         file.write('[1]\n{"kind": "note"}\nno json\n{"kind": "note", "text"')
-    assert list(reader.new()) == []
     assert read(tmp_path) == [first, last]
-    assert list(Reader(tmp_path).skip().new()) == []
     assert set(json.loads((tmp_path / EVENTS).read_text().splitlines()[0])) == {"time", "kind", "client", "text"}
 
 
 def test_a_run_of_an_earlier_version_continues(tmp_path: Path) -> None:
-    """It has events.log, which may say anything, and knows of no --max-images."""
+    """It knows of no --max-images."""
     run = RunFolder.start(tmp_path / "run", Experiment(clients=2))
-    (run.path / "events.log").write_text("finished\nfailed: x\n")
     old = {"keys": "keys", "host": "127.0.0.1", "port": 8000, "min_clients": 0, "deadline": 600.0, "keep_messages": False}
     (run.path / SETTINGS).write_text(json.dumps(old))
-    assert not Watch(run, Meter(console(), 1)).done()
     assert remembered(run, {"max_images": 7, "deadline": None})._asdict() == old | {"max_images": 7}
 
 

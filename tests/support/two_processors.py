@@ -25,11 +25,12 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from bifl import codec
-from bifl.deploy import protocol, requests, transport
-from bifl.deploy.client import operator_of
+from bifl.deploy import protocol
+from bifl.deploy.client.client_state import ClientState
+from bifl.deploy.client.living_client import operator_of
 from bifl.deploy.client_app import client_app
-from bifl.deploy.client_state import Home
-from bifl.deploy.operator_choices import named_files
+from bifl.deploy.protocol import named_files
+from bifl.deploy.server import requests
 from bifl.deploy.server_app import DEADLINE, federate
 from bifl.engine.catch_up import digest
 from bifl.experiment.settings import Experiment, of_words
@@ -82,8 +83,7 @@ def serve(processor: str, folder: Path, experiments: list[str]) -> dict[str, Any
     theirs.close()
     notes = note_meanings()
     clock = Patience()
-    for module in (requests, transport):
-        setattr(module, "time", clock)  # noqa: B010
+    setattr(requests, "time", clock)  # noqa: B010
     requests.LOOK = 0.0
     try:
         rounds = {
@@ -140,10 +140,9 @@ def _answer(app: ClientApp, config: dict[str, Any], kind: str, fields: dict[str,
     context.node_config.update(config)
     said = protocol.fields_of(app(message, context))
     assert protocol.FAILED not in said, said
-    home = Home(Path(config["state-dir"]), fields["run"], operator_of(context.node_config), lambda text: None)
-    opened = home.open(fields["round"])
-    assert opened is not None
-    worker = opened[0]
+    state = ClientState(Path(config["state-dir"]), fields["run"], operator_of(context.node_config), lambda text: None)
+    worker = state.open(fields["round"])
+    assert worker is not None
     if "upload" in said:  # what it means to its sender
         codec.decode(said["upload"], worker.exchanges[fields["exchange"]].context(worker.public))
     return said, digest(worker.public, worker.run.in_context)

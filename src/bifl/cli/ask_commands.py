@@ -180,7 +180,7 @@ def _hold(
 ) -> tuple[Record, list[dict[str, Any]]]:
     """One round with the clients of a simulation, or with those who come to an address: its record, and what is known of each."""
     if options.listen:
-        serve_once = load_work("bifl.deploy.server_commands:serve_once")
+        serve_once = load_work("bifl.deploy.server.server_commands:serve_once")
         folder = serve_once(options, experiment).path
         lines = (folder / CLIENTS).read_text().splitlines()
         return read_records(folder)[-1], json.loads(lines[-1])["clients"]

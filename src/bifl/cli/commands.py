@@ -218,7 +218,7 @@ def _add_making(commands: Commands[Parser]) -> None:
 def _add_deployment(commands: Commands[Parser]) -> None:
     """Real machines: these need Flower."""
     command = _add(
-        commands, "keys", "bifl.deploy.client_commands:make_keys", "make certificates and keys for a deployment",
+        commands, "keys", "bifl.deploy.certificates:keys", "make certificates and keys for a deployment",
         "Make an authority, the server's certificate and a key pair per client. What is there already stays as it is.",
     )  # fmt: skip
     command.add_argument("--out", type=Path, metavar="DIR", default=Path("keys"), help="where to (keys); nothing is replaced")
@@ -226,7 +226,7 @@ def _add_deployment(commands: Commands[Parser]) -> None:
     command.add_argument("--clients", type=_count, default=10, metavar="N", help="how many clients (default: 10)")
 
     command = _add(
-        commands, "server", "bifl.deploy.server_commands:server", "serve a run to clients on other machines",
+        commands, "server", "bifl.deploy.server.server_commands:server", "serve a run to clients on other machines",
         "Serve one run: certificates, Flower's SuperLink, the clients' keys, the rounds as they come, and a run folder in the end.",
         keys=[*SETTINGS], rows=RUN_KEYS,
     )  # fmt: skip
@@ -243,7 +243,7 @@ def _add_deployment(commands: Commands[Parser]) -> None:
     federation = commands.add_parser("federation", help=about, description=description)
     inner = federation.add_subparsers(required=True, metavar="up")
     command = _add(
-        inner, "up", "bifl.deploy.server_commands:federation_up", about, description, keys=[*SETTINGS], rows=RUN_KEYS
+        inner, "up", "bifl.deploy.server.server_commands:federation_up", about, description, keys=[*SETTINGS], rows=RUN_KEYS
     )  # fmt: skip
     command.add_argument("--clients", type=_count, metavar="N", help="how many (default: 5)")
     _add_rules(command)
@@ -263,7 +263,7 @@ def _add_rules(command: Parser) -> None:
 
 def _add_client(commands: Commands[Parser]) -> None:
     command = _add(
-        commands, "client", "bifl.deploy.client_commands:client", "take part in a run with local data",
+        commands, "client", "bifl.deploy.client.client_commands:client", "take part in a run with local data",
         "Take part with local data: one of Flower's SuperNodes, started again whenever it ends, until Ctrl-C.",
     )  # fmt: skip
     command.add_argument("--server", required=True, metavar="HOST:PORT", help="where bifl server listens")

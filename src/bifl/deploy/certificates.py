@@ -8,6 +8,7 @@ clients.pub              all clients' public keys with their numbers, for every 
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import ipaddress
 from collections.abc import Iterable
@@ -21,7 +22,16 @@ from bifl.errors import ConfigError
 from bifl.files import write_atomic, write_secret, writing
 
 AUTHORITY, CERTIFICATE = "ca", "server"
+LOCAL = ("localhost", "127.0.0.1")  # always in the certificate: the server's own processes come from there
 YEARS = 2
+
+
+def keys(options: argparse.Namespace) -> int:
+    """Make certificates and keys: `bifl keys`."""
+    for path in make_keys(options.out, options.host, options.clients):
+        print(f"made {path}")
+    print(f"client N gets {authority(options.out)}, {peers(options.out)} and {options.out}/client-N, and nothing else")
+    return 0
 
 
 def make_keys(folder: Path, hosts: Iterable[str], clients: int) -> list[Path]:
@@ -37,7 +47,7 @@ def make_keys(folder: Path, hosts: Iterable[str], clients: int) -> list[Path]:
         if not authority(folder).exists():
             made += _make_authority(folder)
         if not (folder / f"{CERTIFICATE}.pem").exists():
-            made += _make_certificate(folder, list(hosts))
+            made += _make_certificate(folder, list(dict.fromkeys([*hosts, *LOCAL])))
         for number in range(clients):
             if not client_key(folder, number).exists():
                 made += _make_client(folder, number)
@@ -70,7 +80,7 @@ def _list_clients(folder: Path) -> list[Path]:
     keys = {number: path.read_text().strip() for path in public_keys(folder) if (number := client_number(path)) is not None}
     text = "".join(f"{number} {key}\n" for number, key in sorted(keys.items()))
     path = peers(folder)
-    return [] if path.exists() and path.read_text() == text else [_public(path, text.encode())]
+    return [] if path.exists() and path.read_text() == text else [_write_public(path, text.encode())]
 
 
 def client_number(public: Path) -> int | None:
@@ -81,18 +91,17 @@ def client_number(public: Path) -> int | None:
 
 def _make_authority(folder: Path) -> list[Path]:
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "bifl authority")])
+    name = _named("bifl authority")
     usage = x509.KeyUsage(
         False, False, False, False, False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False
     )
-    builder = _dated(x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()))
     certificate = (
-        builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        _dated(name, name, key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
     )
-    return [write_secret(folder / f"{AUTHORITY}.key", _private(key)), _public(authority(folder), _shown(certificate))]
+    return _write_pair(folder / f"{AUTHORITY}.key", key, authority(folder), certificate.sign(key, hashes.SHA256()))
 
 
 def _make_certificate(folder: Path, hosts: list[str]) -> list[Path]:
@@ -102,15 +111,14 @@ def _make_certificate(folder: Path, hosts: list[str]) -> list[Path]:
     signer = serialization.load_pem_private_key((folder / f"{AUTHORITY}.key").read_bytes(), None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, hosts[0])])
-    builder = _dated(x509.CertificateBuilder().subject_name(name).issuer_name(issuer.subject).public_key(key.public_key()))
     certificate = (
-        builder.add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
+        _dated(_named(hosts[0]), issuer.subject, key)
+        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        .sign(signer, hashes.SHA256())
     )
-    return [write_secret(folder / f"{CERTIFICATE}.key", _private(key)), _public(folder / f"{CERTIFICATE}.pem", _shown(certificate))]
+    names = folder / f"{CERTIFICATE}.key", folder / f"{CERTIFICATE}.pem"
+    return _write_pair(names[0], key, names[1], certificate.sign(signer, hashes.SHA256()))
 
 
 def _make_client(folder: Path, number: int) -> list[Path]:
@@ -120,32 +128,34 @@ def _make_client(folder: Path, number: int) -> list[Path]:
     public = key.public_key().public_bytes(encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     path = client_key(folder, number)
     # the secret last: it is what tells that a pair is complete
-    shown = _public(path.with_suffix(".pub"), public + b"\n")
+    shown = _write_public(path.with_suffix(".pub"), public + b"\n")
     return [write_secret(path, private), shown]
 
 
-def _dated(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    begin, end = now - datetime.timedelta(hours=1), now + datetime.timedelta(days=365 * YEARS)  # clocks differ
-    return builder.serial_number(x509.random_serial_number()).not_valid_before(begin).not_valid_after(end)
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
 
 
-def _name(host: str) -> x509.GeneralName:
+def _alternative(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
 
 
-def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
-    plain = serialization.NoEncryption()
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+def _dated(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    begin, end = now - datetime.timedelta(hours=1), now + datetime.timedelta(days=365 * YEARS)  # clocks differ
+    builder = x509.CertificateBuilder().issuer_name(issuer).subject_name(subject).public_key(key.public_key())
+    return builder.serial_number(x509.random_serial_number()).not_valid_before(begin).not_valid_after(end)
 
 
-def _shown(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
+def _write_pair(secret: Path, key: ec.EllipticCurvePrivateKey, public: Path, certificate: x509.Certificate) -> list[Path]:
+    encoding, none = serialization.Encoding.PEM, serialization.NoEncryption()
+    private = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, none)
+    return [write_secret(secret, private), _write_public(public, certificate.public_bytes(encoding))]
 
 
-def _public(path: Path, data: bytes) -> Path:
+def _write_public(path: Path, data: bytes) -> Path:
     write_atomic(path, data)
     return path

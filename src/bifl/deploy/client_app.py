@@ -15,9 +15,11 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from bifl.deploy import protocol
-from bifl.deploy.client import LivingClient, temporary
-from bifl.deploy.client_state import FILES
-from bifl.deploy.operator_choices import Source
+from bifl.deploy.client.client_state import FILES
+from bifl.deploy.client.living_client import LivingClient, temporary
+from bifl.deploy.client.operator_choices import Images, Source
+
+__all__ = ["Images", "app", "client_app"]
 
 _STATE = "bifl-state"
 
@@ -25,13 +27,12 @@ _STATE = "bifl-state"
 def client_app(source: Source | None = None) -> ClientApp:
     """A ClientApp that runs any algorithm. Where Flower keeps its process, it keeps the run of the last message in memory.
 
-    Args:
-        source: where the client's images come from; none means what the node's `data` names, or the experiment's own dataset.
+    Without a `source` a client's images are what the node's `data` names, or come from the experiment's own dataset.
     """
     app, client = ClientApp(), LivingClient()
 
     def answer(message: Message, context: Context) -> Message:
-        kind, fields, state = message.metadata.message_type, protocol.fields_of(message), partial(_remembered, context)
+        kind, fields, state = message.metadata.message_type, protocol.fields_of(message), partial(_kept_by_flower, context)
         return Message(protocol.content(client.answer(kind, fields, context.node_config, source, state)), reply_to=message)
 
     for register in (app.query("hello"), app.train(), app.query("hear")):
@@ -40,7 +41,7 @@ def client_app(source: Source | None = None) -> ClientApp:
 
 
 @contextmanager
-def _remembered(context: Context, run: str) -> Iterator[Path]:
+def _kept_by_flower(context: Context, run: str) -> Iterator[Path]:
     """A temporary state directory, with what Flower keeps of a run for as long as the node lives."""
     with temporary(run) as folder:
         kept = context.state.get(_STATE)

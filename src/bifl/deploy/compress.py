@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
-from flwr.app import Message as Letter
+from flwr.app import Message as FlowerMessage
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
@@ -26,7 +26,7 @@ from bifl import codec
 from bifl.core.message import BINARY, NOTHING, Message
 from bifl.core.randomness import dithered_signs
 from bifl.core.sums import all_below
-from bifl.deploy.members import over
+from bifl.deploy.server.members import over
 from bifl.errors import BiflError, quoted
 from bifl.exchanges.exchange import finite
 from bifl.runs.events import say
@@ -82,7 +82,7 @@ def _split(flat: npt.NDArray[np.float32], like: Arrays) -> Arrays:
     return [part.reshape(array.shape) for part, array in zip(parts, like, strict=True)]
 
 
-def one_bit(message: Letter, context: Context, train: ClientAppCallable) -> Letter:
+def one_bit(message: FlowerMessage, context: Context, train: ClientAppCallable) -> FlowerMessage:
     """A mod for a ClientApp: its answers to training carry signs instead of arrays."""
     start = {name: record for name, record in message.content.items() if isinstance(record, ArrayRecord)}
     reply = train(message, context)
@@ -109,7 +109,7 @@ class OneBit(FedAvg):
     says itself: one that says far more than the others is left out.
 
     Args:
-        max_examples: that one client may count for; 0 goes by the others of the round (`bifl.deploy.members`).
+        max_examples: that one client may count for; 0 goes by the others of the round (`bifl.deploy.server.members`).
     """
 
     def __init__(self, *arguments: Any, max_examples: int = 0, **options: Any) -> None:
@@ -117,47 +117,50 @@ class OneBit(FedAvg):
         self.max_examples = max_examples
         self._sent = ArrayRecord()
 
-    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Letter]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[FlowerMessage]:
         """Remember what is sent: answers are changes to it."""
         self._sent = arrays.copy()
         return super().configure_train(server_round, arrays, config, grid)
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Letter]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[FlowerMessage]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Arrays again, then as ever; what cannot be averaged is left out."""
         return super().aggregate_train(server_round, self._countable(server_round, replies, self._arrays))
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Letter]) -> MetricRecord | None:
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[FlowerMessage]) -> MetricRecord | None:
         """As ever; what cannot be averaged is left out."""
         return super().aggregate_evaluate(server_round, self._countable(server_round, replies, lambda content: {}))
 
-    def _countable(self, round: int, replies: Iterable[Letter], read: Callable[[RecordDict], Records]) -> list[Letter]:
+    def _countable(
+        self, round: int, replies: Iterable[FlowerMessage], read: Callable[[RecordDict], Records]
+    ) -> list[FlowerMessage]:
         """The replies that can be averaged with each other, each with what `read` makes of it and one record of metrics."""
-        read_replies, metrics = [], []
+        usable: list[tuple[FlowerMessage, Records, dict[str, Any]]] = []
         for reply in replies:
             try:
                 if reply.has_error():
                     raise Unusable(f"it failed: {quoted(reply.error.reason or '')}")
-                arrays, said = read(reply.content), _metrics(reply.content, self.weighted_by_key)
+                usable.append((reply, read(reply.content), _metrics(reply.content, self.weighted_by_key)))
+            except BiflError as error:
+                _leave_out(round, reply, str(error))
             except Exception as error:  # whatever it is, this reply caused it, and the others need not suffer
-                known = isinstance(error, BiflError)
-                _leave_out(round, reply, str(error) if known else f"{type(error).__name__}: {quoted(str(error))}")
-            else:
-                read_replies.append((reply, arrays))
-                metrics.append(said)
-        heavy = over({place: said[self.weighted_by_key] for place, said in enumerate(metrics)}, self.max_examples)
-        public = _shared_by_most(metrics)
-        found = []
-        for place, ((reply, arrays), said) in enumerate(zip(read_replies, metrics, strict=True)):
+                _leave_out(round, reply, f"{type(error).__name__}: {quoted(str(error))}")
+        examples = {place: metrics[self.weighted_by_key] for place, (_, _, metrics) in enumerate(usable)}
+        heavy = over(examples, self.max_examples)
+        public = _shared_by_most([metrics for _, _, metrics in usable])
+        countable = []
+        for place, (reply, arrays, metrics) in enumerate(usable):
             if place in heavy:
                 most = f"one client may count for {heavy[place]:g}; if the number is right, raise max_examples"
-                _leave_out(round, reply, f"it says that it has {said[self.weighted_by_key]:g} examples, and {most}")
-            elif public - set(_forms(said)):
+                _leave_out(round, reply, f"it says that it has {examples[place]:g} examples, and {most}")
+            elif public - set(_forms(metrics)):
                 _leave_out(round, reply, "it lacks metrics that most others have")
             else:
-                kept = MetricRecord({name: value for name, value in said.items() if (name, _length(value)) in public})
-                reply.content = RecordDict({**arrays, METRICS: kept})
-                found.append(reply)
-        return found
+                shared = MetricRecord({name: value for name, value in metrics.items() if (name, _length(value)) in public})
+                reply.content = RecordDict({**arrays, METRICS: shared})
+                countable.append(reply)
+        return countable
 
     def _arrays(self, content: RecordDict) -> Records:
         """The arrays that a reply's signs stand for."""
@@ -179,31 +182,31 @@ def _metrics(content: RecordDict, weight: str) -> dict[str, Any]:
     records = list(content.metric_records.values())
     if len(records) != 1:
         raise Unusable(f"it holds {len(records)} records of metrics, not one")
-    said: dict[str, Any] = dict(records[0])
-    for value in said.values():
+    metrics: dict[str, Any] = dict(records[0])
+    for value in metrics.values():
         numbers = value if type(value) is list else [value]
         if not all(type(number) in (int, float) for number in numbers) or not all_below(_LARGEST, numbers):
             raise Unusable("a metric is not finite or far too large")
-    if type(said.get(weight)) not in (int, float) or said[weight] <= 0:
+    if type(metrics.get(weight)) not in (int, float) or metrics[weight] <= 0:
         raise Unusable(f"its {weight} is no number greater than 0")
-    return said
+    return metrics
 
 
 def _length(value: object) -> int:
     return len(value) if isinstance(value, list) else -1
 
 
-def _forms(said: Mapping[str, Any]) -> list[tuple[str, int]]:
-    return [(name, _length(value)) for name, value in said.items()]
+def _forms(metrics: Mapping[str, Any]) -> list[tuple[str, int]]:
+    return [(name, _length(value)) for name, value in metrics.items()]
 
 
-def _shared_by_most(metrics: Sequence[Mapping[str, Any]]) -> set[tuple[str, int]]:
+def _shared_by_most(replies: Sequence[Mapping[str, Any]]) -> set[tuple[str, int]]:
     """Names and lengths that more than half of the replies have: only these can be averaged."""
-    counts = Counter(form for said in metrics for form in _forms(said))
-    return {form for form, count in counts.items() if 2 * count > len(metrics)}
+    counts = Counter(form for metrics in replies for form in _forms(metrics))
+    return {form for form, count in counts.items() if 2 * count > len(replies)}
 
 
-def _leave_out(round: int, reply: Letter, reason: str) -> None:
+def _leave_out(round: int, reply: FlowerMessage, reason: str) -> None:
     say(f"round {round}: node {reply.metadata.src_node_id} left out: {reason}")
 
 

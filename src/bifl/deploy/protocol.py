@@ -1,4 +1,4 @@
-"""What server and client write into Flower's messages: one record each, the wire's messages in it as bytes.
+"""What is said: what server and client write into Flower's messages, one record each, the wire's messages in it as bytes.
 
 A request says which run and round it is of, what the client lacks of the public state, and what to do. An answer carries the
 upload, or a short reason why there is none. A client believes nothing that a request says: `read_request` checks every field.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -19,11 +21,17 @@ from bifl.core.sides import Request
 from bifl.data.inputs import BYTES, FLOATS, MOST_DIMENSIONS, TOKENS, Scale, further_text, read_further
 from bifl.engine.catch_up import MOST_STEPS, Step, Update
 from bifl.errors import BiflError, DataError, Diverged, Refused, RunError
+from bifl.experiment.declarations import SETTINGS
+from bifl.experiment.run import share_of
+from bifl.experiment.settings import REGISTRIES, Experiment, pairs
+from bifl.experiment.setup import Setup
+from bifl.experiment.starting import digest_alone
 
 RECORD = "bifl"
 HELLO, EXCHANGE, HEAR = "query.hello", "train", "query.hear"
 FAILED, VERSION = "failed", "version"  # fields of an answer: why it is none; which bifl speaks
 LONGEST_REASON = 300  # characters
+DATA_PATH = "dataset.path"
 _WHOLE = "whole."
 
 MOST_ROUNDS = 2**31 - 1
@@ -110,12 +118,41 @@ def request_fields(request: Request) -> dict[str, Any]:
 
 def terms_fields(terms: Terms) -> dict[str, Any]:
     """Terms as fields of a request."""
-    scales = {
-        name: list(scale) if isinstance(scale, tuple) else scale for name, scale in (("mean", terms.mean), ("std", terms.std))
-    }
-    fields = terms._asdict() | {"shape": list(terms.shape)} | scales
-    del fields["labels"]
-    return fields if terms.labels is None else fields | {"labels": list(terms.labels)}
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in terms._asdict().items()}
+    return {name: value for name, value in plain.items() if value is not None}
+
+
+# ---- what a server tells of an experiment ----------------------------------------------------------------------------
+
+
+def terms_of(setup: Setup) -> Terms:
+    """What all clients of a run must agree on."""
+    data, experiment = setup.data, setup.run.experiment
+    form = data.form
+    labels = data.labels.shape[1:] if len(data.labels) or data.labels.ndim > 1 else None
+    share, further = share_of(experiment, data), further_text(form.further)
+    return Terms(words_for_clients(experiment), data.classes, form.shape, data.mean, data.std, share, form.kind, further, labels)
+
+
+def words_for_clients(experiment: Experiment) -> str:
+    """An experiment as clients are told of it: what they need, and files by their names alone, wherever the server has them."""
+    settings = pairs(experiment.words())
+    settings = {key: value for key, value in settings.items() if SETTINGS[key.partition(".")[0]].for_clients}
+    for kind in REGISTRIES:
+        file, colon, name = settings.get(kind, "").rpartition(":")
+        if colon:
+            settings[kind] = f"{PurePath(file).name}:{name}"
+    if DATA_PATH in settings:
+        settings[DATA_PATH] = PurePath(settings[DATA_PATH]).name
+    settings["start"] = digest_alone(settings.get("start", ""))
+    return shlex.join(f"{key}={value}" for key, value in settings.items())
+
+
+def named_files(experiment: Experiment) -> list[Path]:
+    """The files of a user's own that clients need of an experiment."""
+    choices = [getattr(experiment, kind) for kind in REGISTRIES if SETTINGS[kind].for_clients]
+    names = [choice.name.rpartition(":")[0] for choice in choices] + [experiment.dataset.parameters.get("path", "")]
+    return [Path(name).resolve() for name in dict.fromkeys(names) if name]
 
 
 # ---- a client reads a request ----------------------------------------------------------------------------------------
@@ -151,15 +188,12 @@ def read_request(kind: str, fields: Mapping[str, Any]) -> Envelope:
 def other_version(theirs: object, they: str, we: str) -> str | None:
     """The sentence for two versions of bifl that meet; None if they are the same.
 
-    Args:
-        theirs: what the other end says; None from those that were written before versions were told.
-        they: what to call the other end.
-        we: what to call this end.
+    `theirs` is what the other end says: None from those that were written before versions were told.
     """
     if theirs == __version__:
         return None
-    known = isinstance(theirs, str) and _RELEASE.fullmatch(theirs)
-    other = f"bifl {theirs}" if known else "a bifl that does not tell its version"
+    plausible = isinstance(theirs, str) and _RELEASE.fullmatch(theirs)
+    other = f"bifl {theirs}" if plausible else "a bifl that does not tell its version"
     return f"{they} runs {other}, {we} bifl {__version__}: install the same version on both"
 
 
@@ -205,12 +239,12 @@ def _read_further(fields: Mapping[str, Any]) -> str:
 
 def _scale(fields: Mapping[str, Any], name: str, least: float, most: float, channels: int) -> Scale:
     """A number, or one for each channel."""
-    found = fields.get(name)
-    if type(found) is not list:
+    values = fields.get(name)
+    if type(values) is not list:
         return _number(fields, name, least, most)
-    if len(found) != channels or fields.get("kind") != FLOATS:
+    if len(values) != channels or fields.get("kind") != FLOATS:
         raise _malformed(name, f"a number, or for floats a list of {channels}")
-    return tuple(_number({name: one}, name, least, most) for one in found)
+    return tuple(_number({name: one}, name, least, most) for one in values)
 
 
 def _read_update(fields: Mapping[str, Any], round: int) -> Update:
@@ -226,8 +260,8 @@ def _read_update(fields: Mapping[str, Any], round: int) -> Update:
     if any(len(data) > _MOST_BYTES for data in (*steps, *whole.values())):
         raise _malformed("steps", f"messages of at most {_MOST_BYTES} bytes")
     anew = _yes_or_no(fields, "anew", False)
-    found = tuple(Step(start, exchange, round, data) for start, exchange, data in zip(starts, exchanges, steps, strict=True))
-    return Update(_name(fields, "digest"), found, whole if anew else None)
+    path = tuple(Step(start, exchange, round, data) for start, exchange, data in zip(starts, exchanges, steps, strict=True))
+    return Update(_name(fields, "digest"), path, whole if anew else None)
 
 
 def _malformed(name: str, wanted: str) -> Refusal:
@@ -235,57 +269,46 @@ def _malformed(name: str, wanted: str) -> Refusal:
     return Refusal(f"the server's request makes no sense: its '{name}' must be {wanted}")
 
 
-def _matches(found: object, pattern: re.Pattern[str]) -> bool:
-    return type(found) is str and pattern.fullmatch(found) is not None
+def _field(fields: Mapping[str, Any], name: str, fits: Callable[[Any], bool], wanted: str, default: object = None) -> Any:
+    value = fields.get(name, default)
+    if not fits(value):
+        raise _malformed(name, wanted)
+    return value
+
+
+def _matches(value: object, pattern: re.Pattern[str]) -> bool:
+    return type(value) is str and pattern.fullmatch(value) is not None
 
 
 def _name(fields: Mapping[str, Any], name: str) -> str:
-    found = fields.get(name)
-    if not _matches(found, _NAME):
-        raise _malformed(name, "16 hexadecimal digits")
-    return str(found)
+    return str(_field(fields, name, lambda value: _matches(value, _NAME), "16 hexadecimal digits"))
 
 
 def _word(fields: Mapping[str, Any], name: str) -> str:
-    found = fields.get(name)
-    if not _matches(found, _WORD):
-        raise _malformed(name, "a word of small letters")
-    return str(found)
+    return str(_field(fields, name, lambda value: _matches(value, _WORD), "a word of small letters"))
 
 
 def _text(fields: Mapping[str, Any], name: str, longest: int, default: str | None = None) -> str:
-    found = fields.get(name, default)
-    if type(found) is not str or len(found) > longest:
-        raise _malformed(name, f"a text of at most {longest} characters")
-    return found
+    wanted = f"a text of at most {longest} characters"
+    return str(_field(fields, name, lambda value: type(value) is str and len(value) <= longest, wanted, default))
 
 
 def _whole_number(fields: Mapping[str, Any], name: str, least: int, most: int) -> int:
-    found = fields.get(name)
-    if type(found) is not int or not least <= found <= most:
-        raise _malformed(name, f"a whole number from {least} to {most}")
-    return found
+    wanted = f"a whole number from {least} to {most}"
+    return int(_field(fields, name, lambda value: type(value) is int and least <= value <= most, wanted))
 
 
 def _number(fields: Mapping[str, Any], name: str, least: float, most: float) -> float:
-    found = fields.get(name)
-    if not (type(found) is int or type(found) is float) or not least <= found <= most:  # NaN fails too
-        raise _malformed(name, f"a number from {least:g} to {most:g}")
-    return float(found)
+    wanted = f"a number from {least:g} to {most:g}"
+    return float(_field(fields, name, lambda value: type(value) in (int, float) and least <= value <= most, wanted))  # never NaN
 
 
 def _yes_or_no(fields: Mapping[str, Any], name: str, default: bool | None = None) -> bool:
-    found = fields.get(name, default)
-    if type(found) is not bool:
-        raise _malformed(name, "true or false")
-    return found
+    return bool(_field(fields, name, lambda value: type(value) is bool, "true or false", default))
 
 
 def _list(fields: Mapping[str, Any], name: str, most: int) -> list[Any]:
-    found = fields.get(name, [])
-    if type(found) is not list or len(found) > most:
-        raise _malformed(name, f"a list of at most {most}")
-    return found
+    return list(_field(fields, name, lambda value: type(value) is list and len(value) <= most, f"a list of at most {most}", []))
 
 
 # ---- a client says why not -------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -56,34 +55,11 @@ def writer(folder: Path) -> Tell:
     return tell
 
 
-class Reader:
-    """Reads the events of a run's folder as they are written."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path, self._read = folder / EVENTS, 0
-
-    def skip(self) -> Reader:
-        """Skip the events that are already in the file."""
-        self._read = self._path.stat().st_size if self._path.exists() else 0
-        return self
-
-    def new(self) -> Iterator[Event]:
-        """Complete lines that were not read yet; one that a kill cut short is passed over."""
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as file:
-            file.seek(self._read)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return
-                self._read += len(line)
-                if (event := _event(line)) is not None:
-                    yield event
-
-
 def read(folder: Path) -> list[Event]:
-    """All events of a run's folder."""
-    return list(Reader(folder).new())
+    """All events of a run's folder; a line that a kill cut short, or that is none, is passed over."""
+    path = folder / EVENTS
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return [event for line in lines if line.endswith(b"\n") and (event := _event(line)) is not None]
 
 
 def _event(line: bytes) -> Event | None:

@@ -18,7 +18,7 @@ from bifl.core.sides import Identity
 from bifl.data.arrays import from_npz, further_array, input_array, is_arrays, target_array
 from bifl.data.datasets import dataset
 from bifl.data.inputs import NONE, Array, Dataset, Index, forms_of, further_text, kind_of, read_further, rows
-from bifl.deploy.protocol import Refusal, Terms
+from bifl.deploy.protocol import DATA_PATH, Refusal, Terms
 from bifl.errors import BiflError, DataError
 from bifl.experiment.composition import plain_algorithm
 from bifl.experiment.declarations import MAY_CHANGE, SETTINGS
@@ -28,31 +28,12 @@ from bifl.experiment.setup import cut, deal, load, refuse_undeployable, secure_t
 from bifl.experiment.starting import digest_alone
 from bifl.registry import of_file, short
 
-_PATH = "dataset.path"
-
-
-def words_for_clients(experiment: Experiment) -> str:
-    """An experiment as clients are told of it: what they need, and files by their names alone, wherever the server has them."""
-    settings = pairs(experiment.words())
-    settings = {key: value for key, value in settings.items() if SETTINGS[key.partition(".")[0]].for_clients}
-    for kind in REGISTRIES:
-        file, colon, name = settings.get(kind, "").rpartition(":")
-        if colon:
-            settings[kind] = f"{PurePath(file).name}:{name}"
-    if _PATH in settings:
-        settings[_PATH] = PurePath(settings[_PATH]).name
-    settings["start"] = digest_alone(settings.get("start", ""))
-    return shlex.join(f"{key}={value}" for key, value in settings.items())
-
 
 def permitted(text: str, allowed: Sequence[Path], own_data: bool) -> Experiment:
-    """The experiment that a server's words stand for.
+    """The experiment that a server's words, `key=value`, stand for.
 
-    Args:
-        text: `key=value` words.
-        allowed: files that the operator lets the server name. A file is known by its path or, as other machines have other
-            folders, by its name; it is always the operator's file that is used.
-        own_data: whether the operator decides what is read; what the server says of the dataset's files is then left out.
+    A file that the operator has `allowed` is known by its path or, as other machines have other folders, by its name; it is always
+    the operator's file that is used. With `own_data` what the server says of the dataset's files is left out.
 
     Raises:
         Refusal: the words are none, or name what this client does not have, or does not want to run.
@@ -61,12 +42,12 @@ def permitted(text: str, allowed: Sequence[Path], own_data: bool) -> Experiment:
     if own_data and of_file(settings.get("dataset", "")):
         settings = {key: value for key, value in settings.items() if key.partition(".")[0] != "dataset"}
     if own_data:
-        settings.pop(_PATH, None)
+        settings.pop(DATA_PATH, None)
     files = {kind: settings[kind] for kind in REGISTRIES if of_file(settings.get(kind, ""))}
     for kind, name in files.items():
         settings[kind] = f"{_allowed(of_file(name), kind, allowed)}:{short(name)}"
-    if settings.get(_PATH):
-        settings[_PATH] = str(_allowed(settings[_PATH], _PATH, allowed))
+    if settings.get(DATA_PATH):
+        settings[DATA_PATH] = str(_allowed(settings[DATA_PATH], DATA_PATH, allowed))
     try:
         settings |= {"start": digest_alone(settings.get("start", ""))}  # the server's file: its weights come as the public state
         experiment = Experiment.of(None, [f"{key}={value}" for key, value in settings.items()])
@@ -91,13 +72,6 @@ def same_but_for_length(first: str, second: str) -> bool:
     return one == other
 
 
-def named_files(experiment: Experiment) -> list[Path]:
-    """The files of a user's own that clients need of an experiment."""
-    choices = [getattr(experiment, kind) for kind in REGISTRIES if SETTINGS[kind].for_clients]
-    names = [choice.name.rpartition(":")[0] for choice in choices] + [experiment.dataset.parameters.get("path", "")]
-    return [Path(name).resolve() for name in dict.fromkeys(names) if name]
-
-
 def _settings(text: str) -> dict[str, str]:
     try:
         return pairs(shlex.split(text))
@@ -116,7 +90,8 @@ def _allowed(asked: str, key: str, allowed: Sequence[Path]) -> Path:
     raise Refusal(
         f"the run wants {key}={asked}, a file: get it, read it, and start bifl client with --allow {name}"
         + (", or bring your own images with --data" if key.startswith("dataset") else ""),
-        f"it does not allow {key}={name}, a file: its operator can, with --allow" + (", or give --data" if key == _PATH else ""),
+        f"it does not allow {key}={name}, a file: its operator can, with --allow"
+        + (", or give --data" if key == DATA_PATH else ""),
     )
 
 
@@ -147,14 +122,14 @@ class Operator(NamedTuple):
 
     def experiment(self, text: str) -> Experiment:
         """What the server's words stand for."""
-        found = permitted(text, self.allowed, own_data=bool(self.data or self.source))
-        if self.peers and not found.secure_sum:
+        wanted = permitted(text, self.allowed, own_data=bool(self.data or self.source))
+        if self.peers and not wanted.secure_sum:
             raise Refusal("this client was started with --peers: it takes part in runs with secure_sum=true only")
-        if self.peers and (left := secure_threshold(found)) < self.least:
+        if self.peers and (left := secure_threshold(wanted)) < self.least:
             raise Refusal(f"the sums of this run may be of {left} clients, and this client wants {self.least} or more")
-        if self.peers and found.colluders < self.colluders:
-            raise Refusal(f"this run has colluders={found.colluders}, and this client wants colluders={self.colluders} or more")
-        return found
+        if self.peers and wanted.colluders < self.colluders:
+            raise Refusal(f"this run has colluders={wanted.colluders}, and this client wants colluders={self.colluders} or more")
+        return wanted
 
     def identity(self, run: str) -> Identity | None:
         """What the client signs with in a run's secure sums; None where it has no list of the others' keys."""
@@ -164,10 +139,6 @@ class Operator(NamedTuple):
 
         return NodeKeys(Path(self.key), Path(self.peers), self.least, run)
 
-    def images(self, terms: Terms, experiment: Experiment) -> Images:
-        """The client's own."""
-        return (self.source or local_images(self.data))(terms, experiment, self.number)
-
 
 def local_images(where: str) -> Source:
     """What `--data` stands for: an .npz file or a folder of .npy files, a folder of LEAF's, or a dataset's name, dealt out.
@@ -175,15 +146,14 @@ def local_images(where: str) -> Source:
     Without a name it is the experiment's own dataset.
     """
 
-    def found_there(terms: Terms, experiment: Experiment, number: int) -> Images:
+    def read(terms: Terms, experiment: Experiment, number: int) -> Images:
         path = Path(where)
         if where.endswith(".npz") or is_arrays(path):
-            found = from_npz(path)
-            return Images(found.inputs, found.labels, further=found.further)
+            data = from_npz(path)
+            return Images(data.inputs, data.labels, further=data.further)
         if where and path.is_dir():
-            kind = "femnist" if terms.shape[0] == 1 else "celeba"
-            found = dataset.make(kind, {"path": where, "test_share": 0.0})
-            return Images(found.inputs, found.labels, None, found.classes)
+            data = dataset.make("femnist" if terms.shape[0] == 1 else "celeba", {"path": where, "test_share": 0.0})
+            return Images(data.inputs, data.labels, None, data.classes)
         if not where and experiment.dataset.name == "remote":
             raise Refusal(
                 "the server has no dataset: start this client with --data FILE.npz, a folder of LEAF's or a name",
@@ -193,7 +163,7 @@ def local_images(where: str) -> Source:
         data = load(chosen)
         return Images(data.inputs, data.labels, deal(chosen, data)[0][number], data.classes, data.further)
 
-    return found_there
+    return read
 
 
 def own_images(operator: Operator, terms: Terms, experiment: Experiment) -> dict[str, Dataset]:
@@ -202,18 +172,17 @@ def own_images(operator: Operator, terms: Terms, experiment: Experiment) -> dict
     Raises:
         BiflError: there are too few, or they do not look like the images of this run.
     """
-    found = operator.images(terms, experiment)
-    hand = np.arange(len(found.labels)) if found.hand is None else found.hand
+    brought = (operator.source or local_images(operator.data))(terms, experiment, operator.number)
+    hand = np.arange(len(brought.labels)) if brought.hand is None else brought.hand
     if len(hand) < 2:
         raise Refusal(f"client {operator.number} has {len(hand)} images: batch-norm needs two to train on")
     remedy = "give other images with --data, or ask the server's operator whether the run has the right settings"
-    wanted = read_further(terms.further)
+    names = [name for name in read_further(terms.further) if name in brought.further]
     try:
-        labels, outputs = task_of(experiment).targets(
-            target_array(found.labels, len(found.images), terms.classes, "labels"), found.classes or terms.classes
-        )
-        images = input_array(found.images, "images")
-        further = {name: further_array(found.further[name], len(images), name) for name in wanted if name in found.further}
+        targets = target_array(brought.labels, len(brought.images), terms.classes, "labels")
+        labels, outputs = task_of(experiment).targets(targets, brought.classes or terms.classes)
+        images = input_array(brought.images, "images")
+        further = {name: further_array(brought.further[name], len(images), name) for name in names}
     except DataError as error:
         raise Refusal(f"this client's {error}: {remedy}", f"its {error}") from error
     misfits = {

@@ -1,8 +1,8 @@
 """Who takes part: nodes become clients by answering a greeting with their number, and are held to what they declare.
 
-Which client a node is, is known by its key, from a file that `bifl server` writes for its ServerApp: Flower's SuperLink lets a node
-in by its key and gives it an id; keys/client-N.pub says which client the key belongs to. Without such a file (a SuperLink of your
-own, an app of your own) a node is the client that it says it is.
+Which client a node is, is known by its key: Flower's SuperLink lets a node in by its key and gives it an id, and keys/client-N.pub
+says which client the key belongs to. Where the server does not know the keys (a SuperLink of your own, an app of your own) a node
+is the client that it says it is.
 
 A ballot weighs as many votes as its client has images, and nobody but the client can count them. So each client declares the number
 once, before its first round, and is held to it; and one whose number is out of all proportion is not counted unless the server's
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -34,34 +34,6 @@ from bifl.runs.events import JOINED, REFUSED, Tell
 DECLARED = "declared.json"  # in the run's folder
 LEAST_TIMES, MOST_TIMES = 2, 10  # the median
 _DIGEST = 64  # letters, at most
-
-
-def write_numbers(path: Path, numbers: Mapping[int, int]) -> None:
-    """Write down which client each node is."""
-    with writing(path):
-        write_atomic(path, json.dumps({str(node): number for node, number in numbers.items()}))
-
-
-class Numbers:
-    """The clients' numbers by node, read again whenever the file has changed: keys are added while a server runs."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self._path, self._changed = path, 0
-        self._known: dict[int, int] = {}
-
-    def known(self) -> Mapping[int, int] | None:
-        """Node → number; None where nodes are not bound to numbers. While the file is not there, no node has one."""
-        if self._path is None:
-            return None
-        try:
-            if (changed := self._path.stat().st_mtime_ns) != self._changed:
-                self._known = {int(node): int(number) for node, number in json.loads(self._path.read_text()).items()}
-                self._changed = changed
-        except FileNotFoundError:
-            self._known = {}
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise RunError(f"cannot read '{self._path}', which says which client a key belongs to: {error}") from error
-        return self._known
 
 
 def times(others: int) -> float:
@@ -95,9 +67,9 @@ class Declared:
 
     def problem(self, number: int, images: int) -> str | None:
         """Why a client cannot declare this; None if it can."""
-        known = self.images.get(number, images)
-        if known != images:
-            return f"it has declared {known} images before and says {images} now: the number cannot change during a run"
+        before = self.images.get(number, images)
+        if before != images:
+            return f"it has declared {before} images before and says {images} now: the number cannot change during a run"
         return None
 
     def add(self, number: int, images: int) -> None:
@@ -111,14 +83,12 @@ class Declared:
 
     def over(self, chosen: int, among: set[int] | None = None) -> dict[int, float]:
         """The clients that have more images than they may, each with its limit; judged by the declarations of some, or of all."""
-        known = self.images if among is None else {who: self.images[who] for who in among}
-        return over(known, chosen)
+        return over(self.images if among is None else {who: self.images[who] for who in among}, chosen)
 
 
 def _read(path: Path) -> dict[int, int]:
     try:
-        found = json.loads(path.read_text())
-        images = {int(who): count for who, count in found.items()}
+        images = {int(who): count for who, count in json.loads(path.read_text()).items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError) as error:
@@ -128,23 +98,17 @@ def _read(path: Path) -> dict[int, int]:
     return images
 
 
-def misfit(said: Mapping[str, Any], clients: int, model: str) -> str | None:
-    """Why a node cannot be a client; None if it can.
-
-    Args:
-        said: its introduction.
-        clients: how many there may be.
-        model: fingerprint of the run's model.
-    """
-    number, images, digest = said.get("number"), said.get("images"), said.get("digest")
+def misfit(introduction: Mapping[str, Any], clients: int, model: str) -> str | None:
+    """Why a node cannot be one of so many clients of a model with this fingerprint; None if it can."""
+    number, images, digest = introduction.get("number"), introduction.get("images"), introduction.get("digest")
     if type(number) is not int or type(images) is not int or type(digest) is not str or len(digest) > _DIGEST:
         return "its introduction makes no sense"
     if not 0 <= number < clients:
         return f"its number {number} is none of 0 to {clients - 1}"
     if not 1 <= images <= LARGEST_WEIGHT // clients:  # so that all together can be added up
         return f"it cannot hold {images} images"
-    if said.get("model") != model:
-        return f"it has another model, {quoted(said.get('model'))}"
+    if introduction.get("model") != model:
+        return f"it has another model, {quoted(introduction.get('model'))}"
     return None
 
 
@@ -159,31 +123,27 @@ class Member:
 
 
 class Members:
-    """The clients of a run.
+    """The clients of a run, at most so many.
 
     Args:
-        clients: how many there may be.
         model: fingerprint of the run's model.
-        declared: what clients have declared so far.
         numbers: which client a node is, where that is known.
         most: images that one client may count for; 0 leaves it to `over`.
-        tell: takes a sentence for a person.
-
-    Attributes:
-        barred: clients that have more images than they may, each with the sentence that tells why.
         alike: whether every client counts once, as `privacy=` has it.
     """
 
-    def __init__(self, clients: int, model: str, declared: Declared, numbers: Numbers, most: int, tell: Tell) -> None:
-        self._clients, self._model, self._most, self._tell = clients, model, most, tell
+    def __init__(
+        self, clients: int, model: str, declared: Declared, numbers: Callable[[], Mapping[int, int]] | None, most: int, alike: bool,
+        tell: Tell,
+    ) -> None:  # fmt: skip
+        self._clients, self._model, self._most, self._alike, self._tell = clients, model, most, alike, tell
         self._declared, self._numbers = declared, numbers
         self._by_number: dict[int, Member] = {}
         self._online: set[int] = set()  # nodes
         self._strangers: set[int] = set()  # nodes that may not take part
         self._unbound: set[int] = set()  # nodes that were told of because they have no number
         self._judged: set[int] = set()  # whose declarations counted when this round began
-        self.barred: dict[int, str] = {}
-        self.alike = False
+        self.barred: dict[int, str] = {}  # clients that have more images than they may, and why they may not take part
 
     def __getitem__(self, number: int) -> Member:
         return self._by_number[number]
@@ -211,14 +171,14 @@ class Members:
         """Update the list of connected nodes; return those that have not introduced themselves."""
         self._online = set(online)
         self._strangers &= online  # one that left may come back as somebody else
-        known = {member.node for member in self._by_number.values()} | self._strangers
-        numbers = self._numbers.known()
-        if numbers is None:
-            return online - known
+        new = online - {member.node for member in self._by_number.values()} - self._strangers
+        if self._numbers is None:
+            return new
+        numbers = self._numbers()
         for node in online - numbers.keys() - self._unbound:
             self._unbound.add(node)
             self._tell(f"node {node} has a key that is none of the run's client-N.pub: it is not asked for anything", REFUSED)
-        return (online & numbers.keys()) - known
+        return new & numbers.keys()
 
     def lose(self, node: int) -> None:
         """Mark a node as offline until it is seen again."""
@@ -232,52 +192,50 @@ class Members:
         """Send a node no more requests while it stays connected."""
         self._strangers.add(node)
 
-    def turn_away(self, node: int, reason: str, claimed: int | None = None) -> None:
-        """Leave a node out, and tell why."""
-        self.leave_out(node)
-        number = (self._numbers.known() or {}).get(node, claimed)
-        self._tell(f"{_name(node, number)} refused: {reason}", REFUSED, number)
-
     def number(self, node: int, claimed: object) -> int | None:
         """Which client a node is that has not introduced itself: as its key says, or where keys are not known, as it says."""
-        bound = self._numbers.known()
-        if bound is not None:
-            return bound.get(node)
+        if self._numbers is not None:
+            return self._numbers().get(node)
         return claimed if isinstance(claimed, int) and 0 <= claimed < self._clients else None
 
-    def welcome(self, node: int, said: Mapping[str, Any]) -> None:
-        """Make a node that has introduced itself a client, or turn it away."""
-        problem = protocol.other_version(said.get(protocol.VERSION), "it", "the server")
-        problem = problem or misfit(said, self._clients, self._model)
-        if problem is not None:
-            self.turn_away(node, problem)
-            return
-        member = Member(node, said["number"], said["images"], said["digest"])
-        problem = self._stolen(node, member.number) or self._declared.problem(member.number, member.images)
-        if self.alike and member.images != 1:
-            problem = f"it would count for {member.images} images, and with privacy= every client counts for 1"
-        if problem is not None:
-            self.turn_away(node, problem, member.number)
-            return
+    def welcome(self, node: int, introduction: Mapping[str, Any]) -> None:
+        """Make a node that has introduced itself a client, or leave it out and tell why."""
+        problem = protocol.other_version(introduction.get(protocol.VERSION), "it", "the server")
+        problem = problem or misfit(introduction, self._clients, self._model)
+        number = None if problem else int(introduction["number"])
+        if number is not None:
+            member = Member(node, number, introduction["images"], introduction["digest"])
+            problem = self._stolen(node, number) or self._declared.problem(number, member.images)
+            if self._alike and member.images != 1:
+                problem = f"it would count for {member.images} images, and with privacy= every client counts for 1"
+            if problem is None:
+                self._admit(member)
+                return
+        self.leave_out(node)
+        if self._numbers is not None:
+            number = self._numbers().get(node, number)
+        self._tell(f"{f'node {node}' if number is None else f'client {number} (node {node})'} refused: {problem}", REFUSED, number)
+
+    def _admit(self, member: Member) -> None:
         self._declared.add(member.number, member.images)
         self._by_number[member.number] = member
         there = f"{len(self.present())} of {self._clients}"
         self._tell(f"client {member.number} is there, with {member.images} images: {there}", JOINED, member.number)
         if member.number not in self._judged:  # judged alone, so that it does not matter who else comes in this round
-            found = self._declared.over(self._most, self._judged | {member.number})
-            self._bar({number: limit for number, limit in found.items() if number == member.number})
+            limits = self._declared.over(self._most, self._judged | {member.number})
+            self._bar({number: limit for number, limit in limits.items() if number == member.number})
 
     def judge(self) -> None:
         """Decide from all declarations who may take part in the coming round."""
         self._judged = set(self._declared.images)
-        found = self._declared.over(self._most)
-        for number in self.barred.keys() - found.keys():
+        limits = self._declared.over(self._most)
+        for number in self.barred.keys() - limits.keys():
             del self.barred[number]
             self._tell(f"client {number} may take part from now on: others have declared as many images", client=number)
-        self._bar(found)
+        self._bar(limits)
 
-    def _bar(self, found: Mapping[int, float]) -> None:
-        for number, limit in found.items():
+    def _bar(self, limits: Mapping[int, float]) -> None:
+        for number, limit in limits.items():
             if number not in self.barred:
                 images = self._declared.images[number]
                 self.barred[number] = (
@@ -288,12 +246,7 @@ class Members:
 
     def _stolen(self, node: int, number: int) -> str | None:
         """Why a node may not have a number; None if it may."""
-        numbers = self._numbers.known()
-        if numbers is not None and numbers.get(node) != number:
-            return f"it says that it is client {number}, and its key is that of client {numbers.get(node)}"
+        if self._numbers is not None and (bound := self._numbers().get(node)) != number:
+            return f"it says that it is client {number}, and its key is that of client {bound}"
         there = self.present().get(number)
         return None if there is None or there.node == node else f"client {number} is there already"
-
-
-def _name(node: int, number: int | None) -> str:
-    return f"node {node}" if number is None else f"client {number} (node {node})"

@@ -6,7 +6,9 @@ before anything of it is added to what others have said.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,56 +18,55 @@ from bifl.core.sides import Abandoned, Accumulator, Reply, Request, ServerSide, 
 from bifl.core.state import Public
 from bifl.core.sums import Weighing
 from bifl.deploy import protocol
-from bifl.deploy.members import Declared, Members, Numbers
-from bifl.deploy.requests import Requests, Rules
-from bifl.engine.catch_up import Journal, Step, digest
-from bifl.engine.round import Attendance, Clients, Upkeep
+from bifl.deploy.server.members import Declared, Members
+from bifl.deploy.server.requests import Requests, Rules, Transport
+from bifl.engine.catch_up import Journal, digest
+from bifl.engine.round import Attendance, Clients, Progress, Upkeep
 from bifl.errors import BiflError, RunError, quoted
 from bifl.exchanges.exchange import Exchange, Intake, Sender
 from bifl.exchanges.scoring import LARGEST_LOSS, Score
-from bifl.experiment.setup import Setup
 from bifl.nn.batch import Samples
 from bifl.runs.events import Tell
 from bifl.training.evaluation import chunks, evaluate
 
 
-class Register(NamedTuple):
-    """What a server knows of its clients before they come, and keeps of them when it ends."""
+class Deployment(NamedTuple):
+    """What a deployment needs besides the experiment."""
 
-    declared: Declared
-    numbers: Numbers
-    signed: Signed | None = None  # knows what they have signed
+    grid: Grid
+    rules: Rules
+    run: str  # its name, also after a restart of the server
+    tell: Tell
+    folder: Path | None = None  # where it is written down how many samples clients have declared
+    numbers: Callable[[], Mapping[int, int]] | None = None  # which client each node is; None believes the nodes
+    signed: Signed | None = None  # knows what clients have signed
+
+
+@contextmanager
+def call_nodes(deployment: Deployment, progress: Progress) -> Iterator[Nodes]:
+    """Flower's nodes, for `Rounds`; if the rounds end well they have the last word."""
+    nodes = Nodes(deployment, progress)
+    yield nodes
+    nodes.finish()
 
 
 class Nodes(Clients):
-    """Asks Flower's nodes.
+    """Asks Flower's nodes."""
 
-    Args:
-        grid: Flower's.
-        setup: what is run, with the public state as it stands.
-        exchanges: of a round.
-        fresh: the public state before the first round.
-        steps: the last broadcasts, if the run was continued.
-        run: names the run, also after a restart of the server.
-        terms: what a newcomer must know.
-        rules: when a round ends.
-        register: what is known of the clients.
-        tell: takes a sentence for a person.
-    """
-
-    def __init__(
-        self, grid: Grid, setup: Setup, fresh: Public, steps: tuple[Step, ...], run: str,
-        terms: protocol.Terms, rules: Rules, register: Register, tell: Tell,
-    ) -> None:  # fmt: skip
+    def __init__(self, deployment: Deployment, progress: Progress) -> None:
+        setup, state, (grid, rules, name, tell, folder, numbers, self.signed) = progress.setup, progress.state, deployment
+        run = setup.run
         self._setup, self._rules = setup, rules
-        what, in_context = setup.run, setup.run.in_context
         self._journal = Journal(
-            what.exchanges, fresh, setup.public, steps, in_context, what.clients_sleep, lambda public, _: digest(public, in_context)
-        )
-        self._members = Members(what.clients, setup.public.layout.fingerprint, *register[:2], rules.max_images, tell)
-        self._members.alike = what.weighing is Weighing.UNTOLD
-        self._requests = Requests(grid, run, self._journal, self._members, terms, rules, tell)
-        self.signed = register.signed
+            run.exchanges, setup.public, state.public, state.steps, run.in_context, run.clients_sleep,
+            lambda public, _: digest(public, run.in_context),
+        )  # fmt: skip
+        alike = run.weighing is Weighing.UNTOLD
+        model = setup.public.layout.fingerprint
+        self._members = Members(run.clients, model, Declared(folder), numbers, rules.max_images, alike, tell)
+        # twice the deadline, so that a late answer is still heard, and refused; but no node works through old rounds
+        transport = Transport(grid, name, 2 * rules.deadline, tell)
+        self._requests = Requests(transport, self._journal, self._members, protocol.terms_of(setup), rules, tell)
         self._gathered = False  # whether those who are late have been waited for
         self._at_fault: frozenset[int] = frozenset()  # clients without whom the rounds are held from now on
 
@@ -75,8 +76,6 @@ class Nodes(Clients):
             last = {number: {"finished": True} for number in self._members.voting()}
             for _ in self._requests.ask_all(protocol.HEAR, last, 0):
                 pass
-
-    # ---- what a round asks -------------------------------------------------------------------------------------------
 
     def begin(self) -> Attendance:
         """Wait for the clients, before the first round; those that have declared too many images for the coming one are barred."""
@@ -110,10 +109,10 @@ class Nodes(Clients):
         context = exchange.context(public)
         intake = Intake(exchange, public, context, server)
         tells_loss = exchange.trains and self._setup.run.tells_results
-        fields = {number: protocol.request_fields(request) for number, request in asked.items()}
-        for number, said in self._requests.ask_all(exchange.name, fields, least, context.round):
-            problem = misfit_of_reply(said, asked[number].uploads, tells_loss)
-            reply = Reply(number, self._members[number].images, said.get("loss"), said.get("upload"))
+        all_fields = {number: protocol.request_fields(request) for number, request in asked.items()}
+        for number, fields in self._requests.ask_all(exchange.name, all_fields, least, context.round):
+            problem = misfit_of_reply(fields, asked[number].uploads, tells_loss)
+            reply = Reply(number, self._members[number].images, fields.get("loss"), fields.get("upload"))
             if problem is None and reply.upload is not None:
                 try:
                     size, ideal = intake.take(reply.upload, Sender(number, reply.weight))
@@ -131,11 +130,11 @@ class Nodes(Clients):
     def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> set[int]:
         """Keep a broadcast, to be sent with the next request; the clients that are there to get it."""
         self._journal.add(exchange.name, news, after)
-        self._requests.told = set(self._members.voting()).intersection(hearers)
-        return self._requests.told
+        self._requests.hearers = set(self._members.voting()).intersection(hearers)
+        return self._requests.hearers
 
     def score(self) -> list[Score]:
-        """The global model on the server's test images, if it has any."""
+        """The global model on the server's test samples, if it has any."""
         setup, run, public = self._setup, self._setup.run, self._journal.public
         if not len(setup.data.test_labels):
             return []
@@ -149,19 +148,16 @@ class Nodes(Clients):
         return self._requests.upkeep()
 
 
-def misfit_of_reply(said: Mapping[str, Any], uploads: bool, tells_loss: bool) -> str | None:
+def misfit_of_reply(fields: Mapping[str, Any], uploads: bool, tells_loss: bool) -> str | None:
     """Why an answer in an exchange, which may come from anybody, cannot be counted; None if it can, as far as it is not yet opened.
 
-    Args:
-        said: the answer.
-        uploads: whether an upload was asked for.
-        tells_loss: whether clients train in this exchange, and say how that went.
+    `uploads` says whether an upload was asked for, `tells_loss` whether clients train in this exchange and say how that went.
     """
-    loss, upload = said.get("loss"), said.get("upload")
+    loss, upload = fields.get("loss"), fields.get("upload")
+    fits = type(upload) is bytes if uploads else upload is None
     if not tells_loss:
-        sensible = loss is None and (type(upload) is bytes) == uploads and (upload is not None) == uploads
-        return None if sensible else "the answer lacks an upload, or has something else in it"
-    if type(loss) is not float or (type(upload) is bytes) != uploads or (upload is not None) != uploads:
+        return None if fits and loss is None else "the answer lacks an upload, or has something else in it"
+    if not fits or type(loss) is not float:
         return "the answer lacks a loss or an upload, or has one too many"
     if not 0 <= loss <= LARGEST_LOSS:
         return f"its training loss is {loss:g}, where {LARGEST_LOSS:g} is the most: if it is honest, its training diverged"

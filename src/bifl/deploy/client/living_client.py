@@ -7,14 +7,16 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bifl import __version__
 from bifl.core.sides import Request
-from bifl.deploy import progress, protocol
-from bifl.deploy.client_state import Home, Kept, alone
-from bifl.deploy.operator_choices import Operator, Source
+from bifl.deploy import protocol
+from bifl.deploy.client import progress
+from bifl.deploy.client.client_state import ClientState, Kept, alone
+from bifl.deploy.client.operator_choices import Operator, Source
 from bifl.deploy.protocol import Envelope, Refusal
 from bifl.engine.catch_up import digest
 from bifl.engine.worker import Worker
@@ -23,6 +25,7 @@ from bifl.errors import BiflError, quoted
 NUMBER = "partition-id"  # Flower's own word; in its simulation every node has one
 Config = Mapping[str, Any]
 Fields = dict[str, Any]
+Tell = Callable[..., None]  # an event, and its facts
 
 
 @contextmanager
@@ -40,85 +43,83 @@ class LivingClient:
 
     def answer(
         self, kind: str, fields: Mapping[str, Any], config: Config, source: Source | None = None,
-        state: Callable[[str], AbstractContextManager[Path]] = temporary,
+        temporary_state: Callable[[str], AbstractContextManager[Path]] = temporary,
     ) -> Fields:  # fmt: skip
         """Do what is asked, or say why not: the whole reason to the operator, a short one to the server. Nothing is raised.
 
         Args:
             kind: of the request.
-            fields: what it says.
+            fields: of the request.
             config: what the node was started with.
             source: where the client's images come from, in an app of one's own.
-            state: makes a state directory for a run, where the node was started without one.
+            temporary_state: makes a state directory for a run, where the node was started without one.
         """
-        told = Path(str(config["state-dir"])) if config.get("state-dir") else None
-        said: Fields = {protocol.VERSION: __version__}
+        directory = Path(str(config["state-dir"])) if config.get("state-dir") else None
+        answer: Fields = {protocol.VERSION: __version__}
         try:
             operator = operator_of(config, source)
-            said |= {"number": operator.number}
+            answer |= {"number": operator.number}
             request = protocol.read_request(kind, fields)
-            with nullcontext(told) if told is not None else state(request.run) as folder, alone(folder):
-                said |= self._done(request, operator, folder, told)
+            with nullcontext(directory) if directory else temporary_state(request.run) as folder, alone(folder):
+                answer |= self._carry_out(request, operator, folder, partial(progress.tell, directory))
         except Exception as error:
-            said |= {protocol.FAILED: quoted(protocol.public_reason(error), protocol.LONGEST_REASON)}
+            answer |= {protocol.FAILED: quoted(protocol.public_reason(error), protocol.LONGEST_REASON)}
             if not isinstance(error, BiflError):  # a mistake in an algorithm, most likely: the log says where
                 traceback.print_exc()
             text = str(error) if isinstance(error, BiflError) else f"{type(error).__name__}: {error}"
-            progress.tell(told, progress.PROBLEM, text=text)
-        return said
+            progress.tell(directory, progress.PROBLEM, text=text)
+        return answer
 
-    def _done(self, request: Envelope, operator: Operator, folder: Path, told: Path | None) -> Fields:
+    def _carry_out(self, request: Envelope, operator: Operator, folder: Path, tell: Tell) -> Fields:
         """What comes of a request. If it fails, nothing stays in memory: the next one begins with what the disk holds."""
         kept, self.kept = self.kept, None
-        home = Home(folder, request.run, operator, lambda text: progress.tell(told, "notice", text=text), kept)
-        said = _carry_out(request, home, told)
-        self.kept = None if request.finished else home.keep()
-        return said
+        state = ClientState(folder, request.run, operator, lambda text: tell("notice", text=text), kept)
+        if request.terms is not None:
+            answer = _introduction(state.greet(request.terms), state, tell)
+        else:
+            answer = _answer(request, state, tell)
+        self.kept = None if request.finished else state.keep()
+        return answer
 
 
-def _carry_out(request: Envelope, home: Home, told: Path | None) -> Fields:
-    """What comes of a request, after bringing the public state up to date."""
-    if request.terms is not None:
-        worker, _ = home.greet(request.terms)
-        return _introduced(worker, home, told)
-    if request.notice:
-        progress.tell(told, "notice", text=f"the server says: {request.notice}")
-    opened = home.open(request.round)
-    if opened is None or request.update is None or not home.bring_up(*opened, request.update):
-        return {"lost": True}
-    worker, _ = opened
-    if request.kind == protocol.EXCHANGE:
-        return _reply(worker, home, request, told)
-    if request.finished:
-        progress.tell(told, "finished", rounds=worker.public.round)
-    return {}
-
-
-def _introduced(worker: Worker, home: Home, told: Path | None) -> Fields:
-    images, held = len(worker.parts[home.number]), len(worker.shards[home.number])
-    progress.tell(told, "joined", number=home.number, images=images, held=held, rounds=worker.run.experiment.rounds)
+def _introduction(worker: Worker, state: ClientState, tell: Tell) -> Fields:
+    images, held = len(worker.parts[state.number]), len(worker.shards[state.number])
+    tell("joined", number=state.number, images=images, held=held, rounds=worker.run.experiment.rounds)
     return {
-        "images": worker.weight(home.number),
+        "images": worker.weight(state.number),
         "model": worker.run.network.layout.fingerprint,
         "digest": digest(worker.public, worker.run.in_context),
     }
 
 
-def _reply(worker: Worker, home: Home, request: Envelope, told: Path | None) -> Fields:
+def _answer(request: Envelope, state: ClientState, tell: Tell) -> Fields:
+    """What the client answers, after bringing the public state up to date."""
+    if request.notice:
+        tell("notice", text=f"the server says: {request.notice}")
+    worker = state.open(request.round)
+    if worker is None or request.update is None or not state.bring_up(worker, request.update):
+        return {"lost": True}
+    if request.kind == protocol.EXCHANGE:
+        return _reply(worker, state, request, tell)
+    if request.finished:
+        tell("finished", rounds=worker.public.round)
+    return {}
+
+
+def _reply(worker: Worker, state: ClientState, request: Envelope, tell: Tell) -> Fields:
     """The client's part in an exchange; its operator hears of training, not of what follows it."""
     if request.exchange not in worker.exchanges:
         raise Refusal(f"the server asks for the exchange '{request.exchange}', which this run does not have")
     exchange = worker.exchanges[request.exchange]
-    reply = worker.reply(exchange.name, Request(home.number, request.voted, request.uploads, request.private_reply))
+    reply = worker.reply(exchange.name, Request(state.number, request.voted, request.uploads, request.private_reply))
+    upload = {} if reply.upload is None else {"upload": reply.upload}
     if not exchange.trains:
-        return {} if reply.upload is None else {"upload": reply.upload}
+        return upload
     round = request.round + exchange.ahead
-    home.tidy(round)
-    size = len(reply.upload or b"")
-    images = len(worker.parts[home.number])
+    state.tidy(round)
     loss = {} if reply.loss is None else {"loss": reply.loss}  # not told where results of one client are not to be known
-    progress.tell(told, "trained", round=round, images=images, bytes=size, **loss)
-    return loss | ({} if reply.upload is None else {"upload": reply.upload})
+    tell("trained", round=round, images=len(worker.parts[state.number]), bytes=len(reply.upload or b""), **loss)
+    return loss | upload
 
 
 def operator_of(config: Config, source: Source | None = None) -> Operator:

@@ -1,7 +1,7 @@
 r"""What a client's processes tell its operator: JSON lines through a named pipe in the state directory, which `bifl client` reads.
 
-Flower gives every message a process of its own, whose output ends in a log. A pipe, unlike a file, also works when the disk is
-full. Without torch and Flower: `bifl client` stays all day.
+Their output ends in a log. A pipe, unlike a file, also works when the disk is full. Without torch and Flower, as `bifl client`
+stays all day.
 
 >>> sentence({"event": "trained", "round": 3, "images": 400, "loss": 0.4142, "bytes": 5600})
 'round 3: trained on 400 images, loss 0.41, 5.60 kB up'
@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,33 +84,19 @@ def sentence(event: Mapping[str, Any]) -> str:
     Raises:
         KeyError, TypeError, ValueError: it is none.
     """
-    return _SENTENCES[event["event"]](event)
-
-
-def _trained(event: Mapping[str, Any]) -> str:
-    sent = f"{size(event['bytes'])} up" if event["bytes"] else "no upload asked for"
-    loss = f" loss {event['loss']:.2f}," if "loss" in event else ""
-    return f"round {event['round']:d}: trained on {event['images']:d} images,{loss} {sent}"
-
-
-def _joined(event: Mapping[str, Any]) -> str:
-    held = f", {event['held']:d} held out to evaluate on" if event["held"] else ""
-    return f"joined a run of {event['rounds']:d} rounds as client {event['number']:d}: {event['images']:d} images to train on{held}"
-
-
-def _finished(event: Mapping[str, Any]) -> str:
-    return f"the run is finished after {event['rounds']:d} rounds; waiting for the next one (Ctrl-C to stop)"
-
-
-def _as_it_is(event: Mapping[str, Any]) -> str:
-    text: str = event["text"]
-    return text
-
-
-_SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "joined": _joined,
-    "trained": _trained,
-    "finished": _finished,
-    "notice": _as_it_is,
-    PROBLEM: _as_it_is,
-}
+    match event["event"]:
+        case "joined":
+            held = f", {event['held']:d} held out to evaluate on" if event["held"] else ""
+            run = f"joined a run of {event['rounds']:d} rounds as client {event['number']:d}"
+            return f"{run}: {event['images']:d} images to train on{held}"
+        case "trained":
+            sent = f"{size(event['bytes'])} up" if event["bytes"] else "no upload asked for"
+            loss = f" loss {event['loss']:.2f}," if "loss" in event else ""
+            return f"round {event['round']:d}: trained on {event['images']:d} images,{loss} {sent}"
+        case "finished":
+            return f"the run is finished after {event['rounds']:d} rounds; waiting for the next one (Ctrl-C to stop)"
+        case "notice" | "problem":
+            text: str = event["text"]
+            return text
+        case other:
+            raise KeyError(other)

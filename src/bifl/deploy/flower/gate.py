@@ -1,18 +1,22 @@
-"""Who may call what on the port of a SuperLink or a SuperNode: an ASGI application in front of Flower's.
+"""Who may call what on the port of a SuperLink: an ASGI application in front of Flower's, and connections that are bounded.
 
-Flower serves everything on one port: the calls of clients, of its own processes (runtime), and those that start and stop runs
-(control), which ask for no credentials. The gate lets strangers make a fixed list of calls, by exact method and path; everything
-else needs a token, which only the processes of the same server (or the same client) have in their environment.
+Flower serves everything on one port: the calls of clients, of whoever holds the rounds (runtime), and those that start and stop
+runs (control), which ask for no credentials. The gate lets strangers make a fixed list of calls, by exact method and path;
+everything else needs a token, which only the server's own two processes have.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import json
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, NamedTuple
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -36,6 +40,8 @@ SMALL = 2**16  # bytes of a request's body that are read from anybody
 LARGE = 2**29  # bytes that are read from a registered client
 SILENCE = 60.0  # seconds in which some of a body must come
 UPLOAD = 900.0  # seconds in which all of it must come
+HEAD = 20.0  # seconds in which the head of a request must come
+PER_ADDRESS = 256  # connections that one address may hold; this machine's own may hold any number
 
 
 class Refusal(NamedTuple):
@@ -55,13 +61,9 @@ TOO_SLOW = Refusal(408, "the request did not come in time")
 
 
 class Gate:
-    """An ASGI application that passes on what is allowed.
+    """An ASGI application that passes on to another what is allowed: with the token anything, otherwise what is public.
 
-    Args:
-        app: Flower's.
-        token: with this in its `TOKEN` header, a request may be anything.
-        public: what strangers may call, methods by path.
-        registered: whether headers show the key of a registered client; a body of more than `SMALL` bytes is not read without.
+    Only if headers show the key of a `registered` client, a body of more than `SMALL` bytes is read.
     """
 
     def __init__(
@@ -139,3 +141,56 @@ async def _answer(scope: Scope, send: Send, refusal: Refusal) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(text)), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": text})
+
+
+# ---- connections -----------------------------------------------------------------------------------------------------
+
+_held: Counter[str] = Counter()
+
+
+class BoundedConnection(H11Protocol):  # type: ignore[misc,unused-ignore]
+    """uvicorn's connection by h11, which bounds a head to 64 kB (the other one, httptools, does not)."""
+
+    _address = ""
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Accept a connection, or close it at once."""
+        super().connection_made(transport)
+        self._address = self.client[0] if self.client else ""
+        _held[self._address] += 1
+        if _held[self._address] > PER_ADDRESS and not _is_loopback(self._address):
+            transport.abort()
+        else:
+            self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; a head that has begun must end in time."""
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_waiting()
+        elif self._timer is None:
+            self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Remove a closed connection from the count."""
+        self._stop_waiting()
+        _held[self._address] -= 1
+        if not _held[self._address]:
+            del _held[self._address]
+        super().connection_lost(exc)
+
+    def _wait_for_head(self) -> None:
+        self._timer = self.loop.call_later(HEAD, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False

@@ -1,5 +1,7 @@
 """A client's node: one process, which lives as long as `bifl client` does and holds the client's data and network in memory.
 
+    python -P -m bifl.deploy.flower.supernode HOST:PORT AUTHORITY KEY CONFIG
+
 Flower's own SuperNode opens a port, fetches, unpacks and imports the bundle of code that a run brings, and starts a process for
 every message. This one speaks Flower's protocol for nodes and does nothing of that: no port, no process, no bundle. It answers
 runs of the installed app only, by the installed code.
@@ -33,9 +35,9 @@ from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_f
 from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from bifl.deploy import bundle
-from bifl.deploy.flower_programs import ADMITTED
-from bifl.errors import RunError
+from bifl.deploy.flower import bundle
+from bifl.deploy.flower.programs import ADMITTED
+from bifl.errors import BiflError, RunError
 
 _IDLE = 3.0  # seconds between two looks for a message
 _SOON = [0.2 * 1.5**look for look in range(7)]  # the same after an answer, 6.4 in all: the exchanges of a round follow each other
@@ -60,13 +62,7 @@ Answer = Callable[[Message], Message]
 
 
 class Node:
-    """Answers the server's messages, one after the other.
-
-    Args:
-        fleet: the server.
-        answer: makes the reply to a message of the installed app; it is called with nothing else.
-        sleep: lets seconds pass.
-    """
+    """Answers the server's messages, one after the other; `answer` gets messages of the installed app and nothing else."""
 
     def __init__(self, fleet: Fleet, answer: Answer, sleep: Callable[[float], None] = time.sleep) -> None:
         self._fleet, self._answer, self._sleep = fleet, answer, sleep
@@ -150,7 +146,7 @@ def answers(config: dict[str, Any]) -> Answer:
 
     @functools.cache
     def living() -> Any:
-        from bifl.deploy.client import LivingClient
+        from bifl.deploy.client.living_client import LivingClient
 
         return LivingClient()
 
@@ -171,6 +167,13 @@ def main() -> None:
 
     address, authority, key, config = sys.argv[1:]
     signal.signal(signal.SIGTERM, leave)
-    with fleet(address, Path(authority), Path(key)) as server:
-        log(INFO, "%s %d", ADMITTED, server.node)
-        Node(server, answers(json.loads(config))).stay()
+    try:
+        with fleet(address, Path(authority), Path(key)) as server:
+            log(INFO, "%s %d", ADMITTED, server.node)
+            Node(server, answers(json.loads(config))).stay()
+    except BiflError as error:
+        sys.exit(f"bifl: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,11 +1,9 @@
 """A client's state directory: what stays when its process ends, at whatever moment.
 
-It holds, per run, the terms, the client's own images as arrays, the public state as last heard (public.npz) and what the client
-remembers of the last two rounds it trained in. Every file is replaced atomically, so that a kill at any moment leaves the state
-before or after a message, and the same request again gives the same answer. Damaged files are moved aside and treated like lost
-ones.
-
-A client's process holds the run that it takes part in (`Kept`) for as long as the files are those that it wrote or read.
+It holds, per run, the terms, the client's own samples as arrays, the public state as last heard (public.npz) and what the client
+remembers of the last two rounds it trained in. Every file is replaced atomically, so that a kill leaves the state before or after a
+message, and the same request again gives the same answer. Damaged files are moved aside and treated like lost ones. A client's
+process holds the run that it takes part in (`Kept`) for as long as the files are those that it wrote or read.
 
 Notes tell what the client has said in secure sums and what private noise it has drawn: with them it says nothing twice and
 otherwise. So they outlast everything else in a run's folder and are read and written by one process at a time; where one is damaged
@@ -31,7 +29,7 @@ from bifl.codec import WireError
 from bifl.core.state import Public
 from bifl.data.arrays import further_array, input_array, refuse_missing, target_array
 from bifl.data.inputs import Dataset, map_dataset, save
-from bifl.deploy.operator_choices import Images, Operator, own_images, same_but_for_length
+from bifl.deploy.client.operator_choices import Operator, own_images, same_but_for_length
 from bifl.deploy.protocol import Refusal, Terms, terms_fields
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import BEFORE, MODEL, Update, digest, restored
@@ -41,8 +39,6 @@ from bifl.exchanges.exchange import finite, numbers
 from bifl.experiment.run import make_run
 from bifl.experiment.setup import fitting_network
 from bifl.files import write_atomic, write_secret, writing
-
-__all__ = ["Damaged", "Home", "Images", "Kept"]
 
 TERMS, PUBLIC, TRAIN, HELD = "terms.json", "public.npz", "train", "held"
 NOTE = "note-"
@@ -88,11 +84,6 @@ class FileNotes(MutableMapping[str, bytes]):
         return len(list(iter(self)))
 
 
-def noted(state: Path) -> set[str]:
-    """The names of the folders in a state directory that hold notes."""
-    return {path.parent.name for path in state.glob(f"*/{NOTE}*")}
-
-
 @contextmanager
 def alone(state: Path) -> Iterator[None]:
     """Wait until no other process answers for this client; the lock ends with its holder, however it ends."""
@@ -121,7 +112,6 @@ class Kept(NamedTuple):
     folder: Path
     operator: Operator
     worker: Worker
-    fresh: Public  # the public state before the first round, as computed here
     files: Mapping[str, tuple[int, ...]]  # as `_stamps` tells them
 
     def stands(self, folder: Path, operator: Operator) -> bool:
@@ -136,91 +126,81 @@ def _stamps(folder: Path, operator: Operator) -> dict[str, tuple[int, ...]]:
     return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
-class Home:
-    """One client's folder for one run.
+class ClientState:
+    """One client's folder for one run, whose name `protocol.read_request` has checked.
 
-    Args:
-        state: the state directory.
-        run: the run's name, as `protocol.read_request` checked it.
-        operator: what the client's operator has decided.
-        tell: takes a sentence for the operator.
-        kept: the client as the last request left it, if it is still in memory.
+    `tell` takes a sentence for the operator; `kept` is the client as the last request left it, if it is still in memory.
     """
 
     def __init__(self, state: Path, run: str, operator: Operator, tell: Callable[[str], None], kept: Kept | None = None) -> None:
         self.folder, self.operator, self._tell = _folder(state, run), operator, tell
         self.number = operator.number
-        stands = kept is not None and kept.stands(self.folder, operator)
-        self._ready = (kept.worker, kept.fresh) if kept is not None and stands else None
+        self._worker = kept.worker if kept is not None and kept.stands(self.folder, operator) else None
         if operator.peers:
             self._refuse_second_run()
 
     def _refuse_second_run(self) -> None:
         """Refuse any run but the one in whose secure sums this client has taken part: in two runs one round can be held twice."""
-        others = {name.partition(DAMAGED)[0] for name in noted(self.folder.parent)} - {self.folder.name}
-        if others:
+        with_notes = {path.parent.name.partition(DAMAGED)[0] for path in self.folder.parent.glob(f"*/{NOTE}*")}
+        if others := with_notes - {self.folder.name}:
             raise Refusal(
                 f"this client has taken part in secure sums of run {min(others)}, and sums of two runs over the same data can be "
                 "subtracted: if that does no harm, start it with another --state for another run",
                 "it has taken part in secure sums of another run: its operator can start it with another --state",
             )
 
-    def greet(self, terms: Terms) -> tuple[Worker, Public]:
-        """Agree to the terms; the client ready to work, and the public state before the first round."""
-        self._ready = None
+    def greet(self, terms: Terms) -> Worker:
+        """Agree to the terms; the client ready to work."""
+        self._worker = None
         try:
-            self._settle_in(terms)
-            ready = self._open()
+            worker = self._settle_in(terms)
         except Damaged as error:
             self._move_aside(error)
-            self._settle_in(terms)
-            ready = self._open()
-        worker, _ = ready
+            worker = self._settle_in(terms)
         if worker.run.computes:
             try:
                 refuse_missing(worker.samples.inputs.numpy(), "inputs")
             except DataError as error:
                 raise Refusal(f"this client's {error}", "values of its inputs are missing") from error
-        self._ready = ready
-        return ready
+        self._worker = worker
+        return worker
 
-    def open(self, round: int) -> tuple[Worker, Public] | None:
-        """The client as it was after the given round, ready to work, and the public state before the first round as computed here.
-
-        None where there is nothing of this run, or no longer.
-        """
+    def open(self, round: int) -> Worker | None:
+        """The client as it was after the given round, ready to work; None where there is nothing of this run, or no longer."""
         try:
-            if self._ready is None:
-                known = self._terms()
-                if known is None or (known["number"], known["data"]) != (self.number, self.operator.data):
+            if self._worker is None:
+                agreed = self._terms()
+                if agreed is None or (agreed["number"], agreed["data"]) != (self.number, self.operator.data):
                     return None  # never greeted, or restarted as somebody else
-                self._ready = self._open()
-            self._recall(self._ready[0], round)
+                self._worker = self._load()
+            self._recall(self._worker, round)
         except Damaged as error:
-            self._ready = None
+            self._worker = None
             self._move_aside(error)
-        return self._ready
+        return self._worker
 
     def keep(self) -> Kept | None:
         """The client as it stands, for the next request; None if there is none. To be called when its files are written."""
-        return None if self._ready is None else Kept(self.folder, self.operator, *self._ready, _stamps(self.folder, self.operator))
+        if self._worker is None:
+            return None
+        return Kept(self.folder, self.operator, self._worker, _stamps(self.folder, self.operator))
 
     def _recall(self, worker: Worker, round: int) -> None:
         """Let the client be what it was after a round: a request that comes again is answered as before."""
-        past = [known for known in checkpoint.rounds_of(self.folder, self.number) if known <= round]
+        past = [saved for saved in checkpoint.rounds_of(self.folder, self.number) if saved <= round]
         if not past:
             worker.forget(self.number)
         elif worker.kept.get(self.number) != past[-1]:
             with _reading(self.folder):
                 worker.restore(self.number, past[-1])
 
-    def _settle_in(self, terms: Terms) -> None:
-        """Save the client's images for the next processes. Nothing is written before all is checked."""
+    def _settle_in(self, terms: Terms) -> Worker:
+        """Save the client's samples, if that is not done yet, and open what is saved. Nothing is written before all is checked."""
         wanted = terms_fields(terms) | {"number": self.number, "data": self.operator.data}
-        known = self._terms()
-        if known == wanted:
-            return
-        if known is not None and not _same_run(known, wanted):
+        agreed = self._terms()
+        if agreed == wanted:
+            return self._load()
+        if agreed is not None and not _same_run(agreed, wanted):
             raise Refusal("the server has changed the settings of a run that this client takes part in: it must start a new one")
         experiment = self.operator.experiment(terms.experiment)
         if not 0 <= self.number < experiment.clients:
@@ -236,6 +216,7 @@ class Home:
                 (self.folder / name).mkdir()
                 save(part, self.folder / name)
             write_atomic(self.folder / TERMS, json.dumps(wanted))  # the last file: where it is, the others are whole
+        return self._load()
 
     def _make_room(self) -> None:
         """The folder of a new run, unless there are too many."""
@@ -254,39 +235,34 @@ class Home:
         if not (self.folder / TERMS).is_file():
             return None
         with _reading(self.folder):
-            known = json.loads((self.folder / TERMS).read_text())
-            if {name: type(known[name]) for name in ("experiment", "number", "data")} != {
-                "experiment": str, "number": int, "data": str,
-            }:  # fmt: skip
+            agreed = json.loads((self.folder / TERMS).read_text())
+            if [type(agreed[name]) for name in ("experiment", "number", "data")] != [str, int, str]:
                 raise ValueError(f"{TERMS} lacks something")
-            return dict(known)
+            return dict(agreed)
 
-    def _open(self) -> tuple[Worker, Public]:
+    def _load(self) -> Worker:
         """The client and its public state as the files say, but for what it remembers of rounds."""
-        known = self._terms()
-        if known is None:
+        agreed = self._terms()
+        if agreed is None:
             raise Damaged(f"there is no {TERMS}")
-        experiment = self.operator.experiment(known["experiment"])
+        experiment = self.operator.experiment(agreed["experiment"])
         with _reading(self.folder):
             train, held = _whole(map_dataset(self.folder / TRAIN)), _whole(map_dataset(self.folder / HELD))
             data = train._replace(
                 inputs=np.concatenate([train.inputs, held.inputs]),
                 labels=np.concatenate([train.labels, held.labels]),
-                further={name: np.concatenate([found, held.further[name]]) for name, found in train.further.items()},
+                further={name: np.concatenate([array, held.further[name]]) for name, array in train.further.items()},
             )
         parts = {self.number: np.arange(len(train.labels))}
         shards = {self.number: np.arange(len(train.labels), len(data.labels))}
-        network = fitting_network(experiment, data)
-        run = make_run(experiment, network, data)
-        fresh = run.fresh
+        run = make_run(experiment, fitting_network(experiment, data), data)
         with _reading(self.folder):
             identity = self.operator.identity(self.folder.name) if experiment.secure_sum else None
-            job = Job(run, parts, shards, [], fresh, self.folder, {}, False, identity)
-            worker = Worker(job, data)
+            worker = Worker(Job(run, parts, shards, [], run.fresh, self.folder, {}, False, identity), data)
             worker.notes = {self.number: FileNotes(self.folder)}
             if (self.folder / PUBLIC).is_file():
-                worker.public = checkpoint.load_public(self.folder / PUBLIC, fresh, worker.completing)[0]
-            return worker, fresh
+                worker.public = checkpoint.load_public(self.folder / PUBLIC, run.fresh, worker.completing)[0]
+            return worker
 
     def _move_aside(self, error: Damaged) -> None:
         """Move everything but notes to a folder beside, so that it can be inspected: notes hold what must not be said otherwise."""
@@ -302,13 +278,13 @@ class Home:
                 return
         raise Refusal(f"'{self.folder}' is damaged again and again: is the disk in order?", "its state is damaged again and again")
 
-    def bring_up(self, worker: Worker, fresh: Public, update: Update) -> bool:
-        """Bring the public state up to date and write it down; False if the update does not fit what is known here."""
-        in_context, before = worker.run.in_context, worker.public
+    def bring_up(self, worker: Worker, update: Update) -> bool:
+        """Bring the public state up to date and write it down; False if the update does not fit what the client has."""
+        in_context, before, fresh = worker.run.in_context, worker.public, worker.run.fresh
         if digest(worker.public, in_context) != update.target:
-            _bounded(update, fresh)
-            said = {step.exchange for step in update.steps}.union(update.whole or {})
-            if unknown := said.difference(worker.exchanges, (BEFORE, MODEL)):
+            _refuse_long(update, fresh)
+            exchanges = {step.exchange for step in update.steps}.union(update.whole or {})
+            if unknown := exchanges.difference(worker.exchanges, (BEFORE, MODEL)):
                 raise Refusal(f"the server speaks of the exchange '{min(unknown)}', which this run does not have")
             if update.whole is not None:
                 worker.public = restored(update.whole, list(worker.exchanges.values()), fresh)
@@ -316,16 +292,16 @@ class Home:
                 if digest(worker.public, in_context) == step.start:
                     worker.hear(step.exchange, step.data)
         if digest(worker.public, in_context) != update.target:
-            self._ready = None  # it may have taken up some of it
+            self._worker = None  # it may have taken up some of it
             return False
         if worker.public is not before or not (self.folder / PUBLIC).is_file():
-            _sensible(worker.public)
+            _refuse_not_finite(worker.public)
             checkpoint.save_public(self.folder / PUBLIC, worker.public, worker.completing, {}, {})
         return True
 
     def tidy(self, round: int) -> None:
         """Delete the files of rounds that the server can no longer ask for."""
-        past = [known for known in checkpoint.rounds_of(self.folder, self.number) if known < round]
+        past = [saved for saved in checkpoint.rounds_of(self.folder, self.number) if saved < round]
         checkpoint.forget(self.folder, self.number, past[:-1])
 
 
@@ -337,11 +313,11 @@ def _folder(state: Path, run: str) -> Path:
     return folder
 
 
-def _same_run(known: dict[str, Any], wanted: dict[str, Any]) -> bool:
+def _same_run(agreed: dict[str, Any], wanted: dict[str, Any]) -> bool:
     """Whether terms are those of the same run, which may have become longer."""
     fixed = ("classes", "shape", "mean", "std", "share", "kind", "further", "labels")
-    same = [known.get(name) for name in fixed] == [wanted.get(name) for name in fixed]
-    return same and same_but_for_length(known["experiment"], wanted["experiment"])
+    same = [agreed.get(name) for name in fixed] == [wanted.get(name) for name in fixed]
+    return same and same_but_for_length(agreed["experiment"], wanted["experiment"])
 
 
 @contextmanager
@@ -361,12 +337,12 @@ def _reading(folder: Path) -> Iterator[None]:
 def _whole(data: Dataset) -> Dataset:
     """A dataset whose arrays fit together."""
     target_array(data.labels, len(input_array(data.inputs, "images")), data.classes, "labels")
-    for name, found in data.further.items():
-        further_array(found, len(data.inputs), name)
+    for name, array in data.further.items():
+        further_array(array, len(data.inputs), name)
     return data
 
 
-def _sensible(public: Public) -> None:
+def _refuse_not_finite(public: Public) -> None:
     """Refuse a public state that holds numbers which no training gives, before it is saved: it could not be read again."""
     finite(public.weights, public.real, public.scales, *public.vectors.values())
     for message in (public.news, public.before):
@@ -374,7 +350,7 @@ def _sensible(public: Public) -> None:
             finite(*numbers(message))
 
 
-def _bounded(update: Update, fresh: Public) -> None:
+def _refuse_long(update: Update, fresh: Public) -> None:
     """Refuse messages that are longer than any of this model can be, before they are read."""
     most = 4096 + 8 * ((1 + len(fresh.vectors)) * fresh.layout.count + fresh.layout.reals)
     for data in (*(step.data for step in update.steps), *(update.whole or {}).values()):

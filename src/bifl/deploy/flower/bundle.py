@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from pathlib import Path
 from typing import NamedTuple
 
+from flwr.cli.build import build_fab_from_disk
+from flwr.cli.config_utils import get_fab_metadata
+
+from bifl.deploy import APP
 from bifl.errors import RunError, quoted
 
-APP = Path(__file__).parent / "app"
 _LONGEST = 80  # characters of a stranger's name that are repeated
 
 
@@ -35,27 +37,13 @@ class Bundle(NamedTuple):
 @functools.cache
 def content() -> bytes:
     """The bundle of the installed app, as `flwr run` builds it."""
-    from flwr.cli.build import build_fab_from_disk
-
     built: bytes = build_fab_from_disk(APP)
     return built
 
 
-@functools.cache
-def own() -> Bundle:
+def installed() -> Bundle:
     """The name of the installed app's bundle."""
-    return named(content())
-
-
-def named(data: bytes) -> Bundle:
-    """What a bundle calls itself, and its hash."""
-    from flwr.cli.config_utils import get_fab_metadata
-
-    try:
-        app, version = get_fab_metadata(data)
-    except Exception:  # a stranger's zip may be wrong in any way, and the hash names it too
-        app, version = "?", "?"
-    return Bundle(str(app), str(version), hashlib.sha256(data).hexdigest())
+    return Bundle(*get_fab_metadata(content()), hashlib.sha256(content()).hexdigest())
 
 
 def refuse_foreign(bundle: Bundle) -> None:
@@ -64,8 +52,8 @@ def refuse_foreign(bundle: Bundle) -> None:
     Raises:
         ForeignBundleError: it is another, whatever it calls itself.
     """
-    if bundle != own():
+    if bundle != installed():
         raise ForeignBundleError(
-            f"refused to run the app bundle {bundle}: only the installed {own()} is run here; "
+            f"refused to run the app bundle {bundle}: only the installed {installed()} is run here; "
             "if that is the server's bifl, install the same version on both"
         )

@@ -1,0 +1,141 @@
+"""What `bifl client` does. Without torch and Flower: it stays all day, its node is a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from bifl.deploy.client.data_check import check_data
+from bifl.deploy.client.progress import LONGEST, Listener
+from bifl.deploy.flower.programs import ADMITTED, address, ended_by_signals, last_words, start, stop
+from bifl.errors import ConfigError, RunError, quoted
+from bifl.files import writing
+
+_LOOK = 0.3  # seconds between two looks at what it says
+_AGAIN = 5.0  # seconds until one that was refused tries again
+
+
+def client(options: argparse.Namespace) -> int:
+    """Take part in runs as a client until interrupted."""
+    address(options.server)
+    for path in (options.ca, options.key):
+        if not path.is_file():
+            raise ConfigError(f"'{path}' does not exist: get it from whoever ran bifl keys")
+    number = _number(options)
+    files, insists = _allowed(options.allow), _insists(options)
+    data = check_data(options.data)
+    state = (options.state or Path(f"client-{number}-state")).resolve()
+    with writing(state):
+        state.mkdir(parents=True, exist_ok=True)
+    config: dict[str, str | int] = {"partition-id": number, "state-dir": str(state), "data": data, **insists}
+    config |= {f"allow-{place}": str(path) for place, path in enumerate(files)}
+    words = [options.server, options.ca.resolve(), options.key.resolve(), json.dumps(config)]
+    with ended_by_signals(), _listener(state) as listener:
+        try:
+            _stay(words, state, number, options.patience, listener)
+        except KeyboardInterrupt:
+            print("bifl: client stopped; started again it continues from its state", file=sys.stderr)
+            return 130
+
+
+def _number(options: argparse.Namespace) -> int:
+    text = options.key.name.rpartition("-")[2]
+    if options.number is None and not text.isdecimal():
+        raise ConfigError(f"which client is this? Give --number, or a key that is called client-N instead of '{options.key.name}'")
+    return int(text) if options.number is None else int(options.number)
+
+
+def _insists(options: argparse.Namespace) -> dict[str, str | int]:
+    """What a client insists on in secure sums, if it was started with --peers."""
+    if options.least < 2:
+        raise ConfigError(f"--least must be 2 or more, not {options.least}: a sum of one client hides nobody")
+    if options.colluders < 0:
+        raise ConfigError(f"--colluders must be 0 or more, not {options.colluders}")
+    if options.peers is None:
+        if options.colluders:
+            raise ConfigError("--colluders goes with --peers, without which this client takes part in no secure sum")
+        return {}
+    if not options.peers.is_file():
+        raise ConfigError(f"--peers: '{options.peers}' does not exist: bifl keys makes it, as clients.pub")
+    keys = {"key": str(options.key.resolve()), "peers": str(options.peers.resolve())}
+    return keys | {"least": options.least, "colluders": options.colluders}
+
+
+def _allowed(files: list[Path]) -> list[Path]:
+    """The files that the server may name."""
+    for path in files:
+        if not path.exists():
+            raise ConfigError(f"--allow: '{path}' does not exist")
+    return list(dict.fromkeys(path.resolve() for path in files))
+
+
+@contextmanager
+def _listener(state: Path) -> Iterator[Listener | None]:
+    with ExitStack() as stack:
+        try:
+            listener = stack.enter_context(Listener(state))
+        except OSError as error:
+            print(f"rounds cannot be shown, see supernode.log: {error.strerror or error}", flush=True)
+            listener = None
+        yield listener
+
+
+def _stay(words: list[str | Path], state: Path, number: int, patience: float, listener: Listener | None) -> NoReturn:
+    """Start the client's node with these words, again whenever it ends, until interrupted.
+
+    Raises:
+        RunError: the server refuses us for longer than `patience` seconds.
+    """
+    server, authority, key, _ = words
+    log = state / "supernode.log"
+    refused_since: float | None = None
+    while True:
+        begin = log.stat().st_size if log.exists() else 0
+        process = start("supernode", words, state / "flower", log)
+        try:
+            admitted = _wait_for_admission(process, log, begin)
+            if admitted:
+                print(f"client {number} is connected to {server}", flush=True)
+                refused_since = None
+            while process.poll() is None:
+                _show(listener)
+                time.sleep(_LOOK)
+        finally:
+            stop(process)
+            _show(listener)
+        why = log.read_bytes()[begin:].decode(errors="replace")
+        if "CERTIFICATE_VERIFY_FAILED" in why:
+            raise RunError(f"{server} shows a certificate that '{authority}' does not vouch for: is it the right server?")
+        refused = not admitted and "code: 2004" in why
+        refused_since = (refused_since or time.monotonic()) if refused else None
+        if refused_since is not None and time.monotonic() > refused_since + patience:
+            raise RunError(f"{server} refuses the key '{key}': it is not registered there (bifl server does that)")
+        reason = "the server refuses the key, or has not noticed yet that we were gone" if refused else last_words(log)
+        print(f"not connected: {quoted(reason, LONGEST)}; trying again in {_AGAIN:g} s", flush=True)
+        time.sleep(_AGAIN)
+
+
+def _show(listener: Listener | None) -> None:
+    """Print what the client's processes have told since the last look."""
+    for text, problem in listener.heard() if listener is not None else ():
+        print(f"bifl: {text}" if problem else text, file=sys.stderr if problem else sys.stdout, flush=True)
+
+
+def _wait_for_admission(process: subprocess.Popen[bytes], log: Path, begin: int) -> bool:
+    """Whether a SuperNode was admitted before it ended."""
+    while True:
+        ended = process.poll() is not None
+        with log.open("rb") as file:
+            file.seek(begin)
+            if ADMITTED.encode() in file.read():
+                return True
+        if ended:
+            return False
+        time.sleep(_LOOK)

@@ -1,0 +1,270 @@
+"""What `bifl server` and `bifl federation up` do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bifl.core.sums import LARGEST_WEIGHT
+from bifl.data.fingerprint import loaded
+from bifl.data.inputs import Form
+from bifl.deploy import certificates
+from bifl.deploy.flower.programs import address, ended_by_signals, free_port, refuse_blanks, stop
+from bifl.deploy.flower.superlink import SuperLink
+from bifl.deploy.protocol import named_files
+from bifl.deploy.server_app import DEADLINE, rules, run_rounds
+from bifl.engine import running
+from bifl.errors import ConfigError, RunError, quoted
+from bifl.exchanges.input_counts import normalised_by
+from bifl.experiment import config_file
+from bifl.experiment.settings import Experiment, of_words, pairs
+from bifl.experiment.setup import Setup, load, serve
+from bifl.files import write_atomic, writing
+from bifl.processes import tied
+from bifl.registry import short
+from bifl.runs.events import FAILED, FINISHED, LONGEST, NOTE, Tell, writer
+from bifl.runs.folder import CONFIG, RunFolder, claim, folder_name, read_records
+from bifl.show.output import console, say
+from bifl.show.terminal import Meter, data_line, run_table
+
+# in the run's folder: Flower's own files; how the server was started; the clients of a federation on this machine
+FLOWER, SETTINGS, NEIGHBOURS = "flower", "server.json", "clients"
+
+
+class Settings(NamedTuple):
+    """How a server was started: what `--resume` need not be told again."""
+
+    keys: str
+    host: str
+    port: int
+    min_clients: int
+    deadline: float
+    keep_messages: bool
+    max_images: int = 0  # runs of earlier versions have none
+
+
+class Service(NamedTuple):
+    """A run, how it is served, and the command that continues it."""
+
+    run: RunFolder
+    setup: Setup
+    settings: Settings
+    again: str
+
+
+def server(options: argparse.Namespace) -> int:
+    """Serve one run."""
+    if options.resume:
+        service = _resumed(options, ("listen", "keys", "name", "keep_messages"), "bifl server")
+    else:
+        service = _begun(options, _asked(options, of_words(options.settings)), "", options.listen or "127.0.0.1:8000")
+    service = service._replace(again=f"{service.again} (clients that ended must be started again)")
+    certificates.make_keys(Path(service.settings.keys), options.name, service.run.experiment.clients)
+    with ended_by_signals():
+        return _serve_and_show(service)
+
+
+def _asked(options: argparse.Namespace, experiment: Experiment) -> Experiment:
+    """The experiment, its inputs normalised by what clients have said before, if --asked names where.
+
+    Raises:
+        RunError: nothing is said there.
+    """
+    if options.asked is None:
+        return experiment
+    records, form = read_records(options.asked), load(experiment).form
+    if records and records[-1].report:
+        _refuse_other_inputs(options.asked, form, load(config_file.read(options.asked / CONFIG, options.trust)).form)
+    words = normalised_by(records[-1].report or {}, form) if records else {}
+    if not words:
+        raise RunError(f"'{options.asked}' holds no mean and deviation of inputs: give the folder of bifl ask --listen")
+    return experiment.changed(words)
+
+
+def _refuse_other_inputs(folder: Path, ours: Form, theirs: Form) -> None:
+    """Refuse a mean and deviation of other inputs than the run's.
+
+    Raises:
+        RunError: they are.
+    """
+    if (ours.kind, ours.shape) != (theirs.kind, theirs.shape):
+        asked, wanted = (f"{form.kind} of shape {','.join(map(str, form.shape))}" for form in (theirs, ours))
+        raise RunError(f"'{folder}' tells of inputs that are {asked}, and those of this run are {wanted}: ask again")
+
+
+def _begun(options: argparse.Namespace, experiment: Experiment, kind: str, listen: str) -> Service:
+    """A new run, served at an address; what cannot be run is refused before anything is written."""
+    host, port = address(listen)
+    run, setup = _start(options, experiment, kind)
+    settings = _settings(options, (options.keys or Path("keys")).resolve(), host, port)
+    return _service(run, setup, settings, "bifl server")
+
+
+def _start(options: argparse.Namespace, experiment: Experiment, kind: str) -> tuple[RunFolder, Setup]:
+    setup = serve(experiment)
+    running.check(setup)
+    rules(experiment, options.min_clients or 0, _deadline(options), options.max_images or 0)
+    refuse_blanks()
+    return RunFolder.start(options.out or claim(Path("runs"), kind + folder_name(experiment)), experiment), setup
+
+
+def _service(run: RunFolder, setup: Setup, settings: Settings, command: str) -> Service:
+    """Show what the run is on, and write down how it is served; other data than before are refused."""
+    data = loaded(setup.data)
+    run.settle(data)
+    say(console(), data_line(run.experiment, data))
+    with writing(run.path):
+        write_atomic(run.path / SETTINGS, json.dumps(settings._asdict()))
+    trust = " --trust" if run.experiment.python_files() else ""
+    return Service(run, setup, settings, f"{command} --resume {shlex.quote(str(run.path))}{trust}")
+
+
+def _settings(options: argparse.Namespace, keys: Path, host: str, port: int, most: int = 0) -> Settings:
+    """As asked for, or with at `most` so many images a client."""
+    most = most if options.max_images is None else options.max_images
+    return Settings(str(keys), host, port, options.min_clients or 0, _deadline(options), options.keep_messages, most)
+
+
+def serve_once(options: argparse.Namespace, experiment: Experiment) -> RunFolder:
+    """Hold the rounds of an experiment with the clients that come to an address, without a table of them; the run's folder.
+
+    Raises:
+        RunError: it was stopped.
+    """
+    service = _begun(options, experiment, f"{short(experiment.exchange.name)}-", options.listen)
+    certificates.make_keys(Path(service.settings.keys), [], experiment.clients)
+    with ended_by_signals():
+        if _serve(service):
+            raise RunError("stopped before all clients had answered")
+    return service.run
+
+
+def _serve_and_show(service: Service) -> int:
+    code = _serve(service)
+    if not code:
+        console().print(run_table(service.run.records(), service.run.path / "model"))
+    return code
+
+
+def _serve(service: Service) -> int:
+    """Start the SuperLink, hold the rounds and show them as they come."""
+    (run, setup, settings, again), out = service, console()
+    keys, rounds = Path(settings.keys), run.experiment.rounds
+    run.keep_messages = settings.keep_messages
+    given = rules(run.experiment, settings.min_clients, settings.deadline, settings.max_images)
+    with Meter(out, rounds).running() as meter:
+        meter.begin(short(run.experiment.algorithm.name), run.records())
+        try:
+            with SuperLink(run.path / FLOWER, keys, settings.host, settings.port) as link, _flowers_log(run.path / FLOWER):
+                link.numbers()  # so that clients are let in from now on
+                say(out, f"listening on {settings.host}:{settings.port}; run folder {run.path}")
+                with link.grid() as grid:
+                    for record in run_rounds(grid, run, given, setup, keys, link.numbers, shown_as_well(run, meter)):
+                        meter.show(record, rounds)
+        except KeyboardInterrupt:
+            print(f"bifl: stopped after round {len(run.records())} of {rounds}; continue with: {again}", file=sys.stderr)
+            return 130
+    return 0
+
+
+def shown_as_well(run: RunFolder, meter: Meter) -> Tell:
+    """Tell by the run's events, and show what an error or a table does not show in any case."""
+    write = writer(run.path)
+
+    def tell(text: str, kind: str = NOTE, client: int | None = None) -> None:
+        write(text, kind, client)
+        if kind not in (FAILED, FINISHED):
+            meter.note(quoted(text, LONGEST))
+
+    return tell
+
+
+@contextmanager
+def _flowers_log(folder: Path) -> Iterator[None]:
+    """Let what Flower's library says go to a file, while the screen shows the rounds."""
+    log, file = logging.getLogger("flwr"), logging.FileHandler(folder / "rounds.log")
+    screens = log.handlers[:]
+    log.handlers[:] = [file]
+    try:
+        yield
+    finally:
+        log.handlers[:] = screens
+        file.close()
+
+
+def _deadline(options: argparse.Namespace) -> float:
+    return DEADLINE if options.deadline is None else float(options.deadline)
+
+
+def _resumed(options: argparse.Namespace, fixed: tuple[str, ...], command: str) -> Service:
+    """A run that goes on as its server was started, but for what is asked for now and is not fixed."""
+    for name in fixed:
+        if getattr(options, name):
+            flag = "--" + name.replace("_", "-")
+            can = "--min-clients, --deadline, --max-images and rounds="
+            raise ConfigError(f"{flag} cannot change when a run is continued, only {can} can")
+    given = {"min_clients": options.min_clients, "deadline": options.deadline, "max_images": options.max_images}
+    settings = remembered(RunFolder.resume(options.resume, {}, options.trust), given)
+    if command != "bifl server" and not (options.resume / NEIGHBOURS).is_dir():
+        raise RunError(f"'{options.resume}' is not a run of {command}: continue it with bifl server --resume")
+    refuse_blanks()
+    run = RunFolder.resume(options.resume, pairs(options.settings), options.trust)
+    return _service(run, serve(run.experiment), settings, command)
+
+
+def remembered(run: RunFolder, given: Mapping[str, Any]) -> Settings:
+    """As the server of a run was started, but for what is given now."""
+    path = run.path / SETTINGS
+    try:
+        old = Settings(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"'{run.path}' is not a run of bifl server: {path.name} cannot be read ({error})") from error
+    settings = old._replace(**{name: value for name, value in given.items() if value is not None})
+    rules(run.experiment, settings.min_clients, settings.deadline, settings.max_images)
+    return settings
+
+
+def federation_up(options: argparse.Namespace) -> int:
+    """A server and its clients, all on this machine."""
+    command = "bifl federation up"
+    if options.resume:
+        service = _resumed(options, ("clients", "keep_messages"), command)
+    else:
+        experiment = _asked(options, of_words([*options.settings, f"clients={options.clients or 5}"]))
+        run, setup = _start(options, experiment, "federation-")
+        # the clients are our own, whatever they have
+        settings = _settings(options, (run.path / "keys").resolve(), "127.0.0.1", free_port(), LARGEST_WEIGHT)
+        service = _service(run, setup, settings, command)
+    certificates.make_keys(Path(service.settings.keys), [], service.run.experiment.clients)
+    with ended_by_signals(), _neighbours(service.run, service.settings):
+        return _serve_and_show(service)
+
+
+@contextmanager
+def _neighbours(run: RunFolder, settings: Settings) -> Iterator[None]:
+    """Start every client as a process, with a state directory of its own."""
+    keys, server = Path(settings.keys), f"{settings.host}:{settings.port}"
+    allowed = [word for path in named_files(run.experiment) for word in ("--allow", path)]  # they are the same person's
+    if run.experiment.secure_sum:  # who is told of its peers takes part in nothing else
+        allowed += ["--peers", certificates.peers(keys)]
+    with ExitStack() as stack:
+        for number in range(run.experiment.clients):
+            state = run.path / NEIGHBOURS / str(number)
+            with writing(state):
+                state.mkdir(parents=True, exist_ok=True)
+            command: list[str | Path] = [
+                sys.executable, "-m", "bifl.cli", "client", "--server", server, "--ca", certificates.authority(keys),
+                "--key", certificates.client_key(keys, number), "--state", state, *allowed,
+            ]  # fmt: skip
+            with writing(state), (state / "client.log").open("ab") as log:
+                process = subprocess.Popen(tied(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            stack.callback(stop, process)
+        yield
