@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from pathlib import Path
@@ -16,7 +15,7 @@ from flwr.app import Context, Message
 from bifl import __version__
 from bifl.deploy import protocol
 from bifl.deploy.client import progress
-from bifl.deploy.client_app import app
+from bifl.deploy.client_app import app, client_app
 from bifl.deploy.server_app import federate, rules, run_rounds
 from bifl.errors import RunError
 from bifl.experiment.settings import Experiment
@@ -25,10 +24,6 @@ from tests.support.federation import deploy, neighbours, quick, told
 from tests.support.grid import LocalGrid, Node
 
 pytestmark = pytest.mark.usefixtures("clock")
-
-
-def heard(listener: progress.Listener) -> list[str]:
-    return [text for text, _ in listener.heard()]
 
 
 @pytest.fixture
@@ -42,10 +37,8 @@ def mute(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_operator_reads_the_rounds_and_the_end(tmp_path: Path, small: Path) -> None:
     grid = neighbours(tmp_path)
-    (tmp_path / "state-1").mkdir()
-    with progress.Listener(tmp_path / "state-1") as listener:
-        deploy(grid, tmp_path / "run", quick(small, rounds=2, holdout=0.2))
-        said = heard(listener)
+    deploy(grid, tmp_path / "run", quick(small, rounds=2, holdout=0.2))
+    said = grid.nodes[101].heard
     assert said[0] == "joined a run of 2 rounds as client 1: 106 images to train on, 27 held out to evaluate on"
     assert [text.partition(", loss")[0] for text in said[1:3]] == [f"round {n}: trained on 106 images" for n in (1, 2)]
     assert said[1].endswith(" kB up")
@@ -64,13 +57,11 @@ def test_a_misfit_is_told_to_both_but_paths_only_to_the_operator(
     grid = neighbours(tmp_path)
     for number, name in enumerate(("tiny.npz", "one.npz", "broken.npz")):
         grid.nodes[100 + number].context.node_config["data"] = str(tmp_path / name)
-        (tmp_path / f"state-{number}").mkdir()
-    listeners = [progress.Listener(tmp_path / f"state-{number}") for number in range(3)]
     looks = iter([list(grid.nodes)] * 100)
     monkeypatch.setattr(grid, "get_node_ids", lambda: next(looks))  # a server that waited would look more often
     with pytest.raises(RunError, match="all clients failed: client 0: its images") as failed:
         deploy(grid, tmp_path / "run", quick(small, rounds=1))
-    shown = [heard(listener) for listener in listeners]
+    shown = [node.problems for node in grid.nodes.values()]
     assert shown[0][0].startswith("this client's images are (1, 8, 8), the run's are (1, 28, 28): give other images with --data")
     assert "client 1 has 1 images" in shown[1][0]
     assert str(tmp_path / "broken.npz") in shown[2][0]
@@ -78,8 +69,6 @@ def test_a_misfit_is_told_to_both_but_paths_only_to_the_operator(
     assert "client 0 failed: its images are (1, 8, 8), the run's are (1, 28, 28)" in events
     assert "client 2 failed: its data cannot be used" in events
     assert str(tmp_path) not in events + str(failed.value)
-    for listener in listeners:
-        listener.__exit__()
 
 
 def test_a_server_says_at_once_that_all_who_are_there_failed(tmp_path: Path, small: Path) -> None:
@@ -106,7 +95,6 @@ def test_a_server_says_at_once_that_all_who_are_there_failed(tmp_path: Path, sma
 def test_a_full_disk_is_told_without_paths(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = neighbours(tmp_path)
     experiment = quick(small, rounds=3, batchnorm="average")
-    (tmp_path / "state-2").mkdir()
     before = os.replace
 
     def full(path: Path, target: Path) -> Path:
@@ -116,12 +104,11 @@ def test_a_full_disk_is_told_without_paths(tmp_path: Path, small: Path, monkeypa
         return Path(target)
 
     run = RunFolder.start(tmp_path / "run", experiment)
-    with progress.Listener(tmp_path / "state-2") as listener:
-        counts = []
-        for record in run_rounds(grid, run, rules(experiment)):
-            monkeypatch.setattr(Path, "replace", full if record.round == 1 else _replace)
-            counts.append((record.clients, record.missing))
-        said = [text for text, problem in listener.heard() if problem]
+    counts = []
+    for record in run_rounds(grid, run, rules(experiment)):
+        monkeypatch.setattr(Path, "replace", full if record.round == 1 else _replace)
+        counts.append((record.clients, record.missing))
+    said = grid.nodes[102].problems
     assert counts == [(3, 0), (2, 1), (3, 0)]
     assert "No space left on device" in said[0]
     assert str(tmp_path / "state-2") in said[0]
@@ -134,8 +121,6 @@ _replace = Path.replace
 
 
 def test_a_mistake_in_an_app_of_one_s_own_keeps_its_text_to_itself(tmp_path: Path) -> None:
-    from bifl.deploy.client_app import client_app
-
     def broken(*_: Any) -> Any:
         raise KeyError("/home/me/patients")
 
@@ -163,34 +148,31 @@ def test_a_file_that_the_operator_allows_is_dealt_out(tmp_path: Path, small: Pat
 # ---- the pipe --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_told_is_one_printable_line(tmp_path: Path, mute: None) -> None:
-    progress.tell(tmp_path, "notice", text="nobody listens: lost, and no harm done")
-    with progress.Listener(tmp_path) as listener:
-        progress.tell(tmp_path, progress.PROBLEM, text="x\nfinished\x1b[2J\u202e" + "y" * 5000)
-        ((text, problem),) = listener.heard()
-        assert problem
-        assert text.startswith(r"x\nfinished\x1b[2J\u202eyyy")
-        assert len(text) == 900
-        for line in (b"garbage", b"[]", b'{"event": "exec"}', b'{"event": "trained", "round": "x"}', b"[" * 9000, b"\xff"):
-            _write(tmp_path, line + b"\n")
-        _write(tmp_path, json.dumps({"event": "notice", "text": "a\rb"}).encode() + b'\n{"event": ')
-        assert heard(listener) == [r"a\rb"]
-        _write(tmp_path, b'"notice", "text": "the rest"}\n')
-        assert heard(listener) == ["the rest"]
-        assert heard(listener) == []
+def test_what_is_told_is_one_printable_line(mute: None) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    tell = progress.tell_pipe(writing)
+    assert list(progress.read_pipe(reading)) == []
+    tell(progress.PROBLEM, text="x\nfinished\x1b[2J\u202e" + "y" * 5000)
+    tell("notice", text="a\rb\u2028")
+    (text, problem), notice = progress.read_pipe(reading)
+    assert problem
+    assert text.startswith(r"x\nfinished\x1b[2J\u202eyyy")
+    assert len(text) == 900
+    assert notice == (r"a\rb\u2028", False)
+    os.close(reading)
+    os.close(writing)
 
 
-def _write(state: Path, data: bytes) -> None:
-    with (state / progress.PIPE).open("wb", buffering=0) as pipe:
-        pipe.write(data)
-
-
-def test_a_file_in_the_pipe_s_place_is_left_alone(tmp_path: Path, mute: None) -> None:
-    (tmp_path / progress.PIPE).write_text("mine")
-    progress.tell(tmp_path, "notice", text="not into a file")
-    with pytest.raises(OSError, match="is not a pipe"):
-        progress.Listener(tmp_path)
-    assert (tmp_path / progress.PIPE).read_text() == "mine"
+def test_a_pipe_that_nobody_reads_stops_nothing(mute: None) -> None:
+    reading, writing = os.pipe()
+    tell = progress.tell_pipe(writing)
+    for _ in range(1000):
+        tell("notice", text="\u00e4" * 900)  # more than a pipe holds
+    assert {text for text, _ in progress.read_pipe(reading)} == {"\u00e4" * 900}
+    os.close(reading)
+    tell("notice", text="nobody listens: lost, and no harm done")
+    os.close(writing)
 
 
 # ---- versions --------------------------------------------------------------------------------------------------------
@@ -200,11 +182,14 @@ def test_two_versions_meet(tmp_path: Path, small: Path, monkeypatch: pytest.Monk
     """One sentence on both sides; a client from before versions were told is refused as well."""
     grid = neighbours(tmp_path)
 
+    told_by_newer: list[str] = []
+    newer_app = client_app(tell=lambda event, text: told_by_newer.append(text))
+
     def newer(message: Message, context: Context) -> Message:
         with monkeypatch.context() as patch:
-            for module in ("protocol", "client"):
+            for module in ("protocol", "client.living_client"):
                 patch.setattr(f"bifl.deploy.{module}.__version__", "9.9")
-            return app(message, context)
+            return newer_app(message, context)
 
     def older(message: Message, context: Context) -> Message:
         reply = app(message, context)
@@ -212,13 +197,10 @@ def test_two_versions_meet(tmp_path: Path, small: Path, monkeypatch: pytest.Monk
         return reply
 
     grid.nodes[101].app, grid.nodes[102].app = newer, older
-    (tmp_path / "state-1").mkdir()
-    with progress.Listener(tmp_path / "state-1") as listener:
-        records = deploy(grid, tmp_path / "run", quick(small, rounds=1), least=1, deadline=0.5)
-        said = heard(listener)
+    records = deploy(grid, tmp_path / "run", quick(small, rounds=1), least=1, deadline=0.5)
     assert [record.clients for record in records] == [1]
     sentence = f"the server runs bifl {__version__}, this client bifl 9.9: install the same version on both"
-    assert said == [sentence]
+    assert told_by_newer == [sentence]
     events = told(tmp_path / "run")
     assert f"client 1 failed: {sentence}" in events
     assert f"it runs a bifl that does not tell its version, the server bifl {__version__}" in events

@@ -15,7 +15,6 @@ import pytest
 
 from bifl import __version__
 from bifl.deploy import protocol
-from bifl.deploy.client import progress
 from bifl.deploy.client_app import app
 from bifl.deploy.server_app import rules, run_rounds
 from bifl.runs.folder import RunFolder
@@ -40,22 +39,18 @@ def test_a_damaged_state_is_a_lost_one(tmp_path: Path, small: Path) -> None:
     experiment = quick(small, rounds=len(FILES) + 1, batchnorm="average")
     grid = neighbours(tmp_path)
     damage: dict[int, Callable[[Path], None]] = {1: cut_short, 2: garbage}
-    for number in damage:
-        (tmp_path / f"state-{number}").mkdir()
-    listeners = [progress.Listener(tmp_path / f"state-{number}") for number in damage]
     run = RunFolder.start(tmp_path / "run", experiment)
     for record in run_rounds(grid, run, rules(experiment)):
         assert (record.clients, record.refused, record.missing) == (3, 0, 0)
         name = (tmp_path / "run/run").read_text()
         for number, damaged in damage.items() if record.round <= len(FILES) else ():
             damaged(sorted((tmp_path / f"state-{number}" / name).glob(FILES[record.round - 1]))[-1])
-    for number, listener in zip(damage, listeners, strict=True):
+    for number in damage:
         assert grid.nodes[100 + number].kinds.count(protocol.HELLO) == 1 + len(FILES)
         aside = sorted(path.name for path in (tmp_path / f"state-{number}").glob("*.damaged-*"))
         assert aside == [f"{name}.damaged-{count}" for count in range(1, len(FILES) + 1)]
-        said = [text for text, _ in listener.heard() if text.startswith("the state of this run is damaged")]
+        said = [text for text in grid.nodes[100 + number].heard if text.startswith("the state of this run is damaged")]
         assert len(said) == len(FILES)
-        listener.__exit__()
     assert "refused" not in told(tmp_path / "run")
 
 

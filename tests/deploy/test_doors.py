@@ -233,7 +233,7 @@ def test_a_stranger_starts_nothing_and_not_even_the_operator_runs_foreign_code(t
     for evil in foreign:
         started = mallory.call("flwr", "run", evil.app, LINK, "--format", "json", token=token)
         number = json.loads(started.stdout[started.stdout.index("{") :])["run-id"]
-        for _ in range(10):  # whoever would start an app looks once a second
+        for _ in range(3):  # each takes seconds; whoever would start an app looks once a second
             time.sleep(1)
             assert status_of(mallory, number, token) == "pending"  # as it stays: nobody starts the app of any run
             assert evil.imported_by() == []

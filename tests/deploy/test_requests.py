@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import uuid
 from pathlib import Path
@@ -19,8 +20,8 @@ from bifl import __version__
 from bifl.deploy import protocol
 from bifl.deploy.client.client_state import ClientState
 from bifl.deploy.client.operator_choices import Operator
-from bifl.deploy.client.progress import Listener
-from bifl.deploy.client_app import app
+from bifl.deploy.client.progress import read_pipe, tell_pipe
+from bifl.deploy.client_app import client_app
 from bifl.deploy.protocol import Refusal
 from bifl.errors import BiflError
 from bifl.experiment.settings import Experiment
@@ -53,9 +54,10 @@ class Victim:
         (folder / "precious/train/thesis.tex").write_text("years of work")
         config = {"partition-id": 0, "state-dir": str(self.state), "data": str(folder / "mine.npz")}
         self.context = Context(1, 1, config, RecordDict(), {})  # type: ignore[arg-type]
+        self.app = client_app()
 
     def ask(self, kind: str, **fields: Any) -> dict[str, Any]:
-        return protocol.fields_of(app(asked(kind, fields), self.context))
+        return protocol.fields_of(self.app(asked(kind, fields), self.context))
 
     def files(self) -> dict[str, bytes]:
         """Everything, links unfollowed."""
@@ -135,10 +137,13 @@ def test_malformed_requests_are_refused(victim: Victim, change: dict[str, Any]) 
 
 def test_the_server_s_notice_is_shown_in_one_line(victim: Victim) -> None:
     digest = victim.ask(protocol.HELLO, **TERMS | COMMON)["digest"]
-    with Listener(victim.state) as listener:
-        victim.ask(protocol.HEAR, **COMMON | {"digest": digest, "notice": "too many images\x1b[2J\nbifl: all is well"})
-        assert [text for text, _ in listener.heard()] == [r"the server says: too many images\x1b[2J\nbifl: all is well"]
-        assert "its 'notice' must be" in victim.ask(protocol.HEAR, **COMMON | {"digest": digest, "notice": "x" * 1001})["failed"]
+    reading, writing = os.pipe()
+    victim.app = client_app(tell=tell_pipe(writing))
+    victim.ask(protocol.HEAR, **COMMON | {"digest": digest, "notice": "too many images\x1b[2J\nbifl: all is well"})
+    assert list(read_pipe(reading)) == [(r"the server says: too many images\x1b[2J\nbifl: all is well", False)]
+    assert "its 'notice' must be" in victim.ask(protocol.HEAR, **COMMON | {"digest": digest, "notice": "x" * 1001})["failed"]
+    os.close(reading)
+    os.close(writing)
 
 
 def test_messages_are_no_longer_than_the_model_needs(victim: Victim) -> None:

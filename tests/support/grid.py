@@ -15,6 +15,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from bifl.deploy import protocol
+from bifl.deploy.client.progress import PROBLEM, sentence
 from bifl.deploy.client_app import client_app
 
 BALLOT, STATISTICS, EVALUATION = "ballot", "statistics", "evaluation"
@@ -46,9 +47,16 @@ class Node:
     def __init__(self, number: int, state: Path | None = None, **config: Any) -> None:
         directory = {} if state is None else {"state-dir": str(state)}
         self.context = Context(1, 1, {"partition-id": number, **directory, **config}, RecordDict(), {})
-        self.app: ClientApp | Handler = client_app()  # its process: what it holds in memory is this client's
+        self.heard: list[str] = []  # what its operator reads
+        self.problems: list[str] = []
+        self.app: ClientApp | Handler = client_app(tell=self._hear)  # its process: what it holds in memory is this client's
         self.kinds: list[str] = []  # of the messages it got
         self.online = True
+
+    def _hear(self, event: str, **facts: Any) -> None:
+        self.heard.append(sentence(event, facts))
+        if event == PROBLEM:
+            self.problems.append(self.heard[-1])
 
 
 class LocalGrid(Grid):

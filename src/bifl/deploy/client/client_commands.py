@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 from bifl.deploy.client.data_check import check_data
-from bifl.deploy.client.progress import LONGEST, Listener
+from bifl.deploy.client.progress import read_pipe
 from bifl.deploy.flower.programs import ADMITTED, address, ended_by_signals, last_words, start, stop
 from bifl.errors import ConfigError, RunError, quoted
 from bifl.files import writing
 
 _LOOK = 0.3  # seconds between two looks at what it says
+_LONGEST = 900  # characters of what a node said before it ended
 _AGAIN = 5.0  # seconds until one that was refused tries again
 
 
@@ -37,9 +37,9 @@ def client(options: argparse.Namespace) -> int:
     config: dict[str, str | int] = {"partition-id": number, "state-dir": str(state), "data": data, **insists}
     config |= {f"allow-{place}": str(path) for place, path in enumerate(files)}
     words = [options.server, options.ca.resolve(), options.key.resolve(), json.dumps(config)]
-    with ended_by_signals(), _listener(state) as listener:
+    with ended_by_signals():
         try:
-            _stay(words, state, number, options.patience, listener)
+            _stay(words, state, number, options.patience)
         except KeyboardInterrupt:
             print("bifl: client stopped; started again it continues from its state", file=sys.stderr)
             return 130
@@ -76,18 +76,7 @@ def _allowed(files: list[Path]) -> list[Path]:
     return list(dict.fromkeys(path.resolve() for path in files))
 
 
-@contextmanager
-def _listener(state: Path) -> Iterator[Listener | None]:
-    with ExitStack() as stack:
-        try:
-            listener = stack.enter_context(Listener(state))
-        except OSError as error:
-            print(f"rounds cannot be shown, see supernode.log: {error.strerror or error}", flush=True)
-            listener = None
-        yield listener
-
-
-def _stay(words: list[str | Path], state: Path, number: int, patience: float, listener: Listener | None) -> NoReturn:
+def _stay(words: list[str | Path], state: Path, number: int, patience: float) -> NoReturn:
     """Start the client's node with these words, again whenever it ends, until interrupted.
 
     Raises:
@@ -98,18 +87,22 @@ def _stay(words: list[str | Path], state: Path, number: int, patience: float, li
     refused_since: float | None = None
     while True:
         begin = log.stat().st_size if log.exists() else 0
-        process = start("supernode", words, state / "flower", log)
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        process = start("supernode", [*words, str(writing)], state / "flower", log, pipe=writing)
+        os.close(writing)
         try:
             admitted = _wait_for_admission(process, log, begin)
             if admitted:
                 print(f"client {number} is connected to {server}", flush=True)
                 refused_since = None
             while process.poll() is None:
-                _show(listener)
+                _show(reading)
                 time.sleep(_LOOK)
         finally:
             stop(process)
-            _show(listener)
+            _show(reading)
+            os.close(reading)
         why = log.read_bytes()[begin:].decode(errors="replace")
         if "CERTIFICATE_VERIFY_FAILED" in why:
             raise RunError(f"{server} shows a certificate that '{authority}' does not vouch for: is it the right server?")
@@ -118,13 +111,13 @@ def _stay(words: list[str | Path], state: Path, number: int, patience: float, li
         if refused_since is not None and time.monotonic() > refused_since + patience:
             raise RunError(f"{server} refuses the key '{key}': it is not registered there (bifl server does that)")
         reason = "the server refuses the key, or has not noticed yet that we were gone" if refused else last_words(log)
-        print(f"not connected: {quoted(reason, LONGEST)}; trying again in {_AGAIN:g} s", flush=True)
+        print(f"not connected: {quoted(reason, _LONGEST)}; trying again in {_AGAIN:g} s", flush=True)
         time.sleep(_AGAIN)
 
 
-def _show(listener: Listener | None) -> None:
-    """Print what the client's processes have told since the last look."""
-    for text, problem in listener.heard() if listener is not None else ():
+def _show(pipe: int) -> None:
+    """Print what the client's node has told since the last look."""
+    for text, problem in read_pipe(pipe):
         print(f"bifl: {text}" if problem else text, file=sys.stderr if problem else sys.stdout, flush=True)
 
 

@@ -7,7 +7,6 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from bifl.deploy import protocol
 from bifl.deploy.client import progress
 from bifl.deploy.client.client_state import ClientState, Kept, alone
 from bifl.deploy.client.operator_choices import Operator, Source
+from bifl.deploy.client.progress import Tell
 from bifl.deploy.protocol import Envelope, Refusal
 from bifl.engine.catch_up import digest
 from bifl.engine.worker import Worker
@@ -25,7 +25,6 @@ from bifl.errors import BiflError, quoted
 NUMBER = "partition-id"  # Flower's own word; in its simulation every node has one
 Config = Mapping[str, Any]
 Fields = dict[str, Any]
-Tell = Callable[..., None]  # an event, and its facts
 
 
 @contextmanager
@@ -38,7 +37,8 @@ def temporary(run: str) -> Iterator[Path]:
 class LivingClient:
     """Answers requests, one at a time. The run of the last one stays in memory, as its files say: data, network and state."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Tell = progress.tell_log) -> None:
+        self._tell = tell  # tells the operator
         self.kept: Kept | None = None  # the run of the last request
 
     def answer(
@@ -61,23 +61,23 @@ class LivingClient:
             answer |= {"number": operator.number}
             request = protocol.read_request(kind, fields)
             with nullcontext(directory) if directory else temporary_state(request.run) as folder, alone(folder):
-                answer |= self._carry_out(request, operator, folder, partial(progress.tell, directory))
+                answer |= self._carry_out(request, operator, folder)
         except Exception as error:
             answer |= {protocol.FAILED: quoted(protocol.public_reason(error), protocol.LONGEST_REASON)}
             if not isinstance(error, BiflError):  # a mistake in an algorithm, most likely: the log says where
                 traceback.print_exc()
             text = str(error) if isinstance(error, BiflError) else f"{type(error).__name__}: {error}"
-            progress.tell(directory, progress.PROBLEM, text=text)
+            self._tell(progress.PROBLEM, text=text)
         return answer
 
-    def _carry_out(self, request: Envelope, operator: Operator, folder: Path, tell: Tell) -> Fields:
+    def _carry_out(self, request: Envelope, operator: Operator, folder: Path) -> Fields:
         """What comes of a request. If it fails, nothing stays in memory: the next one begins with what the disk holds."""
         kept, self.kept = self.kept, None
-        state = ClientState(folder, request.run, operator, lambda text: tell("notice", text=text), kept)
+        state = ClientState(folder, request.run, operator, lambda text: self._tell("notice", text=text), kept)
         if request.terms is not None:
-            answer = _introduction(state.greet(request.terms), state, tell)
+            answer = _introduction(state.greet(request.terms), state, self._tell)
         else:
-            answer = _answer(request, state, tell)
+            answer = _answer(request, state, self._tell)
         self.kept = None if request.finished else state.keep()
         return answer
 

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bifl.errors import ConfigError, RunError
@@ -17,7 +17,7 @@ from bifl.files import writing
 from bifl.processes import tied
 
 ADMITTED = "SuperNode ID:"  # in the log of a node that the server has let in
-TOKEN = "BIFL_TOKEN"  # where a SuperLink finds the token by which it knows its server
+TOKEN = "BIFL_TOKEN"  # in the environment, which only this user can read: the token by which a SuperLink knows its server
 
 
 def new_token() -> str:
@@ -48,11 +48,12 @@ def free_port() -> int:
 
 
 def start(
-    program: str, words: Iterable[str | Path], home: Path, log: Path, secret: Mapping[str, str] | None = None
+    program: str, words: Iterable[str | Path], home: Path, log: Path, *, pipe: int | None = None, token: str = ""
 ) -> subprocess.Popen[bytes]:
-    """Start a program; Flower's files go to `home`, its output to `log`. A `secret` in its environment only this user can read."""
+    """Start a program, which may get a pipe and a token; Flower's files go to `home`, its output to `log`."""
     command = [sys.executable, "-P", "-m", f"bifl.deploy.flower.{program}", *words]
     environment = dict(os.environ) | without_proxy() | {
+        TOKEN: token,
         "FLWR_HOME": str(home.resolve()),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -62,8 +63,9 @@ def start(
     }  # fmt: skip
     with writing(log), log.open("ab") as output:
         return subprocess.Popen(
-            tied(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            env=environment | dict(secret or {}), start_new_session=True,  # Ctrl-C is for us
+            tied(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment,
+            pass_fds=[] if pipe is None else [pipe],
+            start_new_session=True,  # Ctrl-C is for us
         )  # fmt: skip
 
 

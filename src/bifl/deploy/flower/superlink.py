@@ -13,8 +13,6 @@ import os
 import ssl
 import sys
 import time
-import urllib.error
-import urllib.request
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -70,7 +68,7 @@ class SuperLink:
             self._folder.mkdir(parents=True, exist_ok=True)
         os.environ.update(without_proxy())
         words: list[str | Path] = [self._host, str(self._port), self._keys, self._folder / "link.db"]
-        self._process = start("superlink", words, self._folder, self._log, {TOKEN: self._token})
+        self._process = start("superlink", words, self._folder, self._log, token=self._token)
         try:
             self._wait()
         except BaseException:
@@ -87,21 +85,7 @@ class SuperLink:
 
     def _wait(self) -> None:
         trusted = ssl.create_default_context(cafile=str(certificates.authority(self._keys)))
-        plain = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted))
-        ends = time.monotonic() + READY
-        while True:
-            self._check()
-            try:
-                plain.open(f"https://{self._address}/health", timeout=5).close()
-                return
-            except urllib.error.URLError as error:
-                if isinstance(error.reason, ssl.SSLCertVerificationError):
-                    raise RunError(f"'{self._keys}' does not fit {self._address}: {error.reason.verify_message}") from None
-            except OSError:
-                pass
-            if time.monotonic() > ends:
-                raise RunError(f"Flower's SuperLink did not start within {READY:g} s: see '{self._log}'")
-            time.sleep(0.2)
+        self.invoke(lambda: httpx.get(f"https://{self._address}/health", verify=trusted, trust_env=False).raise_for_status())
 
     def invoke(self, call: Callable[[], _Result]) -> _Result:
         """The result of a call, which is made again while the SuperLink is busy. (Flower calls this a retry invoker.)"""
@@ -111,10 +95,12 @@ class SuperLink:
                 return call()
             except (httpx.TransportError, httpx.HTTPStatusError) as error:
                 self._check()
+                if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                    raise RunError(f"'{self._keys}' does not fit {self._address}: {error}") from None
                 busy = not isinstance(error, httpx.HTTPStatusError) or error.response.status_code in _BUSY
                 if not busy or time.monotonic() > ends:
                     raise RunError(f"Flower's SuperLink does not answer ({error}): see '{self._log}'") from error
-            time.sleep(1)
+            time.sleep(0.2)
 
     def _client(self, kind: type[_Client], *more: Any) -> _Client:
         """Flower's client for one of its interfaces, whose calls carry the token."""

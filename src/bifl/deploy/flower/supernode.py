@@ -1,6 +1,6 @@
 """A client's node: one process, which lives as long as `bifl client` does and holds the client's data and network in memory.
 
-    python -P -m bifl.deploy.flower.supernode HOST:PORT AUTHORITY KEY CONFIG
+    python -P -m bifl.deploy.flower.supernode HOST:PORT AUTHORITY KEY CONFIG PIPE
 
 Flower's own SuperNode opens a port, fetches, unpacks and imports the bundle of code that a run brings, and starts a process for
 every message. This one speaks Flower's protocol for nodes and does nothing of that: no port, no process, no bundle. It answers
@@ -35,6 +35,7 @@ from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_f
 from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
+from bifl.deploy.client.progress import Tell, tell_pipe
 from bifl.deploy.flower import bundle
 from bifl.deploy.flower.programs import ADMITTED
 from bifl.errors import BiflError, RunError
@@ -141,14 +142,14 @@ def fleet(address: str, authority: Path, key: Path) -> Iterator[Fleet]:
         yield Fleet(*calls)
 
 
-def answers(config: dict[str, Any]) -> Answer:
+def answers(config: dict[str, Any], tell: Tell) -> Answer:
     """A client with this configuration, which comes to life when it is first asked: until then it needs no PyTorch."""
 
     @functools.cache
     def living() -> Any:
         from bifl.deploy.client.living_client import LivingClient
 
-        return LivingClient()
+        return LivingClient(tell)
 
     def answer(message: Message) -> Message:
         from bifl.deploy import protocol
@@ -165,12 +166,12 @@ def main() -> None:
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(0)  # the server is told, so that the client can come back at once
 
-    address, authority, key, config = sys.argv[1:]
+    address, authority, key, config, pipe = sys.argv[1:]
     signal.signal(signal.SIGTERM, leave)
     try:
         with fleet(address, Path(authority), Path(key)) as server:
             log(INFO, "%s %d", ADMITTED, server.node)
-            Node(server, answers(json.loads(config))).stay()
+            Node(server, answers(json.loads(config), tell_pipe(int(pipe)))).stay()
     except BiflError as error:
         sys.exit(f"bifl: {error}")
 
