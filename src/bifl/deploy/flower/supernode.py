@@ -154,8 +154,8 @@ def answers(config: dict[str, Any], tell: Tell) -> Answer:
     def answer(message: Message) -> Message:
         from bifl.deploy import protocol
 
-        said = living().answer(message.metadata.message_type, protocol.fields_of(message), config)
-        return Message(protocol.content(said), reply_to=message)
+        fields = living().answer(message.metadata.message_type, protocol.fields_of(message), config)
+        return Message(protocol.content(fields), reply_to=message)
 
     return answer
 

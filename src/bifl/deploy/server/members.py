@@ -81,10 +81,6 @@ class Declared:
             with writing(self._path):
                 write_atomic(self._path, json.dumps({str(who): self.images[who] for who in sorted(self.images)}))
 
-    def over(self, chosen: int, among: set[int] | None = None) -> dict[int, float]:
-        """The clients that have more images than they may, each with its limit; judged by the declarations of some, or of all."""
-        return over(self.images if among is None else {who: self.images[who] for who in among}, chosen)
-
 
 def _read(path: Path) -> dict[int, int]:
     try:
@@ -222,13 +218,14 @@ class Members:
         there = f"{len(self.present())} of {self._clients}"
         self._tell(f"client {member.number} is there, with {member.images} images: {there}", JOINED, member.number)
         if member.number not in self._judged:  # judged alone, so that it does not matter who else comes in this round
-            limits = self._declared.over(self._most, self._judged | {member.number})
+            among = self._judged | {member.number}
+            limits = over({number: self._declared.images[number] for number in among}, self._most)
             self._bar({number: limit for number, limit in limits.items() if number == member.number})
 
     def judge(self) -> None:
         """Decide from all declarations who may take part in the coming round."""
         self._judged = set(self._declared.images)
-        limits = self._declared.over(self._most)
+        limits = over(self._declared.images, self._most)
         for number in self.barred.keys() - limits.keys():
             del self.barred[number]
             self._tell(f"client {number} may take part from now on: others have declared as many images", client=number)

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from bifl.core.sums import LARGEST_WEIGHT
 from bifl.data.fingerprint import loaded
-from bifl.data.inputs import Form
 from bifl.deploy import certificates
 from bifl.deploy.flower.programs import address, ended_by_signals, free_port, refuse_blanks, stop
 from bifl.deploy.flower.superlink import SuperLink
@@ -76,28 +75,22 @@ def _asked(options: argparse.Namespace, experiment: Experiment) -> Experiment:
     """The experiment, its inputs normalised by what clients have said before, if --asked names where.
 
     Raises:
-        RunError: nothing is said there.
+        RunError: nothing is said there, or of other inputs than the run's.
     """
-    if options.asked is None:
+    folder = options.asked
+    if folder is None:
         return experiment
-    records, form = read_records(options.asked), load(experiment).form
-    if records and records[-1].report:
-        _refuse_other_inputs(options.asked, form, load(config_file.read(options.asked / CONFIG, options.trust)).form)
-    words = normalised_by(records[-1].report or {}, form) if records else {}
+    records, ours = read_records(folder), load(experiment).form
+    report = records[-1].report if records else None
+    if report:
+        theirs = load(config_file.read(folder / CONFIG, options.trust)).form
+        if (ours.kind, ours.shape) != (theirs.kind, theirs.shape):
+            asked, wanted = (f"{form.kind} of shape {','.join(map(str, form.shape))}" for form in (theirs, ours))
+            raise RunError(f"'{folder}' tells of inputs that are {asked}, and those of this run are {wanted}: ask again")
+    words = normalised_by(report or {}, ours)
     if not words:
-        raise RunError(f"'{options.asked}' holds no mean and deviation of inputs: give the folder of bifl ask --listen")
+        raise RunError(f"'{folder}' holds no mean and deviation of inputs: give the folder of bifl ask --listen")
     return experiment.changed(words)
-
-
-def _refuse_other_inputs(folder: Path, ours: Form, theirs: Form) -> None:
-    """Refuse a mean and deviation of other inputs than the run's.
-
-    Raises:
-        RunError: they are.
-    """
-    if (ours.kind, ours.shape) != (theirs.kind, theirs.shape):
-        asked, wanted = (f"{form.kind} of shape {','.join(map(str, form.shape))}" for form in (theirs, ours))
-        raise RunError(f"'{folder}' tells of inputs that are {asked}, and those of this run are {wanted}: ask again")
 
 
 def _begun(options: argparse.Namespace, experiment: Experiment, kind: str, listen: str) -> Service:
