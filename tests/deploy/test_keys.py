@@ -32,7 +32,7 @@ def test_keys_fit_together_and_are_private(tmp_path: Path) -> None:
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority(tmp_path).read_bytes()))
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["fl.example.org", "localhost"]
-    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.5"]
+    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.5", "127.0.0.1"]
     ssl.create_default_context(cafile=str(authority(tmp_path)))
     ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
     for public in public_keys(tmp_path):
