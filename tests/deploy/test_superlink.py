@@ -55,16 +55,16 @@ def test_no_superlink_without_a_token() -> None:
 
 
 def test_another_flower_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "flwr-1.42.0.dist-info").mkdir()
-    (tmp_path / "flwr-1.42.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: flwr\nVersion: 1.42.0\n")
+    (tmp_path / "flwr-1.43.0.dist-info").mkdir()
+    (tmp_path / "flwr-1.43.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: flwr\nVersion: 1.43.0\n")
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    assert started(PYTHONPATH=path).endswith("this is Flower 1.42.0: install the version that bifl was made for, flwr==1.41.0")
+    assert started(PYTHONPATH=path).endswith("this is Flower 1.43.0: install a version that bifl was made for, 1.41.0 or 1.42.0")
     program = "import bifl.cli, sys; sys.exit(bifl.cli.main(['client', '--server', 'x:1', '--ca', 'x', '--key', 'client-0']))"
     done = subprocess.run(
         [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith("bifl: this is Flower 1.42.0")
+    assert done.stderr.startswith("bifl: this is Flower 1.43.0")
 
 
 class Ended:

@@ -264,7 +264,7 @@ def _add_rules(command: Parser) -> None:
 def _add_client(commands: Commands[Parser]) -> None:
     command = _add(
         commands, "client", "bifl.deploy.client.client_commands:client", "take part in a run with local data",
-        "Take part with local data: one of Flower's SuperNodes, started again whenever it ends, until Ctrl-C.",
+        "Take part with local data: one process, started again whenever it ends, until Ctrl-C.",
     )  # fmt: skip
     command.add_argument("--server", required=True, metavar="HOST:PORT", help="where bifl server listens")
     command.add_argument("--ca", type=Path, required=True, metavar="FILE", help="the authority's certificate: ca.crt")
