@@ -17,7 +17,7 @@ from bifl import core
 from bifl.core import BINARY, FLOAT32, TERNARY, UPDATE, Algorithm, Client, Message, Public, Sent, Server, Tally
 
 FIRST = 0.01  # deviation of an update that is expected before anyone has told
-ALPHABETS = {2: BINARY, 3: TERNARY} | {levels: core.Alphabet(f"{levels} levels", levels) for levels in (5, 9, 17)}
+ALPHABETS = {2: BINARY, 3: TERNARY} | {levels: core.even_levels(levels) for levels in (5, 9, 17)}
 
 
 def groups(public: Public, together: int) -> int:

@@ -45,7 +45,7 @@ def level_upload(client: Client, public: Public, levels: int) -> Message:
     scales = public.layout.per_layer(by, lambda part: np.abs(part).max())
     shares = by / np.maximum(public.layout.per_weight(scales), np.float32(1e-30))
     symbols = core.random_levels(shares, levels, public.stream(client.number, "rounding"))
-    return Message.of(symbols, core.Alphabet(f"{levels} levels", levels), client.real, scales)
+    return Message.of(symbols, core.even_levels(levels), client.real, scales)
 
 
 @core.register

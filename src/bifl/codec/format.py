@@ -39,6 +39,7 @@ from bifl.core.message import (
     Symbols,
     Vector,
     Votes,
+    even_levels,
     is_name,
 )
 from bifl.core.sums import LARGEST_WEIGHT
@@ -91,7 +92,7 @@ class VectorHeader(NamedTuple):
         """The alphabet of the symbols."""
         if self.alphabet == _VOTES:
             return Votes(self.total, self.unit)
-        return Alphabet(f"{self.total} levels", self.total) if self.alphabet == _LEVELS else _ALPHABETS[self.alphabet]
+        return even_levels(self.total) if self.alphabet == _LEVELS else _ALPHABETS[self.alphabet]
 
     def section(self, part: str) -> str:
         """The name of one of its sections, which are its header, symbols and scales."""
@@ -223,13 +224,13 @@ def _others(header: Header, body: memoryview) -> tuple[VectorHeader, ...]:
 def _sensible(header: Header, data: bytes) -> None:
     """Refuse what no encoder writes."""
     demand(header.kind in KINDS, "kind", f"kind {header.kind} is unknown")
-    digits = f"reals have {header.precision} digits, {reals.FINEST} is the most, or the padding is not zero"
-    demand(header.precision <= reals.FINEST and not data[_OFFSETS["round"] - 1], "precision", digits)
-    changes = f"changes of layers kept real have {header.change_bits} bits: 8 or 1, beside rounded numbers"
-    demand(header.change_bits in reals.CHANGE_BITS and bool(header.precision or not header.change_bits), "change_bits", changes)
+    reason = f"reals have {header.precision} digits, {reals.FINEST} is the most, or the padding is not zero"
+    demand(header.precision <= reals.FINEST and not data[_OFFSETS["round"] - 1], "precision", reason)
+    reason = f"changes of layers kept real have {header.change_bits} bits: 8 or 1, beside rounded numbers"
+    demand(header.change_bits in reals.CHANGE_BITS and bool(header.precision or not header.change_bits), "change_bits", reason)
     demand(header.kind == UPLOAD or not header.sender, "sender", "a broadcast has no sender")
-    weight = f"weight must be from 1 to {LARGEST_WEIGHT}, not {header.weight}"
-    demand(1 <= header.weight <= LARGEST_WEIGHT, "weight", weight)
+    reason = f"weight must be from 1 to {LARGEST_WEIGHT}, not {header.weight}"
+    demand(1 <= header.weight <= LARGEST_WEIGHT, "weight", reason)
     for vector in header.vectors:
         _sensible_alphabet(vector)
     named = header.context != NO_DIGEST
@@ -239,10 +240,10 @@ def _sensible(header: Header, data: bytes) -> None:
     demand(whole == len(data), "symbols", f"is {len(data)} bytes long, its header calls for {whole}")
     for vector in header.vectors:
         size = packed_size(vector.symbols, vector.spelled_alphabet())
-        taken = f"{vector.symbols} packed symbols take {size} bytes, not {vector.symbol_bytes}"
-        vector.demand(vector.coder != PACKED or vector.symbol_bytes == size, "symbol_bytes", taken)
-    floats = f"{header.reals} float32 take {4 * header.reals} bytes, not {header.real_bytes}"
-    demand(header.precision > 0 or header.real_bytes == 4 * header.reals, "real_bytes", floats)
+        reason = f"{vector.symbols} packed symbols take {size} bytes, not {vector.symbol_bytes}"
+        vector.demand(vector.coder != PACKED or vector.symbol_bytes == size, "symbol_bytes", reason)
+    reason = f"{header.reals} float32 take {4 * header.reals} bytes, not {header.real_bytes}"
+    demand(header.precision > 0 or header.real_bytes == 4 * header.reals, "real_bytes", reason)
 
 
 def _sensible_alphabet(vector: VectorHeader) -> None:
@@ -250,15 +251,15 @@ def _sensible_alphabet(vector: VectorHeader) -> None:
     code, total, unit = vector.alphabet, vector.total, vector.unit
     vector.demand(code in (_VOTES, _LEVELS, *_ALPHABETS), "alphabet", f"alphabet {code} is unknown")
     codable = code not in _FLOATS and vector.symbols > 0
-    coder = f"coder {vector.coder} is unknown for these symbols"
-    vector.demand(vector.coder == PACKED or (vector.coder in CODERS and codable), "coder", coder)
+    reason = f"coder {vector.coder} is unknown for these symbols"
+    vector.demand(vector.coder == PACKED or (vector.coder in CODERS and codable), "coder", reason)
     if code == _LEVELS:
-        wanted = f"total must be the number of levels, {_LEAST_LEVELS} or more, and unit 0, not {total} and {unit}"
-        vector.demand(_LEAST_LEVELS <= total <= LARGEST_WEIGHT and not unit, "total", wanted)
+        reason = f"total must be the number of levels, {_LEAST_LEVELS} or more, and unit 0, not {total} and {unit}"
+        vector.demand(_LEAST_LEVELS <= total <= LARGEST_WEIGHT and not unit, "total", reason)
         return
     least, most = (1, LARGEST_WEIGHT) if code == _VOTES else (0, 0)
-    wanted = f"total and unit must be 1 or more for votes and 0 otherwise, not {total} and {unit}"
-    vector.demand(least <= total <= most and least <= unit <= most, "total", wanted)
+    reason = f"total and unit must be 1 or more for votes and 0 otherwise, not {total} and {unit}"
+    vector.demand(least <= total <= most and least <= unit <= most, "total", reason)
 
 
 def field_error(field: str, reason: str) -> WireError:
@@ -388,13 +389,13 @@ def _fits(header: Header, context: Context, abouts: Selections) -> None:
     demand(header.model.hex() == fingerprint, "model", f"is for model {header.model.hex()}, this is {fingerprint}")
     demand(header.round == context.round, "round", f"is of round {header.round}, this is round {context.round}")
     if header.context != NO_DIGEST:  # the digest is made where it is needed
-        coded = f"was coded in context {header.context.hex()}, ours is {context.digest.hex()}"
-        demand(header.context == context.digest, "context", coded)
+        reason = f"was coded in context {header.context.hex()}, ours is {context.digest.hex()}"
+        demand(header.context == context.digest, "context", reason)
     count = context.layout.reals
     demand(header.reals == count, "reals", f"holds {header.reals} real numbers, the model has {count}")
     names = [vector.name for vector in header.vectors]
-    others = f"holds the vectors {', '.join(names)}, where those of this algorithm are {', '.join(abouts)}"
-    demand(set(names) == set(abouts), "further", others)
+    reason = f"holds the vectors {', '.join(names)}, where those of this algorithm are {', '.join(abouts)}"
+    demand(set(names) == set(abouts), "further", reason)
     for vector in header.vectors:
         count = context.vector(vector.name, abouts[vector.name]).count
         vector.demand(vector.symbols == count, "symbols", f"holds {vector.symbols} symbols, the model has {count}")

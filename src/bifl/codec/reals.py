@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from bifl.codec.symbols import Bytes, pack, packed_size, unpack
 from bifl.core.layout import Layout
-from bifl.core.message import Alphabet, Floats
+from bifl.core.message import Floats, even_levels
 from bifl.core.randomness import random_words, stream, uniform
 from bifl.core.sums import all_below
 
@@ -149,7 +149,7 @@ def spell_changes(changes: Numbers, layout: Layout, bits: int, dither: Numbers) 
         return None
     steps = _steps(largest, layout, bits)
     places = np.floor(changes / np.where(steps > 0, steps, 1) + (2**bits - 1) / 2 + dither)
-    return largest.astype("<f4").tobytes() + pack(places.clip(0, 2**bits - 1).astype(np.uint8), _levels(bits))
+    return largest.astype("<f4").tobytes() + pack(places.clip(0, 2**bits - 1).astype(np.uint8), even_levels(2**bits))
 
 
 def read_changes(data: Bytes, layout: Layout, bits: int, dither: Numbers) -> Numbers:
@@ -158,18 +158,14 @@ def read_changes(data: Bytes, layout: Layout, bits: int, dither: Numbers) -> Num
     largest = np.frombuffer(data[:head], "<f4")
     if not np.all((largest >= 0) & np.isfinite(largest)):
         raise ValueError("the largest change of a layer kept real is negative or not finite")
-    levels = unpack(data[head:], len(dither), _levels(bits)) + (0.5 - dither) - (2**bits - 1) / 2
+    levels = unpack(data[head:], len(dither), even_levels(2**bits)) + (0.5 - dither) - (2**bits - 1) / 2
     changes: Numbers = levels * _steps(largest, layout, bits)
     return changes
 
 
 def changes_size(layout: Layout, bits: int) -> int:
     """Bytes of the changes of all layers kept real."""
-    return 4 * len(layout.kept) + packed_size(sum(tensor.size for tensor in layout.kept), _levels(bits))
-
-
-def _levels(bits: int) -> Alphabet:
-    return Alphabet(f"{2**bits} levels", 2**bits)
+    return 4 * len(layout.kept) + packed_size(sum(tensor.size for tensor in layout.kept), even_levels(2**bits))
 
 
 def _by_tensor(changes: Numbers, layout: Layout) -> list[Numbers]:

@@ -16,7 +16,8 @@ from bifl.core.compression import behind_rows, compress_broadcast
 from bifl.core.forward import Forward, Latent, Local, binary, real, ternary
 from bifl.core.layout import Layout, mean_magnitude
 from bifl.core.message import (
-    BINARY, FLOAT16, FLOAT32, NOTHING, TERNARY, UPDATE, Alphabet, Floats, Message, Selection, Selections, Vector, Votes, halves,
+    BINARY, FLOAT16, FLOAT32, NOTHING, TERNARY, UPDATE, Alphabet, Floats, Message, Selection, Selections, Vector, Votes,
+    even_levels, halves,
 )
 from bifl.core.randomness import (
     dithered_signs, random_levels, random_positions, random_signs, random_words, round_at_random, stream, stream_seed,
@@ -34,8 +35,8 @@ __all__ = [
     "Alphabet", "Broadcast", "Client", "ExactSum", "Floats", "Forward", "Judge", "Latent", "Layout", "Local", "Message", "Public",
     "Reads", "Schedule", "Selection", "Selections", "Selects", "Sent", "Server", "Tally", "Total", "Update", "Upload", "Vector",
     "VectorTally", "Votes", "apply_change", "behind_rows", "binary", "blend", "blend_signs", "change", "compress_broadcast",
-    "dithered_signs", "floats", "forward_of", "groups", "halves", "in_full", "loud_alphabet", "loudest", "majority", "mean",
-    "mean_magnitude", "means", "ml_pu", "random_levels", "random_positions", "random_signs", "random_words", "real", "recall",
-    "register", "replace", "require", "rotate", "rotated_length", "round_at_random", "rounded_votes", "scaled_change", "sign",
-    "signs", "spread", "stream", "stream_seed", "take_over", "ternary", "unrotate", "votes",
+    "dithered_signs", "even_levels", "floats", "forward_of", "groups", "halves", "in_full", "loud_alphabet", "loudest",
+    "majority", "mean", "mean_magnitude", "means", "ml_pu", "random_levels", "random_positions", "random_signs", "random_words",
+    "real", "recall", "register", "replace", "require", "rotate", "rotated_length", "round_at_random", "rounded_votes",
+    "scaled_change", "sign", "signs", "spread", "stream", "stream_seed", "take_over", "ternary", "unrotate", "votes",
 ]

@@ -22,12 +22,12 @@ from bifl.core.message import (
     FLOAT32,
     TERNARY,
     UPDATE,
-    Alphabet,
     Floats,
     Message,
     Selection,
     Selections,
     Vector,
+    even_levels,
     halves,
 )
 from bifl.core.rotation import MOST_IN_GROUP, groups, loud_alphabet, loudest, spread
@@ -57,7 +57,7 @@ def level_code(change: Floats, layout: Layout, *, levels: int) -> Vector:
     scales = layout.per_layer(change, lambda part: 3 * float(np.sqrt(np.square(part).mean())))
     per_weight = np.maximum(layout.per_weight(scales), np.float32(1e-30))
     places = np.clip(np.rint((change / per_weight + 1) * ((levels - 1) / 2)), 0, levels - 1)
-    return Vector(places.astype(np.uint8), Alphabet(f"{levels} levels", levels), scales)
+    return Vector(places.astype(np.uint8), even_levels(levels), scales)
 
 
 def loudest_code(change: Floats, layout: Layout, *, group: int) -> Vector:

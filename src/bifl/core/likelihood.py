@@ -43,18 +43,12 @@ def _slope(u: Array, agree: Array, against: Array) -> Array:
 
 
 def ratio(agree: npt.ArrayLike, voters: npt.ArrayLike, voted: bool = True) -> Array:
-    """r = μ̂/w̄, exactly, for any real number of voters M ≥ 1.
+    """r = μ̂/w̄, exactly, in (−∞, 1]: 1 where all agree, the limit of the likelihood's unbounded maximum.
 
     Args:
         agree: votes with my sign, from 1 (mine alone; 0 if I did not vote) to `voters`; scalar or array.
-        voters: M, the votes counted; need not be an integer.
+        voters: M, the votes counted, 1 or more; need not be an integer.
         voted: whether my own vote is among them.
-
-    Returns:
-        r in (−∞, 1]; 1 where all agree, the limit of the likelihood's unbounded maximum.
-
-    Raises:
-        ValueError: votes out of range.
     """
     from scipy.optimize import elementwise  # half a second to import, which most processes of a deployment need not spend
 

@@ -63,6 +63,11 @@ FLOAT32 = Alphabet("float32", 0, 32)
 FLOAT16 = Alphabet("float16", 0, 16)
 
 
+def even_levels(count: int) -> Alphabet:
+    """So many numbers, evenly spaced from −1 to 1."""
+    return Alphabet(f"{count} levels", count)
+
+
 def halves(values: Floats) -> Floats:
     """(n,) the numbers nearest to these that 16-bit floats hold."""
     return np.clip(values, -60000, 60000).astype(np.float16).astype(np.float32)
