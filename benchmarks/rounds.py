@@ -31,7 +31,6 @@ from steps import ours
 import bifl
 from bifl.data.datasets import Dataset, dataset
 from bifl.engine import worker
-from bifl.engine.round import Progress
 from bifl.engine.simulator import SimulatedClients, simulated_clients
 from bifl.engine.worker import Worker
 from bifl.processes import KEEPS_MEMORY
@@ -167,7 +166,7 @@ def inside(experiment: bifl.Experiment) -> Inside:
 def starting(experiment: bifl.Experiment) -> float:
     """Seconds of the processor that a worker takes until it is ready."""
     simulation = bifl.simulate(experiment)
-    with simulated_clients(Progress(simulation.setup, simulation.state, folder=None, keeps_messages=False)):
+    with simulated_clients(simulation):
         workers = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         return max(map(spent, workers))
 

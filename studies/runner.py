@@ -18,9 +18,8 @@ from typing import NamedTuple
 from bifl import __version__
 from bifl.errors import BiflError, Busy, RunError
 from bifl.experiment import config_file
-from bifl.experiment.identity import identity
 from bifl.experiment.run import make_network
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import Experiment, identity
 from bifl.experiment.setup import LastDataset
 from bifl.files import writing
 from bifl.processes import KEEPS_MEMORY, available_memory, cores, tied

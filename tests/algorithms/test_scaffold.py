@@ -15,8 +15,7 @@ from bifl.core.forward import PLAIN
 from bifl.core.layout import Tensor
 from bifl.errors import ConfigError
 from bifl.exchanges.ballot import make_upload
-from bifl.experiment.composition import compose
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import Experiment, compose
 from bifl.experiment.setup import build
 from bifl.privacy import secret_dice
 

@@ -16,9 +16,8 @@ from bifl.deploy.protocol import Refusal
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError
 from bifl.exchanges.ballot import make_upload
-from bifl.experiment.composition import compose
 from bifl.experiment.model import Model
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import Experiment, compose
 from bifl.experiment.setup import build, serve
 from bifl.privacy import secret_dice
 from tests.support.commands import Run, refused

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from bifl.data.partitions import Drawn, partition, split
 from bifl.engine.loop import loop
-from bifl.engine.round import Progress
 from bifl.engine.simulator import Dealer, SimulatedClients, Simulation
 from bifl.engine.worker import Job, Worker
 from bifl.errors import ConfigError
@@ -75,8 +74,7 @@ def test_nothing_is_kept_of_a_registered_client() -> None:
     setup = build(experiment(MANY))
     simulation = Simulation(setup)
     worker = Worker(Job(setup.run, setup.parts, {}, [], setup.public, None, {}), setup.data)
-    progress = Progress(setup, simulation.state, folder=None, keeps_messages=False)
-    clients = SimulatedClients(progress, Dealer(setup.parts, 1, fixed=False), worker)
+    clients = SimulatedClients(simulation, Dealer(setup.parts, 1, fixed=False), worker)
     tracemalloc.start()
     for _ in range(2):
         simulation.hold_round(clients)

@@ -18,7 +18,6 @@ from bifl.core.layout import Tensor as Spec
 from bifl.core.message import FLOAT32, NOTHING, Floats
 from bifl.core.sides import ClientReply, ClientSide
 from bifl.core.sums import Total
-from bifl.data.inputs import Form
 from bifl.engine.simulator import simulate
 from bifl.exchanges import bounds
 from bifl.exchanges.ballot import upload_form
@@ -26,7 +25,6 @@ from bifl.exchanges.batchnorm import Statistics
 from bifl.exchanges.bounds import Bounds, within, within_square
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from bifl.training.evaluation import noise_squares
 
 LAYOUT = Layout((), (), (), (Spec("wide", (3,)), Spec("narrow", (2,))))
 KNOWN = np.array([0, 1, -2, 50, 0, 1, 2, 5, 2600, 1e-9], np.float32)  # means, then squares; variances 1, 1, 1, 100, 1e-9
@@ -125,8 +123,7 @@ def test_the_first_moments_have_a_limit_too(said: list[float]) -> None:
 @pytest.fixture(scope="module")
 def federation() -> tuple[Bounds, Public]:
     made = build(Experiment(clients=4, algorithm="biml"))
-    shape, forward = made.data.inputs.shape[1:], made.run.algorithm.at(1).forward
-    return Bounds(made.run.plan, lambda public: noise_squares(made.run.network, public, forward, Form(shape))), made.public
+    return Bounds(made.run.plan, made.run.network, made.run.algorithm, made.data.form), made.public
 
 
 @given(lie=st.floats(-(2.0**31), 2.0**31, width=32), weight=st.integers(1, 6400))

@@ -24,7 +24,7 @@ import io, contextlib
 from bifl.cli import main
 from bifl.errors import BiflError
 from bifl.experiment import config_file
-from bifl.experiment.identity import identity
+from bifl.experiment.settings import identity
 from bifl.experiment.settings import Experiment
 from bifl.runs.folder import MAY_CHANGE
 

@@ -17,9 +17,8 @@ from bifl.engine.loop import loop
 from bifl.engine.running import run
 from bifl.errors import BiflError, ConfigError
 from bifl.experiment import config_file
-from bifl.experiment.identity import identity
 from bifl.experiment.model import Model
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import Experiment, identity
 from bifl.experiment.setup import build
 from bifl.nn.models import model
 from bifl.runs import kept
@@ -47,7 +46,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_a_run_begins_as_good_as_its_model(models: dict[str, Path]) -> None:
     for algorithm, forward in (("biml", "binary"), ("fedavg", "real")):
         setup = build(Experiment(**SMALL | {"algorithm": algorithm}, start=str(models[algorithm])))
-        first = Model.of(setup.run.experiment.model, setup.run.network, setup.data, setup.public, setup.run.algorithm.at(1).forward)
+        first = Model.of(setup.run, setup.data, setup.public, setup.run.algorithm.at(1).forward)
         known = Model.read(models[algorithm])
         assert known.forward.name == forward
         assert first.score(setup.data) == pytest.approx(known.score(setup.data), abs=1e-6)

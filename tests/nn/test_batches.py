@@ -25,9 +25,8 @@ from bifl.data.inputs import read_further
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError, DataError, Refused
 from bifl.exchanges.exchange import BYTES
-from bifl.experiment.identity import agreed
 from bifl.experiment.model import Model
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import Experiment, agreed
 from bifl.experiment.setup import build
 from bifl.nn.batch import judged, task_arguments, tensor_of
 from bifl.nn.fast.stepwise import plan

@@ -123,9 +123,7 @@ def test_a_model_starts_a_run_of_its_own_kind_alone(words: dict[str, Any], tmp_p
 
 def test_a_file_with_other_scores_is_refused(words: dict[str, Any], tmp_path: Path) -> None:
     setup = build(Experiment(**words))
-    made = Model.of(
-        setup.run.experiment.model, setup.run.network, setup.data, setup.public, setup.run.algorithm.at(1).forward, scores="fixed"
-    )
+    made = Model.of(setup.run, setup.data, setup.public, setup.run.algorithm.at(1).forward)
     facts, message, constants = model_file.parts(made.to_bytes())
     assert facts["scores"] == "fixed"
     for scores in ("none", ["fixed"]):

@@ -16,8 +16,7 @@ from bifl.core.layout import Layout, Tensor
 from bifl.core.randomness import random_words, stream
 from bifl.core.state import Client, Public
 from bifl.errors import ConfigError, Refused
-from bifl.experiment.composition import compose
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import Experiment, compose
 from bifl.privacy import Crowd, dice, poisson_binomial, privacy, refuse_unprivate, secret_dice
 from bifl.privacy.accounting import ORDERS, Numbers, epsilon, gaussian_divergences, once_more
 from bifl.privacy.mechanism import apply, vector

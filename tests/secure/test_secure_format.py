@@ -21,8 +21,7 @@ from bifl.core.sums import Weighing
 from bifl.data.inputs import Dataset
 from bifl.exchanges.exchange import BYTES
 from bifl.exchanges.secure_sum import CommonGround
-from bifl.experiment.identity import agreed
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import Experiment, agreed
 from bifl.experiment.setup import build
 from bifl.secure import cards, primitives
 from bifl.secure.identities import SimulatedKeys, verified

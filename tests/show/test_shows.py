@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bifl.experiment.composition import compose
 from bifl.experiment.presets import PRESETS
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import Experiment, compose
 from bifl.experiment.setup import load
 from bifl.privacy import secret_dice
 from bifl.show.split_stats import count

@@ -14,8 +14,7 @@ from rich.console import Console
 import bifl
 from bifl import __version__
 from bifl.errors import RunError
-from bifl.experiment.identity import identity
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import Experiment, identity
 from bifl.experiment.setup import LastDataset
 from bifl.report import paper_values
 from bifl.report.page import render

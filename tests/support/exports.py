@@ -15,7 +15,7 @@ from torch import nn
 
 from bifl.core import Message
 from bifl.core.forward import Forward
-from bifl.experiment.choices import Choice
+from bifl.experiment.declarations import Choice
 from bifl.experiment.model import Model
 from bifl.export import c_model
 from bifl.export.c_model import Code

@@ -19,11 +19,10 @@ from bifl.engine.simulator import Simulation
 from bifl.errors import BiflError, ConfigError, DataError, RunError
 from bifl.exchanges.input_counts import normalised_by
 from bifl.experiment import config_file
-from bifl.experiment.composition import plain_algorithm
 from bifl.experiment.model import Model
 from bifl.experiment.presets import pairs, preset_of
 from bifl.experiment.run import share_of
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import Experiment, plain_algorithm
 from bifl.experiment.setup import build, load
 from bifl.files import size
 from bifl.registry import short, without_folder

@@ -8,11 +8,10 @@ import sys
 from rich.console import Console
 
 from bifl.errors import ConfigError, printable
-from bifl.experiment.composition import plain_algorithm
 from bifl.experiment.model import MAGIC, Model
 from bifl.experiment.presets import pairs, preset_of
 from bifl.experiment.run import make_network
-from bifl.experiment.settings import Experiment, of_words
+from bifl.experiment.settings import Experiment, of_words, plain_algorithm
 from bifl.experiment.setup import load
 from bifl.export.c_model import Code
 from bifl.export.raw import input_shape

@@ -43,9 +43,8 @@ class State(NamedTuple):
     steps: tuple[Step, ...] = ()  # the last broadcasts
 
 
-def save_server(folder: Path, state: State, ballot: Exchange) -> None:
+def save_server(folder: Path, state: State, record: Record, ballot: Exchange) -> None:
     """Declare the state's round complete, and delete the files that no longer matter."""
-    assert state.record is not None
     with writing(folder):
         sync_folder(folder)  # of the clients' files, which this one relies on
     arrays = {
@@ -55,7 +54,7 @@ def save_server(folder: Path, state: State, ballot: Exchange) -> None:
     }
     arrays |= {f"{_STATE}{name}": array for name, array in state.server.states.items()}
     arrays |= {f"step_{place}": np.frombuffer(step.data, np.uint8) for place, step in enumerate(state.steps)}
-    facts = {"record": state.record.to_json(), "steps": [[step.start, step.exchange, step.round] for step in state.steps]}
+    facts = {"record": record.to_json(), "steps": [[step.start, step.exchange, step.round] for step in state.steps]}
     save_public(folder / _SERVER, state.public, ballot, facts, arrays)
     needed = {_SERVER, *(_name(*item) for item in state.trained.items())}
     with writing(folder):
@@ -67,10 +66,7 @@ def save_server(folder: Path, state: State, ballot: Exchange) -> None:
 def load_server(folder: Path, fresh: Public, ballot: Exchange) -> State | None:
     """The state after the last complete round; None before the first.
 
-    Args:
-        folder: of the checkpoint.
-        fresh: the public state before the first round of the same experiment; says what must fit.
-        ballot: the exchange whose broadcasts are part of the public state.
+    It must fit `fresh`, the public state before the first round; the broadcasts of `ballot` are part of the public state.
     """
     path = folder / _SERVER
     if not path.is_file():
@@ -92,11 +88,11 @@ def load_server(folder: Path, fresh: Public, ballot: Exchange) -> State | None:
     return State(public, record, dict(trained.tolist()), frozenset(map(int, counted)), Server(memory, states=states), steps)
 
 
-def _numbers(name: str, found: Any) -> Any:
+def _numbers(name: str, array: Any) -> Any:
     """An array of finite numbers: what else they must be its owner knows."""
-    if found.dtype.kind not in "if" or not np.isfinite(found).all():
-        raise ValueError(f"{name} is {found.shape} of {found.dtype}, or not finite")
-    return found
+    if array.dtype.kind not in "if" or not np.isfinite(array).all():
+        raise ValueError(f"{name} is {array.shape} of {array.dtype}, or not finite")
+    return array
 
 
 def _step(place: int, fact: Any, arrays: dict[str, Any]) -> Step:
@@ -182,12 +178,12 @@ def forget(folder: Path, number: int, rounds: Iterable[int]) -> None:
 
 def _floats(arrays: dict[str, Any], name: str, shape: tuple[int, ...] | None = None) -> Floats:
     """An array that must be float32, finite and, where that is known, of a shape."""
-    found: Floats = arrays[name]
-    if found.dtype != np.float32 or (found.shape != shape if shape is not None else found.ndim != 1):
-        raise ValueError(f"{name} is {found.shape} of {found.dtype}, not {shape or '(n,)'} of float32")
-    if not np.isfinite(found).all():
+    array: Floats = arrays[name]
+    if array.dtype != np.float32 or (array.shape != shape if shape is not None else array.ndim != 1):
+        raise ValueError(f"{name} is {array.shape} of {array.dtype}, not {shape or '(n,)'} of float32")
+    if not np.isfinite(array).all():
         raise ValueError(f"{name} holds a number that is not finite")
-    return found
+    return array
 
 
 def _message(arrays: dict[str, Any], name: str, fresh: Public, ballot: Exchange) -> Message | None:

@@ -48,8 +48,8 @@ class ClientStore(dict[int, Client]):
     def __setitem__(self, number: int, client: Client) -> None:
         arrays = {field: getattr(client, field) for field in ("aux", "start", "memory")}
         # copied before anything is written: what comes may be what is stored here, under another name
-        own = {field: array.copy() for field, array in arrays.items() if array is not self._fresh}
-        stored: dict[str, Any] = {field: self._stored(number, field, array) for field, array in own.items()}
+        copies = {field: array.copy() for field, array in arrays.items() if array is not self._fresh}
+        stored: dict[str, Any] = {field: self._stored(number, field, array) for field, array in copies.items()}
         super().__setitem__(number, client._replace(**stored))
 
     def _stored(self, number: int, field: str, array: Floats) -> Floats:

@@ -39,7 +39,7 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
     for round in range(1, experiment.rounds + 1):
         counted, voters = voters, sampled(experiment, len(clients), round)
         side = ServerSide(server._replace(judge=judge(setup, round)), present=run.clients)
-        heard: list[Message] = []
+        broadcasts: list[Message] = []
         uploading, private_replies = voters, dict[int, bytes]()
         for exchange in run.exchanges:
             context = exchange.context(public)
@@ -58,16 +58,16 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
             if not exchange.uploads:
                 continue
             try:
-                side, news = make_answer(exchange, intake.total, public, side)
+                side, answer = make_answer(exchange, intake.total, public, side)
             except Abandoned:
                 if public.round < round:
                     raise
                 break  # the round is complete: what was public must do
-            if not isinstance(news, Message):
-                private_replies = dict(news)
+            if not isinstance(answer, Message):
+                private_replies = dict(answer)
                 uploading = [number for number in uploading if number in private_replies]
                 continue
-            heard.append(codec.decode(codec.encode(news, context), context))
-            public, private_replies = exchange.advance(public, heard[-1]), {}  # one exchange is answered by them
+            broadcasts.append(codec.decode(codec.encode(answer, context), context))
+            public, private_replies = exchange.advance(public, broadcasts[-1]), {}  # only one exchange hears them
         server = side.server
-        yield heard[0], public
+        yield broadcasts[0], public

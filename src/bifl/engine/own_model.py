@@ -35,9 +35,6 @@ def from_checkpoint(setup: Setup, number: int, voted: bool, folder: Path | None,
         voted: whether its ballot is in the last broadcast.
         folder: with clients' state; None where there is none.
         trained: client → the last round in which it trained.
-
-    Raises:
-        RunError: what it remembered is gone.
     """
     past = {number: trained[number]} if number in trained else {}
     if past and folder is None and setup.run.algorithm.at(past[number]).keeps:
@@ -51,31 +48,23 @@ def from_checkpoint(setup: Setup, number: int, voted: bool, folder: Path | None,
 
 
 def own_model(setup: Setup, public: Public, client: Client) -> Model:
-    """The model that a client has after training, with batch-norm's statistics measured in it on the client's own images.
+    """The model that a client has after training, which it began with this public state.
 
-    The running ones of a few steps are half those of the global network, which its own is far from by then.
-
-    Args:
-        setup: what is run.
-        public: the state that it began the round with.
-        client: after training.
-
-    Raises:
-        RunError: clients train something else than weights.
+    Batch-norm's statistics are measured in it on the client's own images: the running ones of a few steps are half those of the
+    global network, which its own is far from by then.
     """
     algorithm = setup.run.algorithm.at(public.round + 1)
     forward = algorithm.forward
     if forward.of_scores:
         raise RunError(f"clients of algorithm '{algorithm.name}' train scores of constant weights: they have no own network")
     weights = _trits(client, forward, public.layout) if forward.alphabet == TERNARY else client.aux
-    own = public._replace(weights=weights, real=client.real)
+    local = public._replace(weights=weights, real=client.real)
     if public.layout.moments:
         samples = Samples.training(setup.data)
         part = torch.from_numpy(setup.parts[client.number])
-        moments = image_moments(setup.run.network, own, forward, samples, part, client.number, _MOST)
-        own = own._replace(real=np.concatenate([client.real[: public.layout.trained], moments]))
-    choice = setup.run.experiment
-    return Model.of(choice.model, setup.run.network, setup.data, own, forward, choice.task, choice.scores)
+        moments = image_moments(setup.run.network, local, forward, samples, part, client.number, _MOST)
+        local = local._replace(real=np.concatenate([client.real[: public.layout.trained], moments]))
+    return Model.of(setup.run, setup.data, local, forward)
 
 
 @torch.no_grad()

@@ -1,7 +1,6 @@
 """A round from ballots to record, the same whoever trains: worker processes on this machine, or nodes of a federation.
 
-Those who train as a round sees them (`Clients`), what it notes of their replies, what it may tell of one client where `privacy=`
-has it accounted, and the rounds themselves (`Rounds`).
+First what a round asks of those who train (`Clients`), then the rounds themselves (`Rounds.hold_round`), and what they are made of.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,10 +20,10 @@ from bifl.core.message import NOTHING, Floats, Message
 from bifl.core.randomness import stream
 from bifl.core.sides import Abandoned, Accumulator, PrivateReplies, Reply, Request, ServerSide, Signed
 from bifl.core.state import Judge, Public, Server
-from bifl.core.sums import ExactSum, UploadList
+from bifl.core.sums import ExactSum
 from bifl.data.inputs import rows
 from bifl.engine import checkpoint
-from bifl.engine.catch_up import Step
+from bifl.engine.catch_up import Journal
 from bifl.engine.checkpoint import State
 from bifl.errors import RunError
 from bifl.exchanges.exchange import Exchange, completing, main_of, make_answer
@@ -42,6 +42,9 @@ from bifl.training.evaluation import evaluate_all
 _ATTEMPTS = 5  # times in a row that a round is held and abandoned before the run ends
 
 
+# ---- those who train, as a round sees them -------------------------------------------------------------------------------
+
+
 class NobodyVotes(Exception):
     """None of those who were drawn to vote may: the draw must be repeated without them."""
 
@@ -54,23 +57,21 @@ class Attendance(NamedTuple):
 
 
 class Upkeep(NamedTuple):
-    """What a complete round says of clients that were not as they should be, and what brings up to date who missed broadcasts."""
+    """What a complete round says of clients that were not as they should be."""
 
-    steps: tuple[Step, ...]  # the last broadcasts
     refused: int = 0  # uploads that could not be counted
     missing: int = 0  # clients that were asked and did not answer
-    catch_up_bytes: int = 0  # to those who had missed broadcasts
 
 
 class Clients(ABC):
-    """Those who train, as a round sees them: workers of a simulation (`simulator`), or nodes of a federation.
-
-    A new kind says how it collects, tells and scores, and how a round ends.
+    """Workers of a simulation (`simulator`), or nodes of a federation: a new kind says how it collects, tells and scores.
 
     Attributes:
+        journal: the last broadcasts, and who was sent what.
         signed: who has signed what, where the clients' keys are known.
     """
 
+    journal: Journal
     signed: Signed | None = None
 
     def begin(self) -> Attendance:
@@ -98,143 +99,32 @@ class Clients(ABC):
         """The global model on the server's own test samples, if there are any."""
 
     def leave_out(self, error: Abandoned, round: int, follows: str) -> None:
-        """An exchange was abandoned: go on without those by whose fault that was. By default nobody can be at fault.
+        """An exchange of the round under way was abandoned: go on without those by whose fault that was, by default nobody.
 
-        Args:
-            error: why.
-            round: that was under way.
-            follows: what happens instead, for a person.
+        `follows` says for a person what happens instead.
         """
         return
 
-    @abstractmethod
     def end(self) -> Upkeep:
-        """A round ends, with what is to be told of it."""
+        """A round ends, with what is to be told of it; by default nothing."""
+        return Upkeep()
 
 
-class Progress(NamedTuple):
-    """A run as far as it has come: what clients need to know when they are called."""
-
-    setup: Setup  # with the public state before the first round
-    state: State
-    folder: Path | None  # of the checkpoint
-    keeps_messages: bool  # whether uploads are wanted as bytes
-
-
-CallClients = Callable[[Progress], AbstractContextManager[Clients]]
-
-
-class Replies:
-    """What an exchange's replies cost, who sent them, and how their training went: noted while they come.
-
-    Args:
-        keep: takes a copy of an upload, by its sender.
-    """
-
-    def __init__(self, keep: Callable[[str, bytes], None]) -> None:
-        self._keep = keep
-        self.bytes = 0
-        self._losses = ExactSum()
-        self.by_client: dict[int, Reply] = {}  # without uploads
-        self._senders: set[int] = set()
-        self._ideals: list[float | None] = []  # bytes of each upload, if the coder were ideal
-
-    @property
-    def ideal(self) -> float | None:
-        """Their sum, in whatever order they came."""
-        sizes = [size for size in self._ideals if size is not None]
-        return math.fsum(sizes) if len(sizes) == len(self._ideals) else None
-
-    @property
-    def loss(self) -> float:
-        """Their mean training loss; NaN where nobody told."""
-        return float(self._losses.mean()) if self._losses.weight else math.nan
-
-    @property
-    def counted(self) -> frozenset[int]:
-        """The clients whose uploads were counted."""
-        return frozenset(self._senders)
-
-    def note(self, reply: Reply) -> None:
-        """One more."""
-        self.by_client[reply.number] = reply._replace(upload=None)
-        if reply.loss is not None:
-            self._losses.add(reply.loss, reply.weight)
-        if reply.size is not None:
-            self._senders.add(reply.number)
-            self.bytes += reply.size
-            self._ideals.append(reply.ideal)
-        if reply.upload is not None:
-            self._keep(f"{reply.number:05d}", reply.upload)
-
-
-class Overspent(Abandoned):
-    """Nobody was told of a sum, because it costs more than was left."""
-
-
-def affords_a_round(run: Run, public: Public, server: Server) -> bool:
-    """Whether the budget leaves room for another round, even if a secure sum is of no more clients than it must be.
-
-    Its server cannot unlearn a sum. A trusted one can: see `refuse_to_overspend`.
-    """
-    fewest = max(exchange.quorum for exchange in run.exchanges) or public.voters
-    private = run.privacy
-    return private is None or private.affords(private.summed(server), fewest, run.clients, public.layout)
-
-
-def refuse_to_overspend(run: Run, public: Public, server: Server) -> None:
-    """Tell nobody of a sum that costs more than was left, because clients were missing.
-
-    Raises:
-        Overspent: it does.
-    """
-    if run.privacy is None:
-        return
-    if spent := run.privacy.over(run.privacy.summed(server), public.layout):
-        raise Overspent(
-            f"round {public.round + 1}: not all clients are there, so its sum would cost more, ε = {spent:.3g} in all, than "
-            f"privacy.budget={run.privacy.how.budget:g} allows: nobody is told of it"
-        )
-
-
-def refuse_uncounted(run: Run, public: Public, server: Server, folder: Path) -> None:
-    """Refuse a checkpoint that does not tell what its rounds have cost: the run would begin to count anew.
-
-    Raises:
-        RunError: it does not.
-    """
-    if run.privacy is None:
-        return
-    counted = sum(rounds for *_, rounds in run.privacy.summed(server))
-    if counted != public.round:
-        raise RunError(f"{folder} tells what {counted} of {public.round} rounds have cost: ε cannot be continued from it")
-
-
-class Outcome(NamedTuple):
-    """What came of an exchange."""
-
-    exchange: Exchange
-    public: Public
-    server: ServerSide
-    replies: Replies
-    news: Message | None = None  # None if nobody answered
-    data: bytes = b""  # the same as bytes
-    ideal: float | None = None  # their number, if the coder were ideal
-    receivers: Collection[int] = ()  # who hears it
-    private_replies: PrivateReplies | None = None  # what each is told instead
+# ---- the rounds ----------------------------------------------------------------------------------------------------------
 
 
 class Rounds:
     """An experiment under way: an iterable of records.
 
     Args:
-        setup: what to run, with everything loaded.
-        call_clients: calls those who train; they stay until the last round, or `close`.
+        setup: what to run, with everything loaded, and the public state before the first round.
+        call_clients: calls those who train, given these rounds; they stay until the last round, or `close`.
         folder: where a checkpoint is written after every round, and taken from if there is one; None keeps nothing.
         mailbox: keeps a copy of every message, if given.
 
     Attributes:
         state: the run after the last complete round.
+        keeps_messages: whether uploads are wanted as bytes.
         note_clients: called with a round's number and what is known of each client, before the round is complete.
     """
 
@@ -243,11 +133,12 @@ class Rounds:
         self._main, self._completing = main_of(self.run.exchanges), completing(self.run.exchanges)
         self.state = State(setup.public)
         self.note_clients: Callable[[int, list[dict[str, Any]]], None] = lambda round, clients: None
-        self._call_clients, self._folder, self._mailbox = call_clients, folder, mailbox
+        self._call_clients, self._mailbox = call_clients, mailbox
+        self.folder, self.keeps_messages = folder, mailbox is not None
         self._clients: Clients | None = None  # while they are there
         if folder is not None and (state := checkpoint.load_server(folder, setup.public, self._completing)):
             self.state = state
-            refuse_uncounted(self.run, state.public, state.server, folder)
+            _refuse_uncounted(self.run, state.public, state.server, folder)
         else:
             refuse_nameless(self.experiment.start)
 
@@ -263,8 +154,7 @@ class Rounds:
 
     def model(self) -> Model:
         """The global model as it stands."""
-        forward, choice = self.run.algorithm.at(max(self.public.round, 1)).forward, self.experiment
-        return Model.of(choice.model, self.run.network, self.setup.data, self.public, forward, choice.task, choice.scores)
+        return Model.of(self.run, self.setup.data, self.public, self.run.algorithm.at(max(self.public.round, 1)).forward)
 
     def __iter__(self) -> Iterator[Record]:
         """The rounds that are left. A loop that was left goes on where it was: the clients wait until `close`."""
@@ -277,7 +167,7 @@ class Rounds:
             except Abandoned as error:
                 abandoned.append(error)
                 if len(abandoned) == _ATTEMPTS:
-                    if self.public.round and all(isinstance(own, Overspent) for own in abandoned):
+                    if self.public.round and all(isinstance(each, Overspent) for each in abandoned):
                         break  # those who are there cannot afford another round: what was learnt is the run's model
                     self._end(error)
                     raise
@@ -294,9 +184,9 @@ class Rounds:
     def _called(self) -> Clients:
         """Those who train: they are called when the first round needs them, and stay."""
         if self._clients is None:
-            if self.public.round and self._folder is None:
+            if self.public.round and self.folder is None:
                 raise RunError("the clients of this run are gone and it has no folder: begin again, or give simulate a folder")
-            self._context = self._call_clients(Progress(self.setup, self.state, self._folder, self._mailbox is not None))
+            self._context = self._call_clients(self)
             self._clients = self._context.__enter__()
         return self._clients
 
@@ -311,43 +201,78 @@ class Rounds:
 
     def hold_round(self, clients: Clients) -> Record:
         """Hold one more round with these clients."""
-        began, before = time.perf_counter(), self.public
-        round, (barred, able) = before.round + 1, clients.begin()
-        server = ServerSide(
-            self.state.server._replace(judge=judge(self.setup, round)), self.run.clients if able is None else able, clients.signed
-        )
-        taking_part: Collection[int] = sampled(self.experiment, self.run.clients, round, barred, self.setup.draw)
-        hearers = self._hearers(round + 1, barred)  # the others are told when they wake up
-        outcomes = []
-        public, private_replies = before, None
+        began, round = time.perf_counter(), self.public.round + 1
+        barred, able = clients.begin()
+        score, present = judge(self.setup, round), self.run.clients if able is None else able
+        server = ServerSide(self.state.server._replace(judge=score), present, clients.signed)
+        taking_part: Collection[int] = self._drawn(round, barred)
+        next_round = self._requests(self._main, self._drawn(round + 1, barred), barred)
+        hearers = [request.number for request in next_round]  # the others are told when they wake up
+
+        public, private_replies, outcomes = self.public, None, list[Outcome]()
         for exchange in self.run.exchanges:
             requests = self._requests(exchange, taking_part, barred, private_replies)
-            outcome = self._hold(exchange, clients, requests, public, server, hearers)
+            outcome = self._hold_exchange(exchange, clients, requests, public, server, hearers)
             public, server, private_replies = outcome.public, outcome.server, outcome.private_replies
-            taking_part = outcome.replies.counted if exchange.uploads else taking_part
+            if exchange.uploads:
+                taking_part = outcome.replies.counted
             outcomes.append(outcome)
-        main = next(outcome for outcome in outcomes if outcome.exchange is self._main)
-        results = (
-            self._evaluate(clients, barred, server) if self._main.trains and evaluated_in(self.experiment, round) else NOT_EVALUATED
-        )
-        upkeep = clients.end()
-        record = self._record(before, main, outcomes, results, upkeep)
+
+        evaluates = self._main.trains and evaluated_in(self.experiment, round)
+        results = self._evaluate(clients, barred, server) if evaluates else NOT_EVALUATED
+        record = self._record(outcomes, results, clients.end(), clients.journal.settle())
         record = record._replace(seconds=float(f"{time.perf_counter() - began:.3f}"))
-        rows = {number: {**results.clients.get(number, {}), **row} for number, row in server.clients.items()}
-        trust = NOTHING if self.run.robust is None else trust_of(server.server)
-        self.note_clients(round, _client_rows(main.replies.by_client, results.clients | rows, trust))
+        main = next(outcome for outcome in outcomes if outcome.exchange is self._main)
         trained = {number for outcome in outcomes if outcome.exchange.trains for number in outcome.replies.by_client}
-        self._complete(
-            State(
-                public,
-                record,
-                {**self.state.trained, **dict.fromkeys(trained, round)},
-                main.replies.counted,
-                server.server._replace(judge=None),
-                upkeep.steps,
-            )
-        )
+        reported = {number: {**results.clients.get(number, {}), **row} for number, row in server.clients.items()}
+        trust = NOTHING if self.run.robust is None else trust_of(server.server)
+        self.note_clients(round, _client_rows(main.replies.by_client, results.clients | reported, trust))
+        state = State(
+            public, record, {**self.state.trained, **dict.fromkeys(trained, round)}, main.replies.counted,
+            server.server._replace(judge=None), clients.journal.steps,
+        )  # fmt: skip
+        if self.folder is not None:
+            checkpoint.save_server(self.folder, state, record, self._completing)
+        self.state = state
         return record
+
+    def _hold_exchange(
+        self, exchange: Exchange, clients: Clients, requests: list[Request], public: Public, server: ServerSide,
+        hearers: Collection[int],
+    ) -> Outcome:  # fmt: skip
+        """Carry one exchange out.
+
+        Raises:
+            Abandoned: it cannot be completed, and nothing of the round was told: the round can be held again.
+        """
+        context, complete = exchange.context(public), public.round > self.public.round
+        replies = Replies(lambda sender, data: self._keep(exchange.name, sender, data))
+        silent = Outcome(exchange, public, server, replies)
+        # what was public must do; nobody is asked what follows
+        nothing = silent._replace(private_replies={})
+        try:
+            total = clients.collect(exchange, requests, replies.note, server)
+            if not exchange.uploads:
+                return silent
+            if not total.clients:
+                if complete:
+                    return nothing  # everyone went away
+                raise Abandoned(f"round {context.round}: nobody has answered in '{exchange.name}': nothing was counted")
+            server, answer = make_answer(exchange, total, public, server)
+        except Abandoned as error:
+            if not complete:
+                raise
+            clients.leave_out(error, public.round, f"round {public.round} ends without this exchange")
+            return nothing
+        if not isinstance(answer, Message):
+            return silent._replace(server=server, private_replies=answer)
+        _refuse_to_overspend(self.run, self.public, server.server)
+        data = codec.encode(answer, context)
+        self._keep(exchange.name, None, data)
+        news = codec.decode(data, context)  # what the clients will read
+        after = exchange.advance(public, news)
+        receivers = clients.tell(exchange, data, after, hearers)
+        return Outcome(exchange, after, server, replies, news, data, codec.ideal_size(data, answer, context), receivers)
 
     def _evaluate(self, clients: Clients, barred: Collection[int], server: ServerSide) -> Results:
         """The global model on the server's test samples, and on what clients hold out, if they tell."""
@@ -355,117 +280,139 @@ class Rounds:
         if exchange is not None and exchange.share:
             asked = [number for number in range(self.run.clients) if number not in barred]
             requests = [Request(number, number in self.state.counted, uploads=True) for number in asked]
-            total = clients.collect(exchange, requests, lambda reply: None, server)
-            assert isinstance(total, UploadList)
+            total = exchange.total(self.public)
+            total.merge(clients.collect(exchange, requests, lambda reply: None, server))
             scores = scores + exchange.scores(total)
         return Results.of(scores, self.run.task)
 
-    def _hearers(self, round: int, barred: Collection[int]) -> list[int]:
-        """The clients that have something to do in a round."""
-        voters = sampled(self.experiment, self.run.clients, round, barred, self.setup.draw)
-        return [request.number for request in self._requests(self._main, voters, barred)]
+    def _drawn(self, round: int, barred: Collection[int]) -> list[int]:
+        return sampled(self.experiment, self.run.clients, round, barred, self.setup.draw)
 
     def _requests(
-        self,
-        exchange: Exchange,
-        taking_part: Collection[int],
-        barred: Collection[int],
+        self, exchange: Exchange, taking_part: Collection[int], barred: Collection[int],
         private_replies: PrivateReplies | None = None,
-    ) -> list[Request]:
+    ) -> list[Request]:  # fmt: skip
         """What an exchange asks of whom: of those who upload, or got a private reply if there were any, and of those who listen."""
         everyone = range(self.run.clients)
         present: Collection[int] = set(everyone).difference(barred) if barred else everyone
         there = set(taking_part) if private_replies is None else set(taking_part).intersection(private_replies)
         uploaders: Collection[int] = there if exchange.uploads else ()
         asked = sorted({*uploaders, *exchange.listeners(there, present)})
-        told = private_replies or {}
-        return [Request(number, number in self.state.counted, number in uploaders, told.get(number, b"")) for number in asked]
+        replies = private_replies or {}
+        return [Request(number, number in self.state.counted, number in uploaders, replies.get(number, b"")) for number in asked]
 
-    def _hold(
-        self,
-        exchange: Exchange,
-        clients: Clients,
-        requests: list[Request],
-        public: Public,
-        server: ServerSide,
-        hearers: Collection[int],
-    ) -> Outcome:
-        """Carry one exchange out.
-
-        Raises:
-            Abandoned: it cannot be completed, and nothing of the round was told: the round can be held again.
-        """
-        context, told = exchange.context(public), public.round > self.public.round
-        replies = Replies(lambda sender, data: self._keep(exchange.name, sender, data))
-        # what was public must do; nobody is asked what follows
-        nothing = Outcome(exchange, public, server, replies, private_replies={})
-        try:
-            total = clients.collect(exchange, requests, replies.note, server)
-            if not exchange.uploads:
-                return Outcome(exchange, public, server, replies)
-            if not total.clients:
-                if told:
-                    return nothing  # everyone went away
-                raise Abandoned(f"round {context.round}: nobody has answered in '{exchange.name}': nothing was counted")
-            server, news = make_answer(exchange, total, public, server)
-        except Abandoned as error:
-            if not told:
-                raise
-            round = public.round  # complete already
-            clients.leave_out(error, round, f"round {round} ends without this exchange")
-            return nothing
-        if not isinstance(news, Message):
-            return Outcome(exchange, public, server, replies, private_replies=news)
-        refuse_to_overspend(self.run, self.public, server.server)
-        data = codec.encode(news, context)
-        self._keep(exchange.name, None, data)
-        heard = codec.decode(data, context)  # what the clients will read
-        after = exchange.advance(public, heard)
-        receivers = clients.tell(exchange, data, after, hearers)
-        return Outcome(exchange, after, server, replies, heard, data, codec.ideal_size(data, news, context), receivers)
-
-    def _record(self, before: Public, main: Outcome, outcomes: list[Outcome], results: Results, upkeep: Upkeep) -> Record:
-        """What the round achieved; `main` is the outcome of what it was held for."""
-        after, round = outcomes[-1].public, before.round + 1
+    def _record(self, outcomes: list[Outcome], results: Results, upkeep: Upkeep, missed_bytes: int) -> Record:
+        """What the round achieved."""
+        before, after, server = self.public, outcomes[-1].public, outcomes[-1].server
+        main = next(outcome for outcome in outcomes if outcome.exchange is self._main)
+        complete = next(outcome for outcome in outcomes if outcome.exchange is self._completing)
         flipped, by_layer = flips(before, after)
-        private, server = self.run.privacy, outcomes[-1].server.server
-        told = next(outcome for outcome in outcomes if outcome.exchange is self._completing)
-        uploads, receivers = len(main.replies.counted), len(told.receivers)
-        traffic = Traffic(uploads, main.replies.bytes, receivers, len(told.data), main.replies.ideal, told.ideal)
+        uploads, receivers = len(main.replies.counted), len(complete.receivers)
+        traffic = Traffic(uploads, main.replies.bytes, receivers, len(complete.data), main.replies.ideal, complete.ideal)
         for other in outcomes:
-            up, down = 0 if other is main else other.replies.bytes, 0 if other is told else len(other.data)
+            up, down = 0 if other is main else other.replies.bytes, 0 if other is complete else len(other.data)
             traffic = traffic.plus(up, down)
         private_replies = sum(len(data) for outcome in outcomes for data in (outcome.private_replies or {}).values())
-        traffic = traffic._replace(catch_up=upkeep.catch_up_bytes, private_replies=private_replies)
+        traffic = traffic._replace(catch_up=missed_bytes, private_replies=private_replies)
         if self.run.algorithm.central:  # nothing leaves the one machine
             traffic = Traffic(uploads, 0, receivers, 0)
+        private = self.run.privacy
         return Record(
-            round=round,
+            round=before.round + 1,
             accuracy=results.metrics.get("accuracy", math.nan),
             loss=results.loss,
             train_loss=main.replies.loss,
             flips=flipped,
             layer_flips=by_layer,
-            sureness=None if told.news is None else sureness(told.news),
+            sureness=None if complete.news is None else sureness(complete.news),
             seconds=0.0,
             **traffic.fields(before.layout.parameters),
             **spread([row[next(iter(results.metrics))] for row in results.clients.values()]),
             refused=upkeep.refused,
             missing=upkeep.missing,
             metrics=results.metrics or None,
-            report=dict(outcomes[-1].server.report) or None,
-            epsilon=None if private is None else private.epsilon(private.summed(server), before.layout),
+            report=dict(server.report) or None,
+            epsilon=None if private is None else private.epsilon(private.summed(server.server), before.layout),
             delta=None if private is None else private.how.delta,
         )
-
-    def _complete(self, state: State) -> None:
-        if self._folder is not None:
-            checkpoint.save_server(self._folder, state, self._completing)
-        self.state = state
 
     def _keep(self, exchange: str, sender: str | None, data: bytes) -> None:
         if self._mailbox is not None:
             self._mailbox.keep(codec.read_header(data).round, exchange, sender, data)
+
+
+CallClients = Callable[[Rounds], AbstractContextManager[Clients]]
+
+
+# ---- what a round consists of --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Replies:
+    """What an exchange's replies cost, who sent them, and how their training went, in whatever order they came."""
+
+    keep: Callable[[str, bytes], None]  # takes a copy of an upload, by its sender
+    by_client: dict[int, Reply] = field(default_factory=dict)  # without uploads
+
+    def note(self, reply: Reply) -> None:
+        """One more."""
+        self.by_client[reply.number] = reply._replace(upload=None)
+        if reply.upload is not None:
+            self.keep(f"{reply.number:05d}", reply.upload)
+
+    @property
+    def counted(self) -> frozenset[int]:
+        """The clients whose uploads were counted."""
+        return frozenset(number for number, reply in self.by_client.items() if reply.size is not None)
+
+    @property
+    def bytes(self) -> int:
+        """Of all uploads that were counted."""
+        return sum(reply.size or 0 for reply in self.by_client.values())
+
+    @property
+    def ideal(self) -> float | None:
+        """The same, if the coder were ideal."""
+        sizes = [reply.ideal for reply in self.by_client.values() if reply.size is not None]
+        known = [size for size in sizes if size is not None]
+        return math.fsum(known) if len(known) == len(sizes) else None
+
+    @property
+    def loss(self) -> float:
+        """Their mean training loss; NaN where nobody told."""
+        losses = ExactSum()
+        for reply in self.by_client.values():
+            if reply.loss is not None:
+                losses.add(reply.loss, reply.weight)
+        return float(losses.mean()) if losses.weight else math.nan
+
+
+class Outcome(NamedTuple):
+    """What came of an exchange."""
+
+    exchange: Exchange
+    public: Public
+    server: ServerSide
+    replies: Replies
+    news: Message | None = None  # None without a broadcast
+    data: bytes = b""  # the same as bytes
+    ideal: float | None = None  # their number, if the coder were ideal
+    receivers: Collection[int] = ()  # who hears it
+    private_replies: PrivateReplies | None = None  # what each is told instead
+
+
+def _client_rows(replies: dict[int, Reply], results: Mapping[int, dict[str, Any]], trust: Floats) -> list[dict[str, Any]]:
+    """A round client by client: what it trained on, uploaded, how the model does on what it holds out, and its credit."""
+    rows = []
+    for number in sorted({*replies, *results}):
+        row: dict[str, Any] = {"client": number}
+        if number in replies:
+            reply = replies[number]
+            row |= {"images": reply.weight, "train_loss": reply.loss, "up_bytes": reply.size}
+        if trust.ndim == 1 and number < len(trust):
+            row["trust"] = round(float(trust[number]), 4)
+        rows.append(row | results.get(number, {}))
+    return rows
 
 
 def sampled(experiment: Experiment, clients: int, round: int, barred: Collection[int] = (), seed: int | None = None) -> list[int]:
@@ -498,15 +445,33 @@ def evaluated_in(experiment: Experiment, round: int) -> bool:
     return round % experiment.evaluate_every == 0 or round == experiment.rounds
 
 
-def _client_rows(replies: dict[int, Reply], results: Mapping[int, dict[str, Any]], trust: Floats) -> list[dict[str, Any]]:
-    """A round client by client: what it trained on, uploaded, how the model does on what it holds out, and its credit."""
-    rows = []
-    for number in sorted({*replies, *results}):
-        row: dict[str, Any] = {"client": number}
-        if number in replies:
-            reply = replies[number]
-            row |= {"images": reply.weight, "train_loss": reply.loss, "up_bytes": reply.size}
-        if trust.ndim == 1 and number < len(trust):
-            row["trust"] = round(float(trust[number]), 4)
-        rows.append(row | results.get(number, {}))
-    return rows
+# ---- what may be told of one client, where that is accounted ---------------------------------------------------------------
+
+
+class Overspent(Abandoned):
+    """Nobody was told of a sum, because it costs more than was left."""
+
+
+def affords_a_round(run: Run, public: Public, server: Server) -> bool:
+    """Whether the budget leaves room for another round, even if a secure sum is of no more clients than it must be.
+
+    Its server cannot unlearn a sum. A trusted one can: see `_refuse_to_overspend`.
+    """
+    fewest = max(exchange.quorum for exchange in run.exchanges) or public.voters
+    private = run.privacy
+    return private is None or private.affords(private.summed(server), fewest, run.clients, public.layout)
+
+
+def _refuse_to_overspend(run: Run, public: Public, server: Server) -> None:
+    """Tell nobody of a sum that costs more than was left, because clients were missing."""
+    if run.privacy is not None and (spent := run.privacy.over(run.privacy.summed(server), public.layout)):
+        raise Overspent(
+            f"round {public.round + 1}: not all clients are there, so its sum would cost more, ε = {spent:.3g} in all, than "
+            f"privacy.budget={run.privacy.how.budget:g} allows: nobody is told of it"
+        )
+
+
+def _refuse_uncounted(run: Run, public: Public, server: Server, folder: Path) -> None:
+    """Refuse a checkpoint that does not tell what its rounds have cost: the run would begin to count anew."""
+    if run.privacy is not None and (counted := sum(rounds for *_, rounds in run.privacy.summed(server))) != public.round:
+        raise RunError(f"{folder} tells what {counted} of {public.round} rounds have cost: ε cannot be continued from it")

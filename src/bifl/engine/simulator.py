@@ -21,10 +21,9 @@ from bifl.core.state import Client, Public
 from bifl.data.inputs import Dataset
 from bifl.data.partitions import Drawn
 from bifl.engine.backends.worker_processes import processes
-from bifl.engine.catch_up import Journal, Step
-from bifl.engine.checkpoint import State
+from bifl.engine.catch_up import Journal
 from bifl.engine.own_model import from_checkpoint, own_model
-from bifl.engine.round import Attendance, Clients, Progress, Rounds, Upkeep
+from bifl.engine.round import Attendance, Clients, Rounds
 from bifl.engine.worker import Call, Job, Workers
 from bifl.errors import ConfigError
 from bifl.exchanges.exchange import Exchange, completing, last_telling
@@ -94,10 +93,10 @@ class Simulation(Rounds):
         if not 0 <= number < self.setup.run.clients:
             raise ConfigError(f"client {number} is none of 0 to {self.setup.run.clients - 1}")
         voted, setup = number in self.state.counted, self.setup._replace(public=self.public)
-        if self._folder is None and isinstance(self._clients, SimulatedClients):
+        if self.folder is None and isinstance(self._clients, SimulatedClients):
             client = self._clients.train(number, voted)
         else:
-            client = from_checkpoint(setup, number, voted, self._folder, self.state.trained)
+            client = from_checkpoint(setup, number, voted, self.folder, self.state.trained)
         return own_model(setup, self.public, client)
 
 
@@ -105,39 +104,38 @@ class Simulation(Rounds):
 
 
 @contextmanager
-def simulated_clients(progress: Progress, start: Backend = processes) -> Iterator[SimulatedClients]:
+def simulated_clients(rounds: Rounds, start: Backend = processes) -> Iterator[SimulatedClients]:
     """All clients of a run on this machine; a context, so that no process outlives it."""
-    setup, run = progress.setup, progress.setup.run
+    setup, run = rounds.setup, rounds.run
     workers = min(run.experiment.processes(), run.clients)
     # those who remember something, and secure sums have notes of their own
     fixed = bool(run.algorithm.keeps or run.remembering) or run.experiment.secure_sum
     dealer = Dealer(setup.parts, workers, fixed)
-    with start([_job(progress, dealer, rank) for rank in range(workers)], setup.data) as backend:
-        yield SimulatedClients(progress, dealer, backend)
+    with start([_job(rounds, dealer, rank) for rank in range(workers)], setup.data) as backend:
+        yield SimulatedClients(rounds, dealer, backend)
 
 
-def _job(progress: Progress, dealer: Dealer, rank: int) -> Job:
+def _job(rounds: Rounds, dealer: Dealer, rank: int) -> Job:
     """What one worker needs to know."""
-    setup, run = progress.setup, progress.setup.run
+    setup, run = rounds.setup, rounds.run
     owner, parts = dealer.owner, cast(Any, setup.parts)  # what is drawn when it is needed need not be sorted out
     if not isinstance(parts, Drawn):
         parts = {number: part for number, part in enumerate(parts) if not dealer.fixed or owner(number) == rank}
     held = {number: shard for number, shard in enumerate(setup.shards) if len(shard)}
     shards = {number: shard for number, shard in held.items() if not dealer.fixed or owner(number) == rank}
-    own = list(chunks(len(setup.data.test_labels)))[rank :: dealer.workers]
-    trained = {number: round for number, round in progress.state.trained.items() if owner(number) == rank}
-    return Job(
-        run, parts, shards, own, progress.state.public, progress.folder, trained, progress.keeps_messages,
-        simulated_identity(run.experiment),
-    )  # fmt: skip
+    test_chunks = list(chunks(len(setup.data.test_labels)))[rank :: dealer.workers]
+    trained = {number: round for number, round in rounds.state.trained.items() if owner(number) == rank}
+    identity = simulated_identity(run.experiment)
+    return Job(run, parts, shards, test_chunks, rounds.public, rounds.folder, trained, rounds.keeps_messages, identity)
 
 
 class SimulatedClients(Clients):
     """Asks workers, each for clients of its own, and counts what clients that slept would have to be sent."""
 
-    def __init__(self, progress: Progress, dealer: Dealer, backend: Workers) -> None:
-        self._dealer, self._backend = dealer, backend
-        self._missed = MissedBytes(progress.setup, progress.state)
+    def __init__(self, rounds: Rounds, dealer: Dealer, backend: Workers) -> None:
+        self._dealer, self._backend, run = dealer, backend, rounds.run
+        self.journal = Journal(run, rounds.public, rounds.state.steps, _name, told=range(run.clients))
+        self._known, self._others = _known_states(rounds, self.journal.name)
 
     def begin(self) -> Attendance:
         """All are there."""
@@ -148,13 +146,14 @@ class SimulatedClients(Clients):
         self, exchange: Exchange, requests: list[Request], note: Callable[[Reply], None], server: ServerSide
     ) -> Accumulator:
         """Let clients reply and add up what they say, each worker for its own."""
-        self._missed.ask(request.number for request in requests)
         ranks = self._dealer.deal(request.number for request in requests)
         dealt: dict[int, list[Request]] = {}
         for request in requests:
+            self.journal.send(request.number, self._known.get(request.number, self._others))
+            self._known[request.number] = self.journal.name
             dealt.setdefault(ranks[request.number], []).append(request)
-        total = exchange.total(self._missed.public)
-        for result in self._backend.ask({rank: Call("collect", (exchange.name, own)) for rank, own in dealt.items()}):
+        total = exchange.total(self.journal.public)
+        for result in self._backend.ask({rank: Call("collect", (exchange.name, some)) for rank, some in dealt.items()}):
             if isinstance(result, Reply):
                 note(result)
             else:
@@ -164,16 +163,12 @@ class SimulatedClients(Clients):
     def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> Collection[int]:
         """Give a broadcast to all workers; all who should hear it are there."""
         self._ask_all(Call("hear", (exchange.name, np.frombuffer(news, np.uint8))))  # an array need not go through a pipe
-        self._missed.add(exchange.name, news, after, hearers)
+        self.journal.add(exchange.name, news, after, hearers)
         return hearers
 
     def score(self) -> list[Score]:
         """Let the workers evaluate the global model on the test samples, each on its part."""
         return self._ask_all(Call("score"))
-
-    def end(self) -> Upkeep:
-        """Nothing but bytes for those who had slept: a worker that fails ends the run."""
-        return Upkeep(self._missed.steps, catch_up_bytes=self._missed.settle())
 
     def train(self, number: int, voted: bool) -> Client:
         """A client as it would be after training once more."""
@@ -186,72 +181,35 @@ class SimulatedClients(Clients):
         return list(self._backend.ask(dict.fromkeys(range(self._dealer.workers), call)))
 
 
-class MissedBytes:
-    """Counts what a server would send to clients that had missed broadcasts: to those who slept.
-
-    It follows the public state, and keeps the last steps that a checkpoint must hold.
-
-    Args:
-        setup: what is run, with the public state before the first round.
-        state: the run as it stands.
-    """
-
-    def __init__(self, setup: Setup, state: State) -> None:
-        run, exchanges, self.public = setup.run, setup.run.exchanges, state.public
-        self._journal = Journal(exchanges, setup.public, state.public, state.steps, run.in_context, run.clients_sleep, _named)
-        # what all know that are not listed; whoever does not have the model that the run starts with is sent it
-        self._others = "" if run.warm else _named(setup.public, last_telling(exchanges).name)
-        self._known = {number: _last_heard(exchanges, round) for number, round in state.trained.items()}
-        if state.public.round and not run.clients_sleep:
-            self._known, self._others = {}, self._journal.name  # everyone was asked something since
-        elif (evaluated := _last_evaluated(state, run.experiment)) and any(map(len, setup.shards)):
-            self._known = {number: _last_heard(exchanges, round) for number, round in state.trained.items() if round > evaluated}
-            self._others = f"{evaluated} {last_telling(exchanges).name}"
-        self._told: Collection[int] = range(run.clients)
-        self._bytes = 0
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """The last ones."""
-        return self._journal.steps
-
-    def ask(self, clients: Iterable[int]) -> None:
-        """Clients are asked something: each is brought up to date first."""
-        for number in clients:
-            known = self._known.get(number, self._others)
-            if known != self._journal.name:
-                self._bytes += self._journal.extra(self._journal.update(known), number in self._told)
-                self._known[number] = self._journal.name
-
-    def add(self, exchange: str, news: bytes, after: Public, told: Collection[int]) -> None:
-        """A broadcast is told to some."""
-        self.public, self._told = after, frozenset(told)
-        self._journal.add(exchange, news, after)
-
-    def settle(self) -> int:
-        """The bytes since the last call."""
-        found, self._bytes = self._bytes, 0
-        return found
+def _known_states(rounds: Rounds, now: str) -> tuple[dict[int, str], str]:
+    """The states that clients know: of some by number, and of all others; `now` is the one that stands."""
+    setup, run, state, exchanges = rounds.setup, rounds.run, rounds.state, rounds.run.exchanges
+    if state.public.round and not run.clients_sleep:
+        return {}, now  # everyone was asked something since
+    evaluated = _last_evaluated(state.record, run.experiment) if any(map(len, setup.shards)) else 0
+    known = {number: _last_heard(exchanges, round) for number, round in state.trained.items() if round > evaluated}
+    if evaluated:
+        return known, f"{evaluated} {last_telling(exchanges).name}"
+    return known, "" if run.warm else _name(setup.public, last_telling(exchanges).name)  # who lacks the first model is sent it
 
 
 def _last_heard(exchanges: Sequence[Exchange], round: int) -> str:
-    """The state that a client knows that last took part in this round: the one before the round's last exchange."""
+    """The state before the round's last exchange: what a client knows that last took part in this round."""
     before = [exchange for exchange in exchanges[:-1] if exchange.tells] or [last_telling(exchanges)]
     complete = completing(exchanges) in exchanges[:-1]
     return f"{round if complete else round - 1} {before[-1].name}"
 
 
-def _named(public: Public, exchange: str) -> str:
+def _name(public: Public, exchange: str) -> str:
     """A name for the state that an exchange of a round led to: in a simulation there is only one."""
     return f"{public.round} {exchange}"
 
 
-def _last_evaluated(state: State, experiment: Experiment) -> int:
+def _last_evaluated(record: Record | None, experiment: Experiment) -> int:
     """The last round in which clients were asked to evaluate, as far as the last record tells; 0 before the first."""
-    if state.record is None:
+    if record is None:
         return 0
-    round = state.record.round
-    return round if state.record.evaluated else round - round % experiment.evaluate_every
+    return record.round if record.evaluated else record.round - record.round % experiment.evaluate_every
 
 
 class Dealer:

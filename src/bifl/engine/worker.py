@@ -1,8 +1,7 @@
-"""A worker: one thread of arithmetic that owns some of the clients and keeps their state.
+"""A client at work, as an exchange sees it (`core.sides.ClientSide`), the same in simulator, loop and deployment.
 
-First what a client at work is for an exchange (`core.sides.ClientSide`), the same in simulator, loop and deployment; then the
-worker that runs its clients one after the other. Between it and the server go the wire's messages, as in a deployment. Where
-workers run is not their affair (`bifl.engine.backends`).
+Then the worker: one thread of arithmetic that runs some of the clients one after the other and keeps their state. Between it and
+the server go the wire's messages. Where workers run is not their affair (`bifl.engine.backends`).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from bifl.training.local import train
 
 Parts = Mapping[int, np.ndarray[Any, Any]] | Sequence[np.ndarray[Any, Any]]  # each client's samples
 
-_NOBODY = np.zeros(0, np.int64)
+_NONE = np.zeros(0, np.int64)
 
 
 class ClientTools(NamedTuple):
@@ -63,12 +62,12 @@ class ClientTools(NamedTuple):
         self, client: Client, fresh: Floats, public: Public, *, voted: bool, private_reply: bytes = b"",
         notes: MutableMapping[str, bytes] | None = None, identity: Identity | None = None,
     ) -> LocalSide:  # fmt: skip
-        """A client as it is remembered, at work in the round under way; for `fresh` see `arrived`."""
-        there = arrived(self.run, client, fresh, public)._replace(voted=voted)
-        return LocalSide(self, public, there, private_reply, {} if notes is None else notes, identity)
+        """A client as it is remembered, at work in the round under way; `fresh` is aux of clients before their first round."""
+        ready = warm_client(self.run, client, fresh, public)._replace(voted=voted)
+        return LocalSide(self, public, ready, private_reply, {} if notes is None else notes, identity)
 
-    def said_of(self, moments: Floats, public: Public, number: int) -> Floats:
-        """What a client says of the statistics that it measured."""
+    def moments_told(self, moments: Floats, public: Public, number: int) -> Floats:
+        """What a client says of the statistics that it measured: liars may say something else."""
         if self.attack is None or number not in self.liars:
             return moments
         return self.attack.measured(moments, public, stream(public.seed, public.round, None, "attack measured"))
@@ -92,14 +91,10 @@ def client_tools(run: Run, samples: Samples, parts: Parts, shards: Parts = Mappi
     return tools._replace(wrong=dict.fromkeys(who, samples._replace(labels=torch.from_numpy(labels).to(samples.labels.device))))
 
 
-def arrived(run: Run, client: Client, fresh: Floats, public: Public) -> Client:
-    """A client as its turn comes. Where a run has a warm start, one that never trained begins with the public weights.
+def warm_client(run: Run, client: Client, fresh: Floats, public: Public) -> Client:
+    """The client as its turn comes: where a run has a warm start, one that never trained begins with the public weights.
 
-    Args:
-        run: what is run.
-        client: as it is remembered.
-        fresh: aux of clients before their first round: the network's own initialisation, all that a node of a deployment has.
-        public: the public state.
+    It never trained if its aux is still `fresh`: the network's own initialisation, all that a node of a deployment has.
     """
     if not run.warm or client.aux is not fresh:
         return client
@@ -116,16 +111,12 @@ class LocalSide:
         self._tools, self._public, self.client = tools, public, client
         self.private_reply, self.notes, self.identity = private_reply, notes, identity
 
-    @property
-    def _part(self) -> Tensor:
-        """Which of the samples it trains on."""
-        return torch.from_numpy(self._tools.parts[self.client.number])
+        shards, number = tools.shards, client.number
+        self._held = _NONE if isinstance(shards, Mapping) and number not in shards else shards[number]
 
     @property
-    def _held(self) -> np.ndarray[Any, Any]:
-        """Which of the samples it holds out."""
-        shards, number = self._tools.shards, self.client.number
-        return _NOBODY if isinstance(shards, Mapping) and number not in shards else shards[number]
+    def _part(self) -> Tensor:
+        return torch.from_numpy(self._tools.parts[self.client.number])
 
     def begin_afresh(self) -> None:
         """Make the client what it was before its first round, but for what reaches no upload, such as a model of its own."""
@@ -133,7 +124,7 @@ class LocalSide:
         private = {one.name for one in self._tools.run.exchanges if one.remembers and not one.uploads}
         states = {name: state for name, state in self.client.states.items() if name in private}
         client = Client(fresh, fresh, NOTHING, self.client.weight, self.client.number, states=states)
-        self.client = arrived(self._tools.run, client, fresh, self._public)
+        self.client = warm_client(self._tools.run, client, fresh, self._public)
 
     def train(self, client: Client, local: Local = PLAIN) -> tuple[Client, float]:
         """Local training in the round under way."""
@@ -145,7 +136,7 @@ class LocalSide:
     def measure(self) -> Floats:
         """Moments of the global network on some of the client's images."""
         public = self._public
-        return self._tools.said_of(self.moments(public.weights, public.real), public, self.client.number)
+        return self._tools.moments_told(self.moments(public.weights, public.real), public, self.client.number)
 
     def moments(self, weights: Floats, real: Floats) -> Floats:
         """Moments of any network on some of the client's images."""
@@ -208,11 +199,14 @@ class Worker:
         self.test = Samples.testing(data).on(device)
         self.public = job.public
         self._tools = client_tools(job.run, self.samples, job.parts, job.shards)
-        self._known: tuple[str, Public, codec.Context] | None = None  # the exchange, the public state and their context
+        self._shared: tuple[str, Public, codec.Context] | None = None  # the exchange, the public state and their context
         self.fresh, _ = job.run.network.initial()
         self.identity = job.identity
         self.notes: MutableMapping[int, MutableMapping[str, bytes]] = defaultdict(dict)  # clients' own, for the round under way
-        self.clients = self._room()  # those that have something to remember
+        vectors = len({"aux", "start", "memory"} & set(self.run.algorithm.keeps))
+        much = vectors * len(self.parts) * self.fresh.nbytes > LIMIT  # what clients have to remember might not fit into memory
+        # those that have something to remember
+        self.clients: dict[int, Client] = ClientStore(self.fresh, self.checkpoint) if much else {}
         self.kept: dict[int, int] = {}  # client → the round of which it remembers something
         for number, round in job.trained.items():
             self.restore(number, round)
@@ -230,7 +224,7 @@ class Worker:
         self.kept.pop(number, None)
 
     def ask(self, calls: Mapping[int, Call]) -> Iterator[Any]:
-        """What comes of calls to this one."""
+        """As one of `Workers`: what comes of calls to this one."""
         for call in calls.values():
             yield from self.do(call)
 
@@ -249,12 +243,6 @@ class Worker:
     def _client(self, number: int) -> Client:
         """A client as it is remembered, or as it was before the first round."""
         return self.clients.get(number) or self._fresh_client(number)
-
-    def _room(self) -> dict[int, Client]:
-        """Memory, or a file if what clients have to remember might not fit."""
-        vectors = len({"aux", "start", "memory"} & set(self.run.algorithm.keeps))
-        much = vectors * len(self.parts) * self.fresh.nbytes > LIMIT
-        return ClientStore(self.fresh, self.checkpoint) if much else {}
 
     def reply(self, name: str, request: Request) -> Reply:
         """A client's part in an exchange: what it says, as bytes."""
@@ -301,9 +289,9 @@ class Worker:
 
     def _context(self, name: str) -> codec.Context:
         """One for all messages of an exchange: what is computed of it is kept."""
-        if self._known is None or self._known[0] != name or self._known[1] is not self.public:
-            self._known = (name, self.public, self.exchanges[name].context(self.public))
-        return self._known[2]
+        if self._shared is None or self._shared[0] != name or self._shared[1] is not self.public:
+            self._shared = (name, self.public, self.exchanges[name].context(self.public))
+        return self._shared[2]
 
     def hear(self, name: str, news: bytes | npt.NDArray[np.uint8]) -> None:
         """Absorb a broadcast."""

@@ -25,6 +25,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bifl.core import FLOAT32, NOTHING, Floats, Layout, Message, Public, Tally
+from bifl.core.algorithm import Algorithms
+from bifl.data.inputs import Form
+from bifl.nn.network import Network
+from bifl.training.evaluation import noise_squares
 from bifl.training.local import Plan
 
 REACH = 2.0
@@ -50,11 +54,13 @@ class Bounds:
 
     Args:
         plan: round → how clients train in it.
-        noise: public state → (channels,) E[x²] of every batch-norm input where images are noise.
+        network: that they train.
+        algorithm: says how the network uses its weights.
+        form: of one input.
     """
 
-    def __init__(self, plan: Callable[[int], Plan], noise: Callable[[Public], Floats]) -> None:
-        self._plan, self._noise = plan, noise
+    def __init__(self, plan: Callable[[int], Plan], network: Network, algorithm: Algorithms, form: Form) -> None:
+        self._plan, self._network, self._algorithm, self._form = plan, network, algorithm, form
         self._of_noise: dict[int, Floats] = {}  # by round
 
     def reach(self, public: Public, weight: int) -> float:
@@ -124,7 +130,8 @@ class Bounds:
         if not first:
             return within(moments, public.real[public.layout.trained :], share, public.layout, (math.inf, 1 + share))
         if public.round not in self._of_noise:
-            self._of_noise[public.round] = self._noise(public)
+            forward = self._algorithm.at(max(public.round, 1)).forward
+            self._of_noise[public.round] = noise_squares(self._network, public, forward, self._form)
         return within_square(moments, UNKNOWN * max(1.0, share / WIDEST) * self._of_noise[public.round])
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
 BYTES = Alphabet("bytes", 256)
 
 
-class Surroundings(NamedTuple):
-    """What a run gives an exchange that becomes part of it."""
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """A run as an exchange sees it that becomes part of it (`bifl.experiment.run.Run`)."""
 
     algorithm: Algorithms
     weighing: Weighing  # what a client counts for

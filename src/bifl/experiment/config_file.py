@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bifl.errors import ConfigError, Untrusted
-from bifl.experiment.choices import Choice, Unloaded, from_mapping
-from bifl.experiment.declarations import FORMER
+from bifl.experiment.declarations import FORMER, Choice, Unloaded, from_mapping
 from bifl.experiment.settings import REGISTRIES, SETTINGS, Experiment
 from bifl.registry import of_file
 
@@ -68,11 +67,7 @@ def parse(toml: str) -> Experiment:
 
 
 def _settings(toml: str) -> dict[str, Any]:
-    """What a config sets; the version of bifl that wrote it, in a run's folder, is no setting.
-
-    Raises:
-        ConfigError: it sets what is no setting any more.
-    """
+    """What a config sets; the version of bifl that wrote it, in a run's folder, is no setting."""
     settings = {key: value for key, value in tomllib.loads(toml).items() if key != "version"}
     for key in FORMER.keys() & settings.keys():
         if settings.pop(key) != FORMER[key].default:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from bifl.core.message import Floats
 from bifl.data.arrays import further_array, input_array, refuse_missing
 from bifl.data.inputs import BYTES, FLOATS, TOKENS, Dataset, Scale, kind_of
 from bifl.errors import DataError, Untrusted
-from bifl.experiment.choices import Choice, chosen, from_mapping
+from bifl.experiment.declarations import Choice, chosen, from_mapping
 from bifl.experiment.objects import Net, model_name
 from bifl.files import write_atomic, writing
 from bifl.nn import scores as score_norms
@@ -40,6 +40,9 @@ from bifl.nn.network import Network
 from bifl.registry import GIVEN, Registry, of_file, short, without_folder
 from bifl.tasks import task
 from bifl.training.evaluation import evaluate_all, example, predict_all
+
+if TYPE_CHECKING:
+    from bifl.experiment.run import Run
 
 __all__ = ["MAGIC", "MOST_VALUES", "Model", "embedded", "load"]
 MOST_VALUES = 2**24  # of one input
@@ -79,11 +82,9 @@ class Model:
     scores: str = "trained"
 
     @classmethod
-    def of(
-        cls, choice: Choice, network: Network, data: Dataset, public: Public, forward: Forward, task: Choice = _USUAL,
-        scores: str = "trained",
-    ) -> Model:  # fmt: skip
-        """The global model, as `forward` uses it."""
+    def of(cls, run: Run, data: Dataset, public: Public, forward: Forward) -> Model:
+        """The model of a run, whose weights `forward` uses."""
+        choice, task, scores, network = run.experiment.model, run.experiment.task, run.experiment.scores, run.network
         weights, reals = public.weights, public.real
         if FORWARDS.get(forward.name) != forward:  # somebody's own: keep what the network computes with in the end
             network.show(weights, reals, forward)
@@ -188,12 +189,7 @@ class Model:
     def predict(self, inputs: npt.ArrayLike, **further: npt.ArrayLike) -> Floats:
         """(n, …) what the network gives for raw inputs, as ONNX and C give it: bytes, floats or tokens as the dataset has them.
 
-        Args:
-            inputs: of the samples.
-            further: what its forward takes beside them, by name.
-
-        Raises:
-            DataError: the network takes others.
+        `further` is what its forward takes beside them, by name.
         """
         raw = np.asarray(inputs)
         raw = input_array(raw.astype(np.float32) if raw.dtype == np.float64 else raw, "inputs")
@@ -201,7 +197,7 @@ class Model:
         name, one = without_folder(self.network.name), self.shape or raw.shape[1:]
         if (kind_of(raw), raw.shape[1:]) != (self.inputs, one):
             raise DataError(f"{name} takes {self.inputs} of shape (n, {str(one)[1:]}, not {raw.dtype} of shape {raw.shape}")
-        beside = {key: torch.from_numpy(further_array(np.array(found), len(raw), key)) for key, found in further.items()}
+        beside = {key: torch.from_numpy(further_array(np.array(array), len(raw), key)) for key, array in further.items()}
         samples = Samples(
             torch.from_numpy(np.require(raw, requirements=("C", "W"))), torch.zeros(len(raw)), self.mean, self.std, beside
         )
@@ -224,11 +220,7 @@ class Model:
         return next(iter(metrics.values())), loss
 
     def metrics(self, data: Dataset) -> tuple[dict[str, float], float]:
-        """All metrics of the task, and the loss, on a dataset's test samples.
-
-        Raises:
-            DataError: there are none, or the network cannot take them.
-        """
+        """All metrics of the task, and the loss, on a dataset's test samples."""
         network, goal = self._network(), task.make(self.task.name, self.task.parameters)
         if not len(data.test_labels):
             raise DataError("the dataset has no test images")
@@ -275,30 +267,30 @@ def _input_shape(sizes: Any) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _scale(found: Any) -> Scale:
+def _scale(given: Any) -> Scale:
     """A number, or one for each channel."""
-    if isinstance(found, list):
-        if not 1 <= len(found) <= MOST_CHANNELS:
-            raise DataError(f"it cannot have {len(found)} channels")
-        return tuple(float(one) for one in found)
-    return float(found)
+    if isinstance(given, list):
+        if not 1 <= len(given) <= MOST_CHANNELS:
+            raise DataError(f"it cannot have {len(given)} channels")
+        return tuple(map(float, given))
+    return float(given)
 
 
 def _vouched(choice: Choice, registry: Registry[Any], path: Path, trust: bool) -> Choice:
     """A network or task from a Python file, which is looked for beside the model and in the current folder, and run if trusted."""
     name, places = without_folder(choice.name), list(dict.fromkeys([path.resolve().parent, Path.cwd()]))
     file = of_file(name)
-    found = next((place / file for place in places if (place / file).is_file()), None)
+    python_file = next((place / file for place in places if (place / file).is_file()), None)
     kind = "network" if registry is model else registry.kind
     if not trust:
         raise Untrusted(
-            f"'{path}' has its {kind} from a Python file and would run the code in '{found or file}': "
+            f"'{path}' has its {kind} from a Python file and would run the code in '{python_file or file}': "
             "if you trust it, allow that with --trust (in Python: trust=True)"
         )
-    if found is None:
+    if python_file is None:
         looked = " and in ".join(f"'{place}'" for place in places)
         raise DataError(f"'{path}' needs the Python file '{file}', which was looked for in {looked}: put it there")
-    return Choice(registry.load(f"{found}:{short(name)}"), choice.parameters)
+    return Choice(registry.load(f"{python_file}:{short(name)}"), choice.parameters)
 
 
 def load(path: str | Path, trust: bool = False, model: Net | None = None) -> nn.Module:

@@ -17,7 +17,7 @@ from torch import nn
 
 from bifl.data.arrays import checked, from_arrays
 from bifl.data.datasets import dataset
-from bifl.data.inputs import Array, Dataset
+from bifl.data.inputs import Dataset
 from bifl.errors import ConfigError, DataError
 from bifl.nn.models import model
 from bifl.registry import GIVEN
@@ -28,11 +28,7 @@ _ARRAYS = ("inputs", "labels", "users", "split")
 
 
 def model_name(given: Net) -> str:
-    """Register a network; its name.
-
-    Raises:
-        ConfigError: it is something else.
-    """
+    """Register a network; its name."""
     if isinstance(given, nn.Module):
         kept = copy.deepcopy(given)  # as it is now, whatever becomes of the caller's
 
@@ -62,11 +58,7 @@ def model_name(given: Net) -> str:
 
 
 def dataset_of(given: Data) -> Dataset:
-    """A dataset from arrays: (inputs, labels), perhaps users and split after them; or by the names that an .npz file has.
-
-    Raises:
-        DataError: they do not fit together.
-    """
+    """A dataset from arrays: (inputs, labels), perhaps users and split after them; or by the names that an .npz file has."""
     if "given_data" not in dataset.names():
         dataset(given_data)
     if isinstance(given, Dataset):
@@ -77,12 +69,9 @@ def dataset_of(given: Data) -> Dataset:
                 f"data must be arrays ({', '.join(_ARRAYS)}; the last two if wanted), a dictionary of these, or a Dataset"
             )
         given = dict(zip(_ARRAYS, given, strict=False))
-    return from_arrays({str(name): _array(found) for name, found in given.items() if found is not None}, Path("data"))
-
-
-def _array(found: Any) -> Array:
-    array = np.asarray(found)
-    return array.astype(np.float32) if array.dtype == np.float64 else array
+    arrays = {str(name): np.asarray(values) for name, values in given.items() if values is not None}
+    single = {name: array.astype(np.float32) if array.dtype == np.float64 else array for name, array in arrays.items()}
+    return from_arrays(single, Path("data"))
 
 
 def given_data() -> Dataset:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 
 from bifl.codec import BYTE, EXACT, SHORT, SIGN
-from bifl.core.algorithm import Algorithms, first_vectors, refuse_further_vectors
+from bifl.core.algorithm import first_vectors, refuse_further_vectors
 from bifl.core.forward import Forward
-from bifl.core.message import Floats
 from bifl.core.sides import Identity
 from bifl.core.state import Client, Public, forget_but_for
 from bifl.core.sums import Weighing
@@ -23,19 +22,16 @@ from bifl.exchanges.ballot import Ballot, ballot, upload_form
 from bifl.exchanges.bounds import Bounds
 from bifl.exchanges.exchange import Exchange, Summable, Surroundings, exchange
 from bifl.exchanges.scoring import Evaluation
-from bifl.experiment.composition import Composition, compose, plain_algorithm
-from bifl.experiment.identity import agreed
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import Experiment, agreed, compose, plain_algorithm
 from bifl.nn import scores
 from bifl.nn.network import Network
 from bifl.nn.optimizers import checked, optimizer
-from bifl.privacy import Private, secret_dice
+from bifl.privacy import secret_dice
 from bifl.privacy.dice import Dice
 from bifl.registry import short
-from bifl.robust import RobustSum, refuse_misfits
+from bifl.robust import refuse_misfits
 from bifl.tasks import Task, task
 from bifl.training.augmenting import augment
-from bifl.training.evaluation import noise_squares
 from bifl.training.local import Plan
 from bifl.training.rates import rate_of, schedule
 
@@ -43,43 +39,32 @@ PRECISIONS = {"short": SHORT, "byte": BYTE, "sign": SIGN, "float32": EXACT}  # b
 HOLDOUT = 0.2  # where there are no test images to evaluate on
 
 
-@dataclass(frozen=True)
-class Run:
-    """What a run is.
+@dataclass(frozen=True, kw_only=True)
+class Run(Surroundings):
+    """What a run is: what exchanges are made of, and the exchanges.
 
     Attributes:
         experiment: the settings that it was made of.
-        algorithm: what clients upload and the server broadcasts; of liars, where some lie.
-        weighing: what a client counts for.
-        robust: a sum that liars cannot steer; None takes the algorithm's own.
-        privacy: how clients hide in the sum, and what that has cost; None where they do not.
-        task: what is learnt.
         network: that is trained.
-        evaluation: how well models do on what clients hold out; None where nobody may know, or nobody asks.
+        plan: round → how clients train in it.
         clients: how many there are.
         fresh: the public state before the first round: the network's own initialisation.
-        ballot: how clients train and upload, whether under masks or not.
         exchanges: what a round consists of, in order.
-        clients_sleep: whether clients that do not upload have nothing to do, and miss what the others hear; or remember nothing.
-        in_context: whether messages are coded in what both ends know: not where clients miss what the others hear.
-        plan: round → how clients train in it.
+        evaluation: how well models do on what clients hold out; None where nobody may know, or nobody asks.
     """
 
     experiment: Experiment
-    algorithm: Algorithms
-    weighing: Weighing
-    robust: RobustSum | None
-    privacy: Private | None
-    task: Task
     network: Network
+    plan: Callable[[int], Plan]
     clients: int
     fresh: Public
-    ballot: Ballot
-    exchanges: tuple[Exchange, ...]
-    evaluation: Evaluation | None
-    plan: Callable[[int], Plan]
-    clients_sleep: bool
-    in_context: bool
+    exchanges: tuple[Exchange, ...] = ()
+    evaluation: Evaluation | None = None
+
+    @cached_property
+    def ballot(self) -> Ballot:
+        """How clients train and upload, whether under masks or not."""
+        return ballot(self)
 
     @property
     def trains(self) -> bool:
@@ -91,10 +76,10 @@ class Run:
         """Whether networks compute with clients' inputs in it."""
         return any(one.computes for one in self.exchanges)
 
-    @cached_property
-    def tells_results(self) -> bool:
-        """Whether each client may tell how it fares."""
-        return self.experiment.tells_results()
+    @property
+    def clients_sleep(self) -> bool:
+        """Whether clients that do not upload have nothing to do, and miss what the others hear; or remember nothing."""
+        return not self.idle_trains
 
     @property
     def asked(self) -> tuple[Exchange, ...]:
@@ -129,50 +114,59 @@ def make_run(experiment: Experiment, network: Network, data: Dataset, dice: Dice
         ConfigError: the settings do not go together.
     """
     composed = compose(experiment, dice)
-    clients = 1 if composed.algorithm.central else experiment.clients
-    voters = voters_of(experiment, clients)
-    fresh = Public(experiment.seed, 0, network.layout, *network.initial(), voters=voters, clients=clients)
-    fresh = fresh._replace(vectors=first_vectors(composed.algorithm, fresh))
-    if composed.robust is not None:
-        refuse_further_vectors(composed.algorithm, fresh, "robust=")
-        uploads = [upload_form(part, fresh) for part in composed.algorithm.parts]
-        refuse_misfits(composed.robust, composed.algorithm, uploads, fresh)
-    if composed.privacy is not None:
-        refuse_further_vectors(composed.algorithm, fresh, "privacy=")
-    plan = plan_of(experiment)
-    _refuse_other_steps(composed.algorithm, plan)
-    around = _surroundings(experiment, composed, network, data, plan)
-    exchanges = plain = _exchanges(experiment, around)
-    if experiment.secure_sum:
-        exchanges = _under_masks(experiment, around, plain, data, fresh)
+    algorithm, goal, plan = composed.algorithm, task_of(experiment), plan_of(experiment)
+    clients = 1 if algorithm.central else experiment.clients
+    fresh = Public(experiment.seed, 0, network.layout, *network.initial(), voters=voters_of(experiment, clients), clients=clients)
+    sleep = experiment.participation < 1 and (experiment.idle == "sleep" or not algorithm.keeps)
+    run = Run(
+        **composed._asdict(),
+        task=goal,
+        form=data.form,
+        classes=data.classes,
+        bounds=Bounds(plan, network, algorithm, data.form),
+        precision=PRECISIONS[experiment.reals],
+        in_context=experiment.wire == "context" and not sleep,
+        idle_trains=not sleep,
+        recalibrates=_recalibrates(experiment, network, central=algorithm.central),
+        tells_results=experiment.tells_results(),
+        share=share_of(experiment, data),
+        positions=goal.most(data.labels.shape[1:]),
+        experiment=experiment,
+        network=network,
+        plan=plan,
+        clients=clients,
+        fresh=fresh._replace(vectors=first_vectors(algorithm, fresh)),
+    )
+    _refuse_misfits(run)
+    plain = _exchanges(run)
     evaluation = None
-    if plain[0].trains and around.tells_results:
+    if plain[0].trains and run.tells_results:
         others = tuple(one for one in plain if one.remembers)
-        evaluation = Evaluation(around.task, around.share, others=others, positions=around.positions)
-    return Run(
-        experiment, *composed, around.task, network, clients, fresh, ballot(around), exchanges, evaluation, plan,
-        clients_sleep=not around.idle_trains, in_context=around.in_context,
-    )  # fmt: skip
+        evaluation = Evaluation(run.task, run.share, others=others, positions=run.positions)
+    exchanges = _under_masks(run, plain, agreed(experiment, data)) if experiment.secure_sum else plain
+    return replace(run, exchanges=exchanges, evaluation=evaluation)
+
+
+def _refuse_misfits(run: Run) -> None:
+    """Refuse an algorithm that cannot be used with this robust sum, this privacy or this optimiser."""
+    if run.robust is not None:
+        refuse_further_vectors(run.algorithm, run.fresh, "robust=")
+        uploads = [upload_form(part, run.fresh) for part in run.algorithm.parts]
+        refuse_misfits(run.robust, run.algorithm, uploads, run.fresh)
+    if run.privacy is not None:
+        refuse_further_vectors(run.algorithm, run.fresh, "privacy=")
+    for algorithm in run.algorithm.parts:
+        if algorithm.plain_steps and not run.plan(1).optimizer.plain:
+            raise ConfigError(
+                f"algorithm '{algorithm.name}' needs steps of plain gradient descent: set optimizer=sgd, without momentum and "
+                "weight_decay, and a learning rate for it, such as lr=0.1"
+            )
 
 
 def share_of(experiment: Experiment, data: Dataset) -> float:
     """Which part of its images a client holds out: what was asked for, and a fifth where there are no others to evaluate on."""
     needed = experiment.tells_results() and not len(data.test_labels)
     return experiment.holdout or (HOLDOUT if needed else 0.0)
-
-
-def _refuse_other_steps(algorithms: Algorithms, plan: Callable[[int], Plan]) -> None:
-    """Refuse an optimiser whose steps are not plain gradient descent, where an algorithm needs them.
-
-    Raises:
-        ConfigError: it is so.
-    """
-    for algorithm in algorithms.parts:
-        if algorithm.plain_steps and not plan(1).optimizer.plain:
-            raise ConfigError(
-                f"algorithm '{algorithm.name}' needs steps of plain gradient descent: set optimizer=sgd, without momentum and "
-                "weight_decay, and a learning rate for it, such as lr=0.1"
-            )
 
 
 def task_of(experiment: Experiment) -> Task:
@@ -222,62 +216,24 @@ def simulated_identity(experiment: Experiment) -> Identity | None:
 # ---- what a round consists of ------------------------------------------------------------------------------------------
 
 
-def _surroundings(
-    experiment: Experiment, composed: Composition, network: Network, data: Dataset, plan: Callable[[int], Plan]
-) -> Surroundings:
-    """What exchanges are made of."""
-    algorithm, weighing, robust, privacy = composed
-    form, learnt = data.form, task_of(experiment)
-
-    def noise(public: Public) -> Floats:
-        return noise_squares(network, public, algorithm.at(max(public.round, 1)).forward, form)
-
-    sleep = experiment.participation < 1 and (experiment.idle == "sleep" or not algorithm.keeps)
-    return Surroundings(
-        algorithm,
-        weighing,
-        robust,
-        privacy,
-        learnt,
-        form,
-        data.classes,
-        Bounds(plan, noise),
-        PRECISIONS[experiment.reals],
-        in_context=experiment.wire == "context" and not sleep,
-        idle_trains=not sleep,
-        recalibrates=_recalibrates(experiment, algorithm, network),
-        tells_results=experiment.tells_results(),
-        share=share_of(experiment, data),
-        positions=learnt.most(data.labels.shape[1:]),
-    )
-
-
-def _exchanges(experiment: Experiment, around: Surroundings) -> tuple[Exchange, ...]:
-    """What rounds are held for, and what follows training.
-
-    Raises:
-        ConfigError: the settings name an exchange that no round is held for.
-    """
-    chosen = experiment.exchange
-    main = exchange.make(chosen.name, chosen.parameters, around)
+def _exchanges(run: Run) -> tuple[Exchange, ...]:
+    """What rounds are held for, and what follows training."""
+    chosen = run.experiment.exchange
+    main = exchange.make(chosen.name, chosen.parameters, run)
     if not main.main:
         raise ConfigError(f"exchange '{short(chosen.name)}' goes with training, and no round is held for it alone")
     if not main.trains:
-        if around.privacy is not None or around.robust is not None:
+        if run.privacy is not None or run.robust is not None:
             raise ConfigError(f"privacy= and robust= are of training, and exchange={short(chosen.name)} is none: leave them out")
         return (main,)
-    follow: list[tuple[str, Mapping[str, Any]]] = [("statistics", {})] if around.recalibrates else []
-    exchanges = (main, *(exchange.make(name, given, around) for name, given in (*follow, *around.algorithm.exchanges)))
-    _refuse_misplaced(exchanges, short(experiment.algorithm.name), private=around.privacy is not None)
+    follow: list[tuple[str, Mapping[str, Any]]] = [("statistics", {})] if run.recalibrates else []
+    exchanges = (main, *(exchange.make(name, given, run) for name, given in (*follow, *run.algorithm.exchanges)))
+    _refuse_misplaced(exchanges, short(run.experiment.algorithm.name), private=run.privacy is not None)
     return exchanges
 
 
 def _refuse_misplaced(exchanges: Sequence[Exchange], algorithm: str, *, private: bool) -> None:
-    """Refuse exchanges that cannot follow training, or not twice, or not where what clients upload is accounted for.
-
-    Raises:
-        ConfigError: there is one.
-    """
+    """Refuse exchanges that cannot follow training, or not twice, or not where what clients upload is accounted for."""
     names = [one.name for one in exchanges]
     for one in exchanges[1:]:
         if one.main:
@@ -294,17 +250,11 @@ def _refuse_misplaced(exchanges: Sequence[Exchange], algorithm: str, *, private:
             )
 
 
-def _under_masks(
-    experiment: Experiment, around: Surroundings, plain: Sequence[Exchange], data: Dataset, fresh: Public
-) -> tuple[Exchange, ...]:
-    """The same with a secure sum of each in which clients upload something.
-
-    Raises:
-        ConfigError: what they upload cannot be added up.
-    """
+def _under_masks(run: Run, plain: Sequence[Exchange], agreement: str) -> tuple[Exchange, ...]:
+    """The same with a secure sum of each in which clients upload something; `agreement` is what all clients must have in common."""
     from bifl.exchanges.secure_sum import check_groups, check_summable, secure_exchanges
 
-    main, weighing = plain[0], Weighing.ONCE
+    experiment, main, weighing = run.experiment, plain[0], Weighing.ONCE
     if not main.trains and experiment.rounds > 1:
         raise ConfigError(
             f"exchange={short(experiment.exchange.name)} with secure_sum=true is for one round, as sums of different clients tell "
@@ -314,15 +264,15 @@ def _under_masks(
     if alone := [one.name for one in plain if one.uploads and one not in sums]:
         raise ConfigError(f"exchange '{alone[0]}' cannot be used with secure_sum=true: the server must see single uploads")
     if main.trains:
-        check_summable(sums[0], around.algorithm, fresh)
-        check_groups(sums[0], around.algorithm.at(1).name, fresh, 2 + experiment.colluders)
-        weighing = around.weighing
-    masked = secure_exchanges(sums, fresh.voters, experiment.colluders, agreed(experiment, data), weighing)
+        check_summable(sums[0], run.algorithm, run.fresh)
+        check_groups(sums[0], run.algorithm.at(1).name, run.fresh, 2 + experiment.colluders)
+        weighing = run.weighing
+    masked = secure_exchanges(sums, run.fresh.voters, experiment.colluders, agreement, weighing)
     return (*masked, *(one for one in plain if not one.uploads))
 
 
-def _recalibrates(experiment: Experiment, algorithm: Algorithms, network: Network) -> bool:
+def _recalibrates(experiment: Experiment, network: Network, *, central: bool) -> bool:
     """Whether statistics are exchanged: not without batch-norm, not with one client, not where those who voted go to sleep."""
-    if experiment.batchnorm != "recalibrate" or not network.layout.moments or algorithm.central:
+    if experiment.batchnorm != "recalibrate" or not network.layout.moments or central:
         return False
     return experiment.idle != "sleep" or experiment.participation == 1

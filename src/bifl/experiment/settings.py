@@ -11,27 +11,31 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+import numpy as np
 
 import bifl.algorithms  # noqa: F401  (registers the algorithms)
 from bifl import exchanges
-from bifl.attacks import attack
-from bifl.core.algorithm import register
+from bifl.attacks import attack, attacked, liars
+from bifl.core.algorithm import Algorithms, register, with_name
+from bifl.core.sums import Weighing
 from bifl.data.datasets import dataset
+from bifl.data.inputs import Dataset, further_text, kind_of
 from bifl.data.partitions import partition
 from bifl.errors import ConfigError
 from bifl.exchanges.exchange import exchange
-from bifl.experiment.choices import Choice, Unloaded, chosen, text_of, typed
-from bifl.experiment.composition import compose
-from bifl.experiment.declarations import FORMER, SETTINGS, Given, Settings
+from bifl.experiment.declarations import FORMER, NO_NUMBERS, SETTINGS, Choice, Given, Settings, Unloaded, chosen, text_of, typed
 from bifl.experiment.presets import PRESETS, pairs, preset_of
-from bifl.experiment.starting import marked
+from bifl.experiment.starting import digest_alone, marked
 from bifl.nn.models import model
 from bifl.nn.optimizers import checked, optimizer
-from bifl.privacy import privacy, secret_dice
+from bifl.privacy import Crowd, Private, check_private, privacy, refuse_unprivate, secret_dice
+from bifl.privacy.dice import Dice
 from bifl.processes import cores
-from bifl.registry import Registry, nearest, of_file
-from bifl.robust import robust
+from bifl.registry import Registry, nearest, of_file, short
+from bifl.robust import RobustSum, refuse_sum, robust
 from bifl.tasks import task
 from bifl.training.augmenting import SIGNATURE, augment
 from bifl.training.rates import rate_of, schedule
@@ -63,9 +67,9 @@ class Experiment(Settings):
             compose(self, secret_dice)  # an algorithm refuses its parameters here, before anything was loaded
         if not isinstance(self.task, Unloaded):
             task.make(self.task.name, self.task.parameters)
-        how = {kind: getattr(self, kind) for kind in ("optimizer", "schedule", "augment")}
-        made = {kind: REGISTRIES[kind].make(*_parts(own)) for kind, own in how.items() if not isinstance(own, Unloaded)}
-        _check_training(self, made)
+        choices = {kind: getattr(self, kind) for kind in ("optimizer", "schedule", "augment")}
+        loaded = {kind: each for kind, each in choices.items() if not isinstance(each, Unloaded)}
+        _check_training(self, {kind: REGISTRIES[kind].make(each.name, each.parameters) for kind, each in loaded.items()})
         _check_secure_sum(self)
 
     @classmethod
@@ -109,11 +113,11 @@ class Experiment(Settings):
 
     def _owner(self, parameter: str) -> str | None:
         """The key whose choice has such a parameter, or could have it if it were another; None where there is none."""
-        chosen = [kind for kind in REGISTRIES if parameter in getattr(self, kind).parameters]
+        present = [kind for kind in REGISTRIES if parameter in getattr(self, kind).parameters]
         others = (
             kind for kind, registry in REGISTRIES.items() for name in registry.names() if parameter in registry.parameters(name)
         )
-        return chosen[0] if chosen else next(others, None)
+        return present[0] if present else next(others, None)
 
     def tells_results(self) -> bool:
         """Whether each client tells how it fares: its training loss, and results on what it holds out.
@@ -155,8 +159,74 @@ def of_words(words: Iterable[str]) -> Experiment:
     return Experiment.of(preset, overrides)
 
 
-def _parts(choice: Choice) -> tuple[str, Mapping[str, Any]]:
-    return choice.name, choice.parameters
+# ---- what the settings make of the algorithm ------------------------------------------------------------------------------
+
+
+class Composition(NamedTuple):
+    """An algorithm, and what the settings put around it: who counts for what, with which sum, in which privacy, and who lies."""
+
+    algorithm: Algorithms
+    weighing: Weighing
+    robust: RobustSum | None
+    privacy: Private | None
+
+
+def compose(experiment: Experiment, dice: Dice) -> Composition:
+    """The parts that an experiment names; `dice` draw private noise.
+
+    Raises:
+        ConfigError: one refuses its parameters, or they do not go together.
+    """
+    algorithm = plain_algorithm(experiment)
+    rule = robust.make(experiment.robust.name, experiment.robust.parameters)
+    if rule is not None:
+        refuse_sum(algorithm)
+    private = _private(experiment, algorithm, dice)
+    if private is not None:
+        # the same noise must not be told of two updates that differ by what a server made the client remember
+        algorithm = algorithm.map(lambda part: replace(part, keeps=()))
+    lies = attack.make(experiment.attack.name, experiment.attack.parameters)
+    if lies is not None:
+        algorithm = attacked(algorithm, lies, liars(experiment.seed, experiment.clients, lies.share))
+    protected = None if rule is None else RobustSum(short(experiment.robust.name), rule)
+    return Composition(algorithm, _weighing(experiment, algorithm), protected, private)
+
+
+def plain_algorithm(experiment: Experiment) -> Algorithms:
+    """The algorithm alone, as its author wrote it."""
+    return with_name(register.make(experiment.algorithm.name, experiment.algorithm.parameters), short(experiment.algorithm.name))
+
+
+def _private(experiment: Experiment, algorithm: Algorithms, dice: Dice) -> Private | None:
+    how = privacy.make(experiment.privacy.name, experiment.privacy.parameters)
+    if how is None:
+        return None
+    check_private(experiment.batchnorm, experiment.holdout, experiment.attack.name)
+    refuse_unprivate(algorithm, how, experiment.clients)
+    if experiment.robust.name != "none":
+        raise ConfigError("privacy= accounts for a plain sum, which robust= replaces: choose one of the two")
+    return Private(how, Crowd(experiment.clients, hidden=not experiment.secure_sum, colluders=experiment.colluders), dice)
+
+
+def _weighing(experiment: Experiment, algorithms: Algorithms) -> Weighing:
+    """What a client counts for.
+
+    With `auto` it counts once where the server keeps the mean of what clients remember (`Algorithm.mirrors`), and under a secure
+    sum: all know each other's number of samples, and of ballots the numbers of those who voted for a weight often add up to its
+    sum in one way only. Floats are no better: after one step of Adam they are ballots too.
+    """
+    if experiment.privacy.name != "none":
+        if experiment.weigh == "images":
+            raise ConfigError("with privacy= every client counts once, and its number of images is not told: leave weigh= out")
+        return Weighing.UNTOLD
+    mirrors = [part.name for part in algorithms.parts if part.mirrors]
+    if mirrors and experiment.weigh == "images":
+        raise ConfigError(
+            f"the server of algorithm '{mirrors[0]}' keeps the mean of what clients remember, in which every client counts once: "
+            "leave weigh= out"
+        )
+    once = experiment.weigh == "equal" or (experiment.weigh == "auto" and (experiment.secure_sum or mirrors))
+    return Weighing.ONCE if once else Weighing.SAMPLES
 
 
 # ---- settings that do not go together ------------------------------------------------------------------------------------
@@ -210,3 +280,38 @@ def _check_secure_sum(experiment: Experiment) -> None:
             f"secure_sum=true with colluders={experiment.colluders} needs {least} clients a round or more, so that each has "
             f"somebody to hide among: clients={experiment.clients} with participation={experiment.participation:g} gives {voters}"
         )
+
+
+# ---- when two experiments are the same -----------------------------------------------------------------------------------
+
+
+def identity(experiment: Experiment) -> Experiment:
+    """The same for all experiments whose first rounds are the same, wherever their files lie."""
+    same = experiment.changed(NO_NUMBERS | {"start": digest_alone(experiment.start)})
+    return same.changed({"dataset.path": ""}) if "path" in same.dataset.parameters else same
+
+
+def agreed(experiment: Experiment, data: Dataset) -> str:
+    """What all who take part in a run must agree on: the same text wherever their files lie, and whatever inputs they bring.
+
+    How inputs are normalised is part of it: a server that told others another deviation would know what they learn of zeros.
+    """
+    agreed = {name for name, declared in SETTINGS.items() if declared.agreed and declared.changes_numbers}
+    settings = {key: value for key, value in pairs(experiment.words()).items() if key.partition(".")[0] in agreed}
+    settings["start"] = digest_alone(experiment.start)
+    for kind in REGISTRIES.keys() & settings.keys():
+        file, _, name = settings[kind].rpartition(":")
+        settings[kind] = f"{PurePath(file).name}:{name}"
+    scales = {"mean": data.mean, "std": data.std}
+    settings |= {"classes": str(data.classes), "shape": text_of(data.inputs.shape[1:]), "kind": kind_of(data.inputs)}
+    settings |= {"further": further_text(data.form.further)} if data.further else {}
+    output = task.make(experiment.task.name, experiment.task.parameters).output(data.labels.shape[1:], data.classes)
+    settings |= {"output": text_of(output)} if len(output) > 1 else {}
+    settings |= {name: text_of(map(float, np.atleast_1d(scale))) for name, scale in scales.items()}
+    return "\n".join(f"{key}={value}" for key, value in sorted(settings.items()))
+
+
+def but_for(experiment: Experiment, *names: str) -> str:
+    """The same for all experiments that are the same but for these settings."""
+    same = identity(experiment)
+    return repr([getattr(same, name) for name in SETTINGS if name not in names])

@@ -20,16 +20,16 @@ from bifl.data.fingerprint import Loaded
 from bifl.data.inputs import Dataset, Index, shape_text
 from bifl.data.partitions import Drawn, dealer, split
 from bifl.errors import ConfigError, DataError
-from bifl.experiment.choices import Choice
-from bifl.experiment.composition import plain_algorithm
+from bifl.experiment.declarations import Choice
 from bifl.experiment.run import Run, make_network, make_run, share_of, task_of, voters_of
-from bifl.experiment.settings import Experiment
-from bifl.experiment.starting import warmed
+from bifl.experiment.settings import Experiment, plain_algorithm
+from bifl.experiment.starting import start_with
 from bifl.nn.batch import network_arguments, task_arguments
 from bifl.nn.misfit import Misfit
 from bifl.nn.network import Network
 from bifl.nn.sent import real_layers
-from bifl.privacy import privacy, simulated_dice
+from bifl.privacy import privacy, secret_dice, simulated_dice
+from bifl.privacy.dice import Dice
 from bifl.registry import short
 from bifl.secure import threshold
 from bifl.tasks import Task
@@ -63,12 +63,8 @@ def build(
     data = load(experiment) if data is None else fitting(experiment, data)
     hands, held = deal(dealt or experiment, data)
     parts, shards = cut_all(hands, share_of(experiment, data), experiment.seed)
-    network = fitting_network(experiment, data, kind)
-    data = wanted_alone(data, network, task_of(experiment))
-    run = make_run(experiment, network, data, simulated_dice)  # reproducible, so in a simulation nothing is private
-    _refuse_missing(run, data)
-    _refuse_untested(run, data)
-    return Setup(run, data, parts, shards, held, _started(run, data), experiment.seed)
+    run, data = _make(experiment, data, simulated_dice, kind)  # reproducible, so in a simulation nothing is private
+    return Setup(run, data, parts, shards, held, _first_state(run, data), experiment.seed)
 
 
 def serve(experiment: Experiment) -> Setup:
@@ -78,21 +74,24 @@ def serve(experiment: Experiment) -> Setup:
     if algorithm.central:
         raise ConfigError(f"algorithm '{short(experiment.algorithm.name)}' is centralised, it has no clients: use bifl run")
     held, _ = hold_out(len(data.labels), algorithm.validation, experiment.seed)
-    network = fitting_network(experiment, data)
-    data = wanted_alone(data, network, task_of(experiment))
-    run = make_run(experiment, network, data)
-    _refuse_missing(run, data)
-    _refuse_untested(run, data)
+    run, data = _make(experiment, data, secret_dice, Network)
     nobody = [np.zeros(0, np.int64)] * run.clients
     draw = experiment.seed if run.privacy is None else secrets.randbits(62)  # clients know the seed
-    return Setup(run, data, nobody, nobody, held, _started(run, data), draw)
+    return Setup(run, data, nobody, nobody, held, _first_state(run, data), draw)
 
 
-def _refuse_missing(run: Run, data: Dataset) -> None:
-    """Refuse data with missing values where networks compute with them."""
-    source = f"dataset '{short(run.experiment.dataset.name)}': inputs"
+def _make(experiment: Experiment, data: Dataset, dice: Dice, kind: type[Network]) -> tuple[Run, Dataset]:
+    """The run, and its data without what nobody takes; or a refusal of data that it cannot do with."""
+    network = fitting_network(experiment, data, kind)
+    data = wanted_alone(data, network, task_of(experiment))
+    run = make_run(experiment, network, data, dice)
     for inputs in (data.inputs, data.test_inputs) if run.computes else ():
-        refuse_missing(inputs, source)
+        refuse_missing(inputs, f"dataset '{short(experiment.dataset.name)}': inputs")
+    if run.trains and not run.tells_results and not len(data.test_labels):
+        raise ConfigError(
+            "with secure_sum=true or privacy= no client tells results on what it holds out: the server needs test images of its own"
+        )
+    return run, data
 
 
 def refuse_undeployable(experiment: Experiment) -> None:
@@ -114,7 +113,7 @@ def refuse_undeployable(experiment: Experiment) -> None:
         )
 
 
-def _started(run: Run, data: Dataset) -> Public:
+def _first_state(run: Run, data: Dataset) -> Public:
     """The public state before the first round, with the weights of the model that the run starts with, if any.
 
     Where only its digest is known the run has begun elsewhere, and its weights come from there.
@@ -122,21 +121,9 @@ def _started(run: Run, data: Dataset) -> Public:
     start = run.experiment.start
     if not start or start.startswith("@"):
         return run.fresh
-    return warmed(
+    return start_with(
         start, run.fresh, run.algorithm.at(1).forward, lambda forward: make_network(run.experiment, data.classes, forward=forward)
     )
-
-
-def _refuse_untested(run: Run, data: Dataset) -> None:
-    """Refuse training whose results nobody could tell.
-
-    Raises:
-        ConfigError: there are no test images, and no client may tell results on what it holds out.
-    """
-    if run.trains and not run.tells_results and not len(data.test_labels):
-        raise ConfigError(
-            "with secure_sum=true or privacy= no client tells results on what it holds out: the server needs test images of its own"
-        )
 
 
 def _remedy(chosen: Choice, misfit: Misfit) -> str:
@@ -206,11 +193,9 @@ def hold_out(images: int, share: float, seed: int) -> tuple[Index, Index]:
 def load(experiment: Experiment) -> Dataset:
     """The experiment's data, with labels as its task takes them."""
     name, parameters = experiment.dataset.name, experiment.dataset.parameters
-    own = ":" in name  # in a file of the user's
-    return fitting(
-        experiment,
-        own_dataset(short(name), lambda: dataset.make(name, parameters)) if own else dataset.make(name, parameters),
-    )
+    if ":" in name:  # in a file of the user's
+        return fitting(experiment, own_dataset(short(name), lambda: dataset.make(name, parameters)))
+    return fitting(experiment, dataset.make(name, parameters))
 
 
 def fitting(experiment: Experiment, data: Dataset) -> Dataset:
@@ -233,12 +218,12 @@ def wanted_alone(data: Dataset, network: Network, goal: Task) -> Dataset:
     Raises:
         DataError: the task needs one that they do not have, or one of them holds something else than finite numbers.
     """
-    taken = {*network_arguments(network.module), *task_arguments(goal.loss), *task_arguments(goal.sums)}
-    lacking = {*task_arguments(goal.loss), *task_arguments(goal.sums)}.difference(data.further)
-    if lacking:
+    needed = {*task_arguments(goal.loss), *task_arguments(goal.sums)}
+    taken = {*network_arguments(network.module), *needed}
+    if lacking := needed.difference(data.further):
         raise DataError(f"the task takes {' and '.join(sorted(lacking))} for every sample, and the data have no such array")
     further, tests = (
-        {name: further_array(found, samples, f"the data's {name}") for name, found in part.items() if name in taken}
+        {name: further_array(array, samples, f"the data's {name}") for name, array in part.items() if name in taken}
         for part, samples in ((data.further, len(data.inputs)), (data.test_further, len(data.test_inputs)))
     )
     return data._replace(further=further, test_further=tests)

@@ -39,21 +39,17 @@ def marked(text: str) -> str:
     try:
         if not os.path.isfile(text):
             raise ConfigError(f"start must be a model file: '{text}' is none")
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         with open(text, "rb") as file:
             while block := file.read(_BLOCK):
-                found.update(block)
+                digest.update(block)
     except OSError as error:
         raise ConfigError(f"start: cannot read model '{text}': {error.strerror}") from error
-    return f"{os.path.abspath(text)}@{found.hexdigest()[:16]}"
+    return f"{os.path.abspath(text)}@{digest.hexdigest()[:16]}"
 
 
 def digest_alone(text: str) -> str:
-    """What a marked start is, wherever its file lies.
-
-    Raises:
-        ConfigError: it is not marked.
-    """
+    """What a marked start is, wherever its file lies; one that is not marked is refused."""
     digest = text.rpartition("@")[2]
     if text and not _DIGEST.fullmatch(digest):
         raise ConfigError(f"start must be a path and a digest, '{text}' has none")
@@ -61,20 +57,16 @@ def digest_alone(text: str) -> str:
 
 
 def refuse_nameless(start: str) -> None:
-    """Refuse to begin a run with a model of which only the digest is known: that is enough for one that goes on.
-
-    Raises:
-        ConfigError: it is so.
-    """
+    """Refuse to begin a run with a model of which only the digest is known: that is enough for one that goes on."""
     if start.startswith("@"):
         raise ConfigError(f"start={start} names no file: give the path of the model")
 
 
-def warmed(start: str, public: Public, forward: Forward, make: Callable[[Forward], Network]) -> Public:
-    """The public state before the first round with the weights of a model file.
+def start_with(start: str, public: Public, forward: Forward, make: Callable[[Forward], Network]) -> Public:
+    """The public state before the first round with the weights of a model file, `path@digest`, instead of those that it has.
 
     Args:
-        start: `path@digest`.
+        start: which file.
         public: with the network's own initialisation.
         forward: how the experiment's network uses its weights.
         make: makes that network with another forward.
@@ -91,12 +83,12 @@ def warmed(start: str, public: Public, forward: Forward, make: Callable[[Forward
         theirs, header = FORWARDS[facts["forward"]], codec.read_header(message)
     other = make(theirs)
     try:
-        found = codec.decode(message, codec.Context(other.layout, header.round))
+        model = codec.decode(message, codec.Context(other.layout, header.round))
     except codec.WireError as error:
         raise ConfigError(
             f"start: '{path}' is no model of this run's network ({error}): give model= and its parameters as that run did"
         ) from error
-    values, real = found.update.values(), found.real
+    values, real = model.update.values(), model.real
     if not (np.isfinite(values).all() and np.isfinite(real).all()):
         raise ConfigError(f"start: '{path}' holds numbers that are not finite")
     if constants.tobytes() != other.constants.read().tobytes():

@@ -16,10 +16,9 @@ from bifl import __version__
 from bifl.data.fetching import local_only
 from bifl.errors import BiflError, DataError
 from bifl.experiment import config_file
-from bifl.experiment.choices import Choice, Unloaded
-from bifl.experiment.composition import plain_algorithm
+from bifl.experiment.declarations import Choice, Unloaded
 from bifl.experiment.model import Model
-from bifl.experiment.settings import REGISTRIES, Experiment
+from bifl.experiment.settings import REGISTRIES, Experiment, plain_algorithm
 from bifl.experiment.setup import LastDataset
 from bifl.export.c_model import Cost, code_of
 from bifl.files import write_atomic, writing

@@ -16,8 +16,7 @@ from importlib.resources import files
 from math import log2
 from typing import NamedTuple
 
-from bifl.experiment.identity import but_for
-from bifl.experiment.settings import Choice, Experiment
+from bifl.experiment.settings import Choice, Experiment, but_for
 
 
 class Value(NamedTuple):

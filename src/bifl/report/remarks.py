@@ -7,8 +7,7 @@ from collections import Counter
 from statistics import mean
 
 from bifl.data.fingerprint import Loaded, sentence
-from bifl.experiment.identity import but_for, identity
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import Experiment, but_for, identity
 from bifl.report import paper_values
 from bifl.runs.results import LAST, Series, grouped
 

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from bifl.experiment.choices import Choice, Unloaded
-from bifl.experiment.declarations import NO_NUMBERS
-from bifl.experiment.identity import but_for, identity
-from bifl.experiment.settings import REGISTRIES, SETTINGS, Experiment
+from bifl.experiment.declarations import NO_NUMBERS, Choice, Unloaded
+from bifl.experiment.settings import REGISTRIES, SETTINGS, Experiment, but_for, identity
 from bifl.registry import short, without_folder
 from bifl.report import paper_values
 from bifl.runs.folder import Result

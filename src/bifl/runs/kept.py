@@ -22,8 +22,7 @@ from bifl.data import fingerprint
 from bifl.data.fingerprint import Loaded
 from bifl.errors import ConfigError, RunError
 from bifl.experiment import config_file
-from bifl.experiment.identity import identity
-from bifl.experiment.settings import REGISTRIES, SETTINGS, Experiment
+from bifl.experiment.settings import REGISTRIES, SETTINGS, Experiment, identity
 from bifl.files import gunzip, parse_json, write_atomic, writing
 from bifl.registry import of_file, short
 from bifl.runs.folder import UNVERSIONED, Result

@@ -20,10 +20,9 @@ from bifl.data.datasets import dataset
 from bifl.data.inputs import NONE, Array, Dataset, Index, forms_of, further_text, kind_of, read_further, rows
 from bifl.deploy.protocol import DATA_PATH, Refusal, Terms
 from bifl.errors import BiflError, DataError
-from bifl.experiment.composition import plain_algorithm
 from bifl.experiment.declarations import MAY_CHANGE, SETTINGS
 from bifl.experiment.run import task_of
-from bifl.experiment.settings import REGISTRIES, Experiment, pairs
+from bifl.experiment.settings import REGISTRIES, Experiment, pairs, plain_algorithm
 from bifl.experiment.setup import cut, deal, load, refuse_undeployable, secure_threshold
 from bifl.experiment.starting import digest_alone
 from bifl.registry import of_file, short

@@ -21,7 +21,7 @@ from bifl.deploy import protocol
 from bifl.deploy.server.members import Declared, Members
 from bifl.deploy.server.requests import Requests, Rules, Transport
 from bifl.engine.catch_up import Journal, digest
-from bifl.engine.round import Attendance, Clients, Progress, Upkeep
+from bifl.engine.round import Attendance, Clients, Rounds, Upkeep
 from bifl.errors import BiflError, RunError, quoted
 from bifl.exchanges.exchange import Exchange, Intake, Sender
 from bifl.exchanges.scoring import LARGEST_LOSS, Score
@@ -43,9 +43,9 @@ class Deployment(NamedTuple):
 
 
 @contextmanager
-def call_nodes(deployment: Deployment, progress: Progress) -> Iterator[Nodes]:
+def call_nodes(deployment: Deployment, rounds: Rounds) -> Iterator[Nodes]:
     """Flower's nodes, for `Rounds`; if the rounds end well they have the last word."""
-    nodes = Nodes(deployment, progress)
+    nodes = Nodes(deployment, rounds)
     yield nodes
     nodes.finish()
 
@@ -53,26 +53,23 @@ def call_nodes(deployment: Deployment, progress: Progress) -> Iterator[Nodes]:
 class Nodes(Clients):
     """Asks Flower's nodes."""
 
-    def __init__(self, deployment: Deployment, progress: Progress) -> None:
-        setup, state, (grid, rules, name, tell, folder, numbers, self.signed) = progress.setup, progress.state, deployment
+    def __init__(self, deployment: Deployment, rounds: Rounds) -> None:
+        setup, (grid, rules, name, tell, folder, numbers, self.signed) = rounds.setup, deployment
         run = setup.run
         self._setup, self._rules = setup, rules
-        self._journal = Journal(
-            run.exchanges, setup.public, state.public, state.steps, run.in_context, run.clients_sleep,
-            lambda public, _: digest(public, run.in_context),
-        )  # fmt: skip
+        self.journal = Journal(run, rounds.public, rounds.state.steps, lambda public, _: digest(public, run.in_context))
         alike = run.weighing is Weighing.UNTOLD
         model = setup.public.layout.fingerprint
         self._members = Members(run.clients, model, Declared(folder), numbers, rules.max_images, alike, tell)
         # twice the deadline, so that a late answer is still heard, and refused; but no node works through old rounds
         transport = Transport(grid, name, 2 * rules.deadline, tell)
-        self._requests = Requests(transport, self._journal, self._members, protocol.terms_of(setup), rules, tell)
+        self._requests = Requests(transport, self.journal, self._members, protocol.terms_of(setup), rules, tell)
         self._gathered = False  # whether those who are late have been waited for
         self._at_fault: frozenset[int] = frozenset()  # clients without whom the rounds are held from now on
 
     def finish(self) -> None:
         """Let everyone have the last word, if the rounds are done."""
-        if self._journal.public.round == self._setup.run.experiment.rounds:
+        if self.journal.public.round == self._setup.run.experiment.rounds:
             last = {number: {"finished": True} for number in self._members.voting()}
             for _ in self._requests.ask_all(protocol.HEAR, last, 0):
                 pass
@@ -105,7 +102,7 @@ class Nodes(Clients):
         wanted = min(self._rules.least, sum(request.uploads for request in requests)) if exchange.main else 0
         begun = any(request.private_reply for request in requests)  # nobody can join such a round, so nobody is awaited
         least = 0 if begun else max(wanted, exchange.quorum)
-        public, asked = self._journal.public, {request.number: request for request in requests}
+        public, asked = self.journal.public, {request.number: request for request in requests}
         context = exchange.context(public)
         intake = Intake(exchange, public, context, server)
         tells_loss = exchange.trains and self._setup.run.tells_results
@@ -129,13 +126,13 @@ class Nodes(Clients):
 
     def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> set[int]:
         """Keep a broadcast, to be sent with the next request; the clients that are there to get it."""
-        self._journal.add(exchange.name, news, after)
-        self._requests.hearers = set(self._members.voting()).intersection(hearers)
-        return self._requests.hearers
+        there = set(self._members.voting()).intersection(hearers)
+        self.journal.add(exchange.name, news, after, there)
+        return there
 
     def score(self) -> list[Score]:
         """The global model on the server's test samples, if it has any."""
-        setup, run, public = self._setup, self._setup.run, self._journal.public
+        setup, run, public = self._setup, self._setup.run, self.journal.public
         if not len(setup.data.test_labels):
             return []
         run.network.show(public.weights, public.real, run.algorithm.at(public.round).forward)

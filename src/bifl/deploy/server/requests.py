@@ -157,7 +157,7 @@ def _failure(message: Message | None, fields: Fields) -> Failure | None:
 
 
 class Requests:
-    """Asks clients, round by round. `hearers` are those for which the last broadcast is counted."""
+    """Asks clients, round by round."""
 
     def __init__(
         self, transport: Transport, journal: Journal, members: Members, terms: protocol.Terms, rules: Rules, tell: Tell
@@ -165,10 +165,9 @@ class Requests:
         self._transport, self._journal, self._members = transport, journal, members
         self._terms, self._rules, self.tell = terms, rules, tell
         self._looked = -math.inf
-        self._refused = self._catch_up = 0
+        self._refused = 0
         self._missing: set[int] = set()
         self._silent: set[int] = set()  # clients that let a deadline pass and were not heard of since: nobody waits for them
-        self.hearers: set[int] = set()
         self._lost: set[int] = set()  # clients that were without their folder in this exchange
         self._rejected: set[int] = set()  # clients whose last answer was refused
         self._notified: set[int] = set()  # clients that have been told why they may not take part
@@ -177,9 +176,9 @@ class Requests:
         self._reported: dict[int, str] = {}  # as they were when all of them were last told
 
     def upkeep(self) -> Upkeep:
-        """What went wrong since the last call, and the last broadcasts."""
-        upkeep = Upkeep(self._journal.steps, self._refused, len(self._missing), self._catch_up)
-        self._refused = self._catch_up = 0
+        """What went wrong since the last call."""
+        upkeep = Upkeep(self._refused, len(self._missing))
+        self._refused = 0
         self._missing = set()
         return upkeep
 
@@ -323,8 +322,7 @@ class Requests:
         waiting = {request.number for request in self._transport.pending.values() if (request.kind, request.round) == (kind, round)}
         for number, member in self._members.voting().items():
             if number in requests and number not in waiting:
-                update = self._journal.update(member.digest)
-                self._catch_up += self._journal.extra(update, number in self.hearers)
+                update = self._journal.send(number, member.digest)
                 fields = requests[number] | protocol.update_fields(update)
                 self._transport.send(member.node, kind, round, number, fields, under_way)
 
