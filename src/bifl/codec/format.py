@@ -362,10 +362,10 @@ def ideal_size(data: bytes, message: Message, context: Context | None) -> float 
 
     None where there is no context, or all vectors are floats.
     """
-    sizes = {vector.name: vector.symbol_bytes for vector in read_header(data).vectors}
     coded = {name: vector for name, vector in message.vectors.items() if vector.alphabet.size}
     if context is None or context.known is None or not coded:
         return None
+    sizes = {vector.name: vector.symbol_bytes for vector in read_header(data).vectors}  # last: it takes a checksum of all bytes
     ideal = (ideal_bits(one.symbols, one.alphabet, context.vector(name, one.about)) for name, one in coded.items())
     return len(data) - sum(sizes[name] for name in coded) + sum(ideal) / 8
 
