@@ -23,40 +23,12 @@ from bifl.nn.fast.steps import Back, ImageStep, Moments, Pass, Step
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
 
 
-class Normed(NamedTuple):
-    """What the way back needs to know, beside x and y."""
-
-    moments: Moments
-    scale: Array  # (c,) float64, γ/σ
-    epsilon: float
-    activation: int
-
-
 class Gradients(NamedTuple):
-    """W.r.t. all values it is shift + slope·x, plus `inner` at those that came out on top; and w.r.t. the parameters."""
+    """W.r.t. all values it is shift + slope·x, plus `inner` at those that came out on top."""
 
     inner: Array  # like x
-    gamma: Array  # (c,), like the rest
-    beta: Array
-    shift: Array
-    slope: Array
-
-
-def ahead(norm: BatchNorm, activation: int, x: Array, moments: Moments, gamma: Array, beta: Array) -> tuple[Array, Normed]:
-    """y of x (…, c), normalised by the moments."""
-    y, normed = np.empty_like(x), Normed(moments, np.empty(len(gamma)), norm.eps, activation)
-    flat = [array.reshape(-1, len(gamma)) for array in (x, y)]
-    kernels.normalise(flat[0], moments.mean, moments.variance, gamma, beta, norm.eps, activation, flat[1], normed.scale)
-    return y, normed
-
-
-def back(upper: Array, x: Array, y: Array, normed: Normed) -> Gradients:
-    """From the gradient w.r.t. y to that w.r.t. x."""
-    inner, gradients = np.empty_like(upper), np.empty((4, len(normed.scale)), np.float32)
-    shape = (len(upper), upper.shape[1] if upper.ndim == 4 else 1, -1)
-    lines = [array.reshape(shape) for array in (upper, y, x, inner)]
-    kernels.denormalise(*lines[:3], *normed.moments, *normed[1:], lines[3], gradients)
-    return Gradients(inner, *gradients)
+    shift: Array  # (c,)
+    slope: Array  # (c,)
 
 
 def usual(norm: nn.Module) -> bool:
@@ -122,13 +94,18 @@ class NormStep(Step):
             moments = running(self.norm)
             moments = moments if offset is None else moments._replace(mean=moments.mean - offset)
         gamma, beta = through.value(self.norm, "weight"), through.value(self.norm, "bias")
-        y, normed = ahead(self.norm, self._activation, x, moments, gamma, beta)
+        y, scale = np.empty_like(x), np.empty(len(gamma))
+        (flat, out), how = (array.reshape(-1, len(gamma)) for array in (x, y)), (self.norm.eps, self._activation)
+        kernels.normalise(flat, moments.mean, moments.variance, gamma, beta, *how, out, scale)
 
         def through_norm(upper: Array) -> Gradients:
-            found = back(upper, x, y, normed)
-            through.write(self.norm, "weight", found.gamma)
-            through.write(self.norm, "bias", found.beta)
-            return found
+            inner, gradients = np.empty_like(upper), np.empty((4, len(gamma)), np.float32)
+            shape = (len(upper), upper.shape[1] if upper.ndim == 4 else 1, -1)
+            lines = [array.reshape(shape) for array in (upper, y, x)]
+            kernels.denormalise(*lines, *moments, scale, *how, inner.reshape(shape), gradients)
+            through.write(self.norm, "weight", gradients[0])
+            through.write(self.norm, "bias", gradients[1])
+            return Gradients(inner, gradients[2], gradients[3])
 
         return y, through_norm
 
@@ -142,7 +119,7 @@ class Norm(NormStep):
         y, through_norm = self._normalise(x, through, lambda: measured(x))
 
         def back(upper: Array) -> Array:
-            inner, _, _, shift, slope = through_norm(upper)
+            inner, shift, slope = through_norm(upper)
             if x.ndim == 2:
                 inner += shift + slope * x  # a few rows; and rounded as it always was
             else:
@@ -172,7 +149,7 @@ class NormPool(NormStep, ImageStep):
             y, through_norm = self._normalise(top, through, lambda: Moments(mean, variance, count * height * width))
 
         def back(upper: Array) -> Array:
-            inner, _, _, shift, slope = through_norm(upper)
+            inner, shift, slope = through_norm(upper)
             below = x if self._owns else x.copy()
             pooling.unpool(below, top, self._padding, inner, shift, slope)
             return below
@@ -233,7 +210,7 @@ class First(NormStep):
         y, through_norm = self._normalise(top, through, measure, bias)
 
         def back(upper: Array) -> None:
-            inner, _, _, shift, slope = through_norm(upper)
+            inner, shift, slope = through_norm(upper)
             if layer.bias is not None:
                 through.write(layer, "bias", 0.0)
             if through.wants(layer, "weight"):

@@ -1,4 +1,4 @@
-"""Compiled loops of GroupNorm and an activation, there and back: groups of an image's channels are normalised by their own moments.
+"""GroupNorm and an activation, there and back, in compiled loops: groups of an image's channels have moments of their own.
 
 y = act(γ·(x − μ)/σ + β). LayerNorm over the features of a row is the same with one group and one pixel. An image lies as rows of
 whole pixels, (rows, line): a handful of channels alone is too few for vector instructions. Sums over an image are taken position
@@ -7,36 +7,36 @@ by position of a row, in a fixed order.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
+from torch import nn
 
 from bifl.nn.fast.kernels import NONE, RELU, TANH, Array, compiled, tanh
+from bifl.nn.fast.steps import Back, Pass, Step
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _LINE = 128  # values: what a loop keeps of every one of them fits into the first cache many times
 
 
-class Grouped(NamedTuple):
-    """What the way back needs to know, beside x, y and γ."""
+class GroupNorm(Step):
+    """GroupNorm, or LayerNorm over the features of a row, and an activation or none."""
 
-    mean: Array  # (n, groups) float64
-    inverse: Array  # (n, groups) float64, 1/σ
-    activation: int
+    def __init__(self, norm: nn.GroupNorm | nn.LayerNorm, activation: int) -> None:
+        self._norm, self._activation, self._groups = norm, activation, norm.num_groups if isinstance(norm, nn.GroupNorm) else 1
 
+    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+        """As `Step` says."""
+        gamma, beta, activation = through.value(self._norm, "weight"), through.value(self._norm, "bias"), self._activation
+        y, mean, inverse = np.empty_like(x), np.empty((len(x), self._groups)), np.empty((len(x), self._groups))
+        normalise(_rows(x), gamma, beta, self._norm.eps, activation, _rows(y), mean, inverse)
 
-def ahead(x: Array, gamma: Array, beta: Array, groups: int, epsilon: float, activation: int) -> tuple[Array, Grouped]:
-    """y of x, (n, …, c) both."""
-    y, grouped = np.empty_like(x), Grouped(np.empty((len(x), groups)), np.empty((len(x), groups)), activation)
-    normalise(_rows(x), gamma, beta, epsilon, activation, _rows(y), grouped.mean, grouped.inverse)
-    return y, grouped
+        def back(upper: Array) -> Array:
+            below, gradients = np.empty_like(x), np.empty((2, len(gamma)), np.float32)
+            denormalise(_rows(upper), _rows(x), _rows(y), gamma, mean, inverse, activation, _rows(below), gradients)
+            through.write(self._norm, "weight", gradients[0])
+            through.write(self._norm, "bias", gradients[1])
+            return below
 
-
-def back(upper: Array, x: Array, y: Array, gamma: Array, grouped: Grouped) -> tuple[Array, Array]:
-    """From the gradient w.r.t. y to those w.r.t. x, and w.r.t. γ and β, (2, c)."""
-    below, gradients = np.empty_like(x), np.empty((2, len(gamma)), np.float32)
-    denormalise(_rows(upper), _rows(x), _rows(y), gamma, *grouped, _rows(below), gradients)
-    return below, gradients
+        return y, back
 
 
 def _rows(x: Array) -> Array:

@@ -2,7 +2,7 @@
 
 Images lie as (n, h, w, c) arrays, signals as (n, t, c), features as (n, f): PyTorch's tensors of the same memory have channels
 second. A step returns its output and a function for the way back, which may overwrite the gradient it is given, and what the step
-computed. Steps of batch-norm are in `batch_norm`.
+computed. Steps of norms are in `batch_norm` and `group_norm`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bifl.nn.compute import Place, Slot, placed, write
-from bifl.nn.fast import group_norm, kernels
+from bifl.nn.fast import kernels
 from bifl.nn.fast.kernels import Array
 
 # from the gradient w.r.t. an output to that w.r.t. the input, or one for each input; None where nobody wants it. It writes those
@@ -228,26 +228,6 @@ class Add(Step):
     def ahead(self, x: Array, through: Pass, other: Array) -> tuple[Array, Back]:
         """As `Step` says."""
         return x + other, lambda upper: (upper, upper.copy())
-
-
-class GroupNorm(Step):
-    """GroupNorm, or LayerNorm over the features of a row, and an activation or none."""
-
-    def __init__(self, norm: nn.GroupNorm | nn.LayerNorm, activation: int) -> None:
-        self._norm, self._activation, self._groups = norm, activation, norm.num_groups if isinstance(norm, nn.GroupNorm) else 1
-
-    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
-        """As `Step` says."""
-        gamma, beta = through.value(self._norm, "weight"), through.value(self._norm, "bias")
-        y, grouped = group_norm.ahead(x, gamma, beta, self._groups, self._norm.eps, self._activation)
-
-        def back(upper: Array) -> Array:
-            below, (for_gamma, for_beta) = group_norm.back(upper, x, y, gamma, grouped)
-            through.write(self._norm, "weight", for_gamma)
-            through.write(self._norm, "bias", for_beta)
-            return below
-
-        return y, back
 
 
 class Call(Step):

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from bifl.nn import trace
 from bifl.nn.batch import INPUT, TARGET, Batch, judged, network_arguments
 from bifl.nn.compute import Flat, Loss, PlainEngine, Raw, Slot, overheard
-from bifl.nn.fast import batch_norm, kernels, steps
+from bifl.nn.fast import batch_norm, group_norm, kernels, steps
 from bifl.nn.fast.kernels import Array
 from bifl.nn.fast.steps import Back, Pass, Step
 
@@ -189,7 +189,7 @@ class _Planner:
             return steps.Dense(layer), 1
         grouped = (kind is nn.LayerNorm and dimensions == 2) or (kind is nn.GroupNorm and dimensions <= 4)
         if grouped and layer.weight is not None and layer.bias is not None:
-            return steps.GroupNorm(layer, follows), 1 + (follows != kernels.NONE)
+            return group_norm.GroupNorm(layer, follows), 1 + (follows != kernels.NONE)
         return None
 
     def _is_convolution(self, operation: trace.Operation) -> bool:
