@@ -26,7 +26,8 @@ GOLDEN_POSITIONS = [35, 42, 44, 56, 67, 89, 90, 97]
 NAMES = ["example_eden", "example_feedback", "example_adam", "example_trimmed"]
 OURS = [
     "murmur", "murmur+down=1of8", "murmur+forward=binary", "eden+p=0.3+down=ternary", "dither+down=16", "sign_majority", "ef_sign",
-    "fedvote", "fedpm", "fedbat", "fedmrn", "qsgd", "top_k", "float16",
+    "fedvote", "fedpm", "fedbat", "fedmrn", "qsgd", "top_k", "float16", "sparse_loco+chunk=256+most=8",
+    "stc+one_in=20", "vqsgd",
 ]  # fmt: skip
 # a worker's process builds what the settings name, and all others say to it what these do; who adds up: test_contract.py
 IN_WORKERS = [*NAMES, "murmur+down=1of8", "ef_sign", "fedpm"]

@@ -98,7 +98,10 @@ def test_every_byte_is_counted(tmp_path: Path, small: Path) -> None:
     assert record.down_bytes > 4 * (record.broadcast_bytes + 1) + replies
 
 
-@pytest.mark.parametrize("algorithm", ["dither", "eden", "ef_sign", "fedbat", "fedmrn", "fttq", "murmur", "qsgd", "top_k", "bnn"])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["dither", "eden", "ef_sign", "fedbat", "fedmrn", "fttq", "murmur", "qsgd", "sparse_loco", "stc", "top_k", "vqsgd", "bnn"],
+)
 def test_algorithms_that_cannot_be_summed_are_refused(small: Path, algorithm: str) -> None:
     with pytest.raises(ConfigError, match=f"algorithm '{algorithm}' cannot be used with secure_sum=true: .*: take biml, "):
         simulate(quick(small, algorithm=algorithm, secure_sum=True))

@@ -38,6 +38,7 @@ from bifl.errors import AlgorithmError
 Code = Callable[[Floats, Layout], Vector]  # a change of all weights → symbols, and one scale for each layer
 TERNARY_KEEPS = 1.0  # deviations: changes of a layer that are smaller are sent as 0
 MOST_LEVELS = 256
+MOST_ONE_IN = 1_000_000
 
 
 def sign_code(change: Floats, layout: Layout) -> Vector:
@@ -67,6 +68,15 @@ def loudest_code(change: Floats, layout: Layout, *, group: int) -> Vector:
     return Vector(symbols, loud_alphabet(group), _mean_of(chosen, change, layout))
 
 
+def largest_code(change: Floats, layout: Layout, *, one_in: int) -> Vector:
+    """The largest of all weights, one in so many, as their signs and one magnitude for all layers (STC, Sattler et al., 2019)."""
+    most = max(1, round(len(change) / one_in))
+    places = np.argpartition(np.abs(change), -most)[-most:]
+    symbols = np.ones(len(change), np.uint8)
+    symbols[places] = np.where(change[places] > 0, 2, 0)
+    return Vector(symbols, TERNARY, np.full(len(layout.layers), mean_magnitude(change[places]), np.float32))
+
+
 def _mean_of(chosen: npt.NDArray[np.bool_], change: Floats, layout: Layout) -> Floats:
     """(layers,) the mean magnitude of each layer's chosen changes; 0 where there are none."""
     parts = zip(layout.layer_parts(change), layout.layer_parts(chosen), strict=True)
@@ -84,13 +94,24 @@ def _group(down: str) -> int:
     return int(group) if first == "1" and group.isdecimal() and 2 <= int(group) <= MOST_IN_GROUP else 0
 
 
+def _one_in(down: str) -> int:
+    """N of `topN`; 0 for everything else."""
+    number = down.removeprefix("top")
+    return int(number) if number != down and number.isdecimal() and 2 <= int(number) <= MOST_ONE_IN else 0
+
+
 def _code(down: str) -> Code:
     known: dict[str, Code] = {"sign": sign_code, "ternary": ternary_code, "float16": half_code}
     if down in known:
         return known[down]
     if _group(down):
         return partial(loudest_code, group=_group(down))
-    wanted = f"float, float16, sign, ternary, 1of8 (or another number from 2 on) or a number of levels from 4 to {MOST_LEVELS}"
+    if _one_in(down):
+        return partial(largest_code, one_in=_one_in(down))
+    wanted = (
+        "float, float16, sign, ternary, 1of8 (or another number from 2 on), top100 (or another number from 2 on) or a number of "
+        f"levels from 4 to {MOST_LEVELS}"
+    )
     require(down.isdecimal() and 4 <= int(down) <= MOST_LEVELS, "down", down, wanted)
     return partial(level_code, levels=int(down))
 
@@ -101,7 +122,8 @@ def compress_broadcast(algorithm: Algorithm, down: str) -> Algorithm:
     Args:
         algorithm: its broadcast is the new weights as floats, and the new public vectors of the names that it has besides, all of
             which everyone takes over.
-        down: `float` (as it is), `float16`, `sign`, `ternary`, `1of8` (the loudest of every eight weights), or a number of levels.
+        down: `float` (as it is), `float16`, `sign`, `ternary`, `1of8` (the loudest of every eight weights), `top100`
+            (the largest hundredth of all), or a number of levels.
     """
     if down == "float":
         return algorithm
