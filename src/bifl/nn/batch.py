@@ -135,14 +135,13 @@ class Samples(NamedTuple):
         return images
 
     def _others(self, index: Tensor | slice) -> Tensor:
-        """Tokens, or floats normalised for each channel."""
         chosen = self.inputs[index]
         if not chosen.is_floating_point():
             return chosen.long()
         column = (-1, *[1] * (chosen.dim() - 2))
         mean, std = (torch.tensor(scale, dtype=torch.float32, device=chosen.device).view(column) for scale in (self.mean, self.std))
-        found = (chosen.float() - mean) / std
-        return found.to(memory_format=torch.channels_last) if found.dim() == 4 else found
+        normalised = (chosen.float() - mean) / std
+        return normalised.to(memory_format=torch.channels_last) if normalised.dim() == 4 else normalised
 
 
 def as_taken(found: Tensor) -> Tensor:
@@ -163,5 +162,5 @@ def _normalised(pixels: Tensor, mean: Scale, std: Scale) -> Tensor:
 @lru_cache(maxsize=4)
 def _shades(mean: Scale, std: Scale) -> npt.NDArray[np.float32]:
     """(256,) what each byte becomes."""
-    found: npt.NDArray[np.float32] = _normalised(torch.arange(256), mean, std).numpy()
-    return found
+    shades: npt.NDArray[np.float32] = _normalised(torch.arange(256), mean, std).numpy()
+    return shades

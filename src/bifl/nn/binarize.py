@@ -39,16 +39,11 @@ class Binary(nn.Module):
 
 
 def binarize(module: nn.Module, keep: Sequence[str] = ()) -> nn.Module:
-    """Make a network binary, in place: its convolutions (transposed ones too) and linear layers but those named.
+    """Make a network binary, in place: its convolutions (transposed ones too) and linear layers but those named in `keep`.
 
-    It computes with ±1 at once, and an experiment (`model=`) sends those layers as symbols; layers kept real are averaged.
-
-    Args:
-        module: any network; it takes a batch of the dataset's inputs and gives (n, classes) scores.
-        keep: dotted names of layers, as `named_modules` gives them, that stay real.
-
-    Raises:
-        ConfigError: a name is not that of such a layer, or none would be binary.
+    It computes with ±1 at once, and an experiment (`model=`) sends those layers as symbols; layers kept real are averaged. Names
+    are dotted, as `named_modules` gives them; a name that is not that of such a layer, and a network of which none is left, are
+    refused.
     """
     layers = {name: child for name, child in module.named_modules() if isinstance(child, LAYERS)}
     for name in keep:
@@ -59,7 +54,7 @@ def binarize(module: nn.Module, keep: Sequence[str] = ()) -> nn.Module:
     for name, child in layers.items():
         if name not in keep and not parametrize.is_parametrized(child):
             binary = Binary()
-            for attribute in [attribute for attribute, _ in child.named_parameters(recurse=False)]:
+            for attribute, _ in list(child.named_parameters(recurse=False)):
                 parametrize.register_parametrization(child, attribute, binary)
     return module
 
@@ -67,11 +62,8 @@ def binarize(module: nn.Module, keep: Sequence[str] = ()) -> nn.Module:
 def layers_of(module: nn.Module, everything: bool = False) -> list[tuple[str, nn.Module, bool]]:
     """The layers that may be coded by name, and whether they are: those of `binarize` if it was used, else all.
 
-    Their auxiliary weights are ordinary parameters again afterwards; frozen ones are the ±1 that the layer computes with.
-
-    Args:
-        module: the network.
-        everything: whether embeddings, recurrent layers, attention and whatever else has weights are coded too; norms never are.
+    With `everything` embeddings, recurrent layers, attention and whatever else has weights are coded too; norms never are.
+    Auxiliary weights are ordinary parameters again afterwards; frozen ones are the ±1 that the layer computes with.
     """
     layers: list[tuple[str, nn.Module]] = [(name, child) for name, child in module.named_modules() if isinstance(child, LAYERS)]
     chosen = [child for _, child in layers if parametrize.is_parametrized(child)]

@@ -78,23 +78,13 @@ class Engine(Protocol):
     """Computes a module, whose parameters are given by slot."""
 
     def learn(self, batch: Batch, values: Flat, gradients: Flat, loss: Loss) -> float:
-        """The mean loss of a batch, in training mode; writes its gradients.
-
-        Args:
-            batch: inputs and targets.
-            values: of all slots.
-            gradients: of all slots, written.
-            loss: (output, targets) → their mean loss.
-        """
-        ...
+        """The mean loss of a batch, in training mode, with these values of all slots; writes their gradients."""
 
     def scores(self, batch: Batch) -> Tensor:
         """(n, …) the module's output with what the slots hold."""
-        ...
 
     def moments(self, batch: Batch) -> dict[nn.Module, Raw]:
         """E[x] and E[x²] of the input of every norm that keeps statistics, with what the slots hold."""
-        ...
 
 
 class PlainEngine:

@@ -17,19 +17,12 @@ REFUSALS = (RuntimeError, ValueError, IndexError)  # what PyTorch raises
 
 
 class Misfit(NamedTuple):
-    """Why a network does not take an input.
+    """Why a network does not take an input."""
 
-    Attributes:
-        reason: in a sentence.
-        parameter: the usual name of a network's parameter that says how many it takes; empty where that is not the reason.
-        taken: that many it takes,
-        given: and that many the data have.
-    """
-
-    reason: str
-    parameter: str = ""
-    taken: int = 0
-    given: int = 0
+    reason: str  # in a sentence
+    parameter: str = ""  # the usual name of a network's parameter that says how many it takes; empty where that is not the reason
+    taken: int = 0  # that many it takes,
+    given: int = 0  # and that many the data have
 
 
 class _Clash(NamedTuple):
@@ -54,7 +47,6 @@ def refusal(module: nn.Module, inputs: Tensor, error: Exception) -> Misfit:
 
 
 def _clash(layer: nn.Module, shape: tuple[int, ...]) -> _Clash | None:
-    """What a layer takes another number of."""
     if isinstance(layer, nn.Linear):
         return _Clash("inputs", "numbers", layer.in_features, shape[-1]) if shape[-1] != layer.in_features else None
     assert isinstance(layer, _ConvNd)

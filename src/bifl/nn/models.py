@@ -66,11 +66,7 @@ def celeba_cnn(classes: int) -> nn.Module:
             | _block(2, 32, 32, activation=nn.ReLU)
             | _block(3, 32, 32, activation=nn.ReLU, padding=1)  # 21 → 11
             | _block(4, 32, 32, activation=nn.ReLU, padding=1)  # 11 → 6
-            | {
-                "flatten": nn.Flatten(),
-                "linear5": nn.Linear(32 * 6 * 6, classes),
-                "norm5": nn.BatchNorm1d(classes),
-            }
+            | {"flatten": nn.Flatten(), "linear5": nn.Linear(32 * 6 * 6, classes), "norm5": nn.BatchNorm1d(classes)}
         )
     )
 

@@ -109,24 +109,15 @@ CROSS_ENTROPY: Loss = nn.functional.cross_entropy
 class Network:
     """A module whose trainable parameters lie in two flat vectors, computed by an `Engine`.
 
-    A parameter that several layers share lies there once; if one of them codes it, all compute with the coded one. Frozen
-    parameters (`requires_grad=False`) are in neither vector: they keep their initial values and are never sent.
-
-    Args:
-        module: taken over; its convolutions and linear layers are coded, or those that `binarize` chose, or with a real forward
-            all layers but norms.
-        forward: says which of their tensors are.
-
-    Attributes:
-        module: computes with whatever `place` put there last; `learn` need not put anything there.
-        layout: names, shapes and order of the flat vectors.
-        constants: what the module computes with beside the vectors.
-        device: where the module computes; the flat vectors come from and go to the processor's memory.
+    Its convolutions and linear layers are coded, or those that `binarize` chose, or with a real forward all layers but norms; the
+    forward says which of their tensors. A parameter that several layers share lies there once; if one of them codes it, all compute
+    with the coded one. Frozen parameters (`requires_grad=False`) are in neither vector: they keep their initial values and are
+    never sent.
     """
 
     def __init__(self, module: nn.Module, forward: Forward = binary) -> None:
-        self.module = module
-        self.device = torch.device("cpu")
+        self.module = module  # computes with whatever `place` put there last; `learn` need not put anything there
+        self.device = torch.device("cpu")  # where it computes; the flat vectors come from and go to the processor's memory
         found, trainable = layers_of(module, forward.all_layers), Trainable(module)
         norms = [(name, child) for name, child in module.named_modules() if isinstance(child, NORMS) and child.track_running_stats]
         self._norms = [child for _, child in norms]
@@ -181,7 +172,6 @@ class Network:
         return found
 
     def _scaled(self, signs: Tensor, theta: list[float]) -> Tensor:
-        """Every layer's weights times its ϑ."""
         weights = torch.empty_like(signs)
         library, one, out = _native(signs, weights)
         for factor, part in zip(theta, self._parts, strict=True):
@@ -196,13 +186,11 @@ class Network:
             library.multiply(gradient[part], factor, out=gradient[part])
 
     @cached_property
-    def _parts(self) -> list[slice]:
-        """Of the flat weights, layer by layer."""
+    def _parts(self) -> list[slice]:  # of the flat weights, layer by layer
         return [slice(*ends) for ends in pairwise(accumulate(self.layout.sizes, initial=0))]
 
     @cached_property
-    def _cuts(self) -> list[Cut]:
-        """Of every slot."""
+    def _cuts(self) -> list[Cut]:  # of every slot
         found = []
         for vector, (start, specs) in enumerate([(0, self.layout.coded), (len(self.layout.layers), self.layout.affine)]):
             ends = accumulate((spec.size for spec in specs), initial=start)
@@ -276,12 +264,7 @@ class Network:
 
     @torch.no_grad()
     def misfit(self, batch: Batch, wanted: tuple[int, ...]) -> Misfit | None:
-        """Why the module does not give an output of the wanted shape; None if it does.
-
-        Args:
-            batch: one sample.
-            wanted: shape of the output for it, as the task wants it.
-        """
+        """Why the module does not give an output of the wanted shape for a batch of one sample; None if it does."""
         if lacking := [name for name in needed_arguments(self.module) if name not in batch]:
             return Misfit(f"it takes {' and '.join(lacking)} beside its input, and the data have no such array")
         self.show(*self.initial(), binary)
@@ -297,9 +280,8 @@ class Network:
 
     def laid_out(self, layout: Layout) -> tuple[Floats, Floats]:
         """What the module computes with, ϑ included, as the two vectors of another layout of the same network."""
-        names = {
-            child: name for name, child in self.module.named_modules()
-        }  # another layout may name a tied one after another layer
+        # another layout may name a tied one after another layer
+        names = {child: name for name, child in self.module.named_modules()}
         placed = [(f"{names[layer]}.{attribute}", slot) for slot in self._slots for layer, attribute in slot.places]
         found = {name: slot.get().detach().cpu().numpy().ravel() for name, slot in placed}
         weights = [found[spec.name] for spec in layout.coded]

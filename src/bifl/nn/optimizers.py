@@ -43,30 +43,19 @@ class Trained(NamedTuple):
 
 @dataclass(frozen=True)
 class Optimizer:
-    """How gradients are applied. It begins anew in every round.
+    """How gradients are applied. It begins anew in every round."""
 
-    Attributes:
-        begin: trained → an object whose `step()` applies the gradients. Clipping to the limits is done for it.
-        stride: how far a step may move a number, in learning rates. The server bounds what clients say by twice that.
-        plain: whether a step is the learning rate times the gradient and nothing else, which some algorithms need.
-        name: what errors call it; filled in where it is chosen.
-    """
-
-    begin: Callable[[Trained], Any]
-    stride: float = 1.0
-    plain: bool = False
-    name: str = ""
+    begin: Callable[[Trained], Any]  # → an object whose `step()` applies the gradients; clipping to the limits is done for it
+    stride: float = 1.0  # how far a step may move a number, in learning rates: the server bounds what clients say by twice that
+    plain: bool = False  # whether a step is the learning rate times the gradient and nothing else, which some algorithms need
+    name: str = ""  # what errors call it; filled in where it is chosen
 
 
 optimizer: Registry[Optimizer] = Registry("optimizer")
 
 
 def begin(chosen: Optimizer, trained: Trained) -> Callable[[], None]:
-    """The function that applies the gradients of a step, keeps vectors within their limits, and forgets the gradients.
-
-    Raises:
-        ConfigError: a user's own optimiser is none.
-    """
+    """The function that applies the gradients of a step, keeps vectors within their limits, and forgets the gradients."""
     found = chosen.begin(trained)
     if isinstance(found, Adam | Sgd):  # these do it all in one pass
         return found.step
@@ -84,11 +73,7 @@ def begin(chosen: Optimizer, trained: Trained) -> Callable[[], None]:
 
 
 def checked(name: str, found: object) -> Optimizer:
-    """What an optimiser's factory returned, under the name that errors call it.
-
-    Raises:
-        ConfigError: it is something else.
-    """
+    """What an optimiser's factory returned, under the name that errors call it."""
     if not isinstance(found, Optimizer):
         raise ConfigError(f"optimizer '{name}' must return {SIGNATURE}, not a {type(found).__name__}")
     return replace(found, name=name)
@@ -120,10 +105,7 @@ class Sgd:
 
 
 class Adam:
-    """Adam (Kingma and Ba, 2015), as torch.optim.Adam and AdamW; `floors` are its ε.
-
-    With its usual constants it is one pass over memory on a CPU.
-    """
+    """Adam (Kingma and Ba, 2015), as torch.optim.Adam and AdamW; `floors` are its ε."""
 
     def __init__(
         self, parameters: list[Tensor], lr: float, floors: list[Floor], limits: list[float] | None = None,
@@ -145,7 +127,7 @@ class Adam:
         self.steps += 1
         rate = self.lr / (1 - self.betas[0] ** self.steps)
         correction = math.sqrt(1 - self.betas[1] ** self.steps)
-        usual = self.betas == (BETA1, BETA2)
+        usual = self.betas == (BETA1, BETA2)  # on a CPU that is one pass over memory
         for number, (parameter, moments) in enumerate(zip(self.parameters, self.moments, strict=True)):
             if parameter.grad is not None:
                 limit, part = self.limits[number], self.decayed[number]

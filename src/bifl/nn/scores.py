@@ -27,11 +27,7 @@ def trained(module: nn.Module, outputs: int) -> nn.Module:
 
 
 def fixed(module: nn.Module, outputs: int) -> nn.Module:
-    """The module with γ and β of its scores frozen as they are initialised, which is usually at 1 and 0.
-
-    Raises:
-        ConfigError: the last of its layers is no norm of that many scores.
-    """
+    """The module with γ and β of its scores frozen as they are initialised, which is usually at 1 and 0."""
     layers = [child for child in module.modules() if child._parameters]  # also those whose γ and β are None
     last = layers[-1] if layers else module
     if not isinstance(last, NORMS) or any(own.shape != (outputs,) for own in last.parameters()):
@@ -45,11 +41,7 @@ SCORES: dict[str, Callable[[nn.Module, int], nn.Module]] = {"trained": trained, 
 
 
 def make(name: str, parameters: Mapping[str, Any], outputs: int, scores: str) -> nn.Module:
-    """The network called `name`, its scores as the setting `scores` says.
-
-    Raises:
-        ConfigError: it has none that could be.
-    """
+    """The network called `name`, its scores as the setting `scores` says."""
     module = model.make(name, parameters, outputs)
     try:
         return SCORES[scores](module, outputs)

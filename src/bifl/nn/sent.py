@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 
 from bifl.nn.network import Network
 
@@ -20,11 +21,10 @@ NAMED = 4  # layers
 def real_layers(network: Network) -> dict[str, int]:
     """Layers whose parameters are not coded, as `name (kind)`, largest first, with how many parameters these are."""
     kinds = {name: type(child).__name__ for name, child in network.module.named_modules()}
-    found: dict[str, int] = {}
+    sizes: Counter[str] = Counter()
     for spec in network.layout.affine:
-        layer = f"{spec.owner} ({kinds[spec.owner]})" if spec.owner else kinds[""]
-        found[layer] = found.get(layer, 0) + spec.size
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+        sizes[f"{spec.owner} ({kinds[spec.owner]})" if spec.owner else kinds[""]] += spec.size
+    return dict(sizes.most_common())
 
 
 def sentence(network: Network) -> str | None:
@@ -41,5 +41,5 @@ def sentence(network: Network) -> str | None:
 
 def remark(*networks: Network) -> None:
     """Tell a person at the terminal of the first network of which it is worth telling."""
-    if said := next(filter(None, map(sentence, networks)), None):
-        print(f"bifl: {said}", file=sys.stderr)
+    if text := next(filter(None, map(sentence, networks)), None):
+        print(f"bifl: {text}", file=sys.stderr)

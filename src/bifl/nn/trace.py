@@ -92,22 +92,13 @@ Work = Input | Layer | Activation | Pool | Add | Flatten | Call
 
 
 class Operation(NamedTuple):
-    """One call.
+    """One call."""
 
-    Attributes:
-        name: of the layer, or of the function that the network's code calls.
-        work: what it does.
-        sources: numbers of the operations whose values it takes.
-        node: of the trace.
-        shape: of the tensor that it gives for the example; None if that is no tensor.
-        dtype: of that tensor.
-    """
-
-    name: str
+    name: str  # of the layer, or of the function that the network's code calls
     work: Work
-    sources: tuple[int, ...]
+    sources: tuple[int, ...]  # numbers of the operations whose values it takes
     node: fx.Node
-    shape: tuple[int, ...] | None
+    shape: tuple[int, ...] | None  # of the tensor that it gives for the example; None if that is no tensor
     dtype: torch.dtype | None
 
 
@@ -118,13 +109,8 @@ class Unreadable(Exception):
 def read(module: nn.Module, example: Batch) -> list[Operation]:
     """The operations of a module in the mode that it is in (training, evaluation), in order; the last one gives its output.
 
-    Args:
-        module: the network. Its buffers are the same afterwards, and so are the random numbers to come.
-        example: a batch that it takes: `input`, and those of its further arguments that it gets.
-
-    Raises:
-        Unreadable: a trace would not do the same.
-        RuntimeError, ValueError, IndexError: it does not take the example, as PyTorch says.
+    Its buffers are the same afterwards, and so are the random numbers to come. Raises `Unreadable` where a trace would not do the
+    same, and what PyTorch does, RuntimeError, ValueError or IndexError, where the module does not take the example.
     """
     with _same_buffers(module), _same_dice():
         graph = _trace(module, [name for name in example if name != INPUT])
@@ -170,7 +156,6 @@ class _Notes(fx.Interpreter):
 
 
 def _needed(operations: list[Operation], output: int) -> list[Operation]:
-    """Those that the output is made of."""
     needed = {output}
     for number in reversed(range(output + 1)):
         needed.update(operations[number].sources if number in needed else ())
@@ -209,7 +194,6 @@ def _trace(module: nn.Module, further: Sequence[str]) -> fx.Graph:
 
 
 def _defaults(module: nn.Module, further: Sequence[str]) -> dict[str, Any]:
-    """The arguments that a forward does not get."""
     parameters = list(inspect.signature(module.forward).parameters.values())[1:]
     missing = {parameter.name: parameter for parameter in parameters if parameter.name not in further}
     if any(parameter.default is inspect.Parameter.empty for parameter in missing.values()):
@@ -364,8 +348,7 @@ def _adaptive(size: Any, shape: tuple[int, ...]) -> Pool | None:
     return Pool("mean", window, window, (0, 0))
 
 
-def _mean(options: dict[str, Any], shape: tuple[int, ...]) -> Pool | None:
-    """The mean of a whole map or sequence."""
+def _mean(options: dict[str, Any], shape: tuple[int, ...]) -> Pool | None:  # of a whole map or sequence
     dims = options.get("dim")
     axes = {axis % len(shape) for axis in ((dims,) if isinstance(dims, int) else dims or ())}
     if len(shape) not in (3, 4) or axes != set(range(2, len(shape))) or set(options) - {"dim", "keepdim"}:

@@ -72,11 +72,7 @@ def pooled_shape(x: Array, padding: int) -> tuple[int, int, int, int]:
 
 
 class NormStep(Step):
-    """A batch-norm and an activation or none, of values that subclasses make of their input.
-
-    Attributes:
-        norm: the batch-norm.
-    """
+    """A batch-norm and an activation or none, of values that subclasses make of their input."""
 
     def __init__(self, norm: BatchNorm, activation: int) -> None:
         self.norm, self._activation = norm, activation

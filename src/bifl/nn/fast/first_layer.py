@@ -13,12 +13,8 @@ _ZERO, _ONE, _TWO, _THREE = np.float32(0), np.float32(1), np.float32(2), np.floa
 def convolve(images: Array, weights: Array, gains: Array, top: Array, which: Array) -> None:
     """The largest of each 2×2 window of a 3×3 convolution (smallest where the gain is negative), and which it is.
 
-    Args:
-        images: (n, h, w), h and w even; beyond their edges is zero.
-        weights: (9, c)
-        gains: (c,) γ.
-        top: (n, h/2, w/2, c), written.
-        which: (n, h/2, w/2, c), written: 0, 1, 2 or 3, in reading order; of equal pixels the first. Float, to loop in one type.
+    images: (n, h, w), h and w even, zero beyond their edges; weights: (9, c); gains: (c,) γ. Written are top and which, (n, h/2,
+    w/2, c): which is 0, 1, 2 or 3, in reading order; of equal pixels the first. It is float, to loop in one type.
     """
     (count, height, width), channels = images.shape, weights.shape[1]
     padded, patch, sign = np.zeros((height + 2, width + 2), np.float32), np.empty(16, np.float32), np.ones(channels, np.float32)
@@ -56,11 +52,8 @@ def convolve(images: Array, weights: Array, gains: Array, top: Array, which: Arr
 def correlate(images: Array, inner: Array, which: Array, gradient: Array) -> None:
     """The gradient w.r.t. a 3×3 convolution's weights, if the one w.r.t. its output is zero but for one pixel of each 2×2 window.
 
-    Args:
-        images: (n, h, w)
-        inner: (n, h/2, w/2, c) the gradient there.
-        which: (n, h/2, w/2, c) where that is, from `convolve`.
-        gradient: (9, c) float64, written.
+    images: (n, h, w); inner: (n, h/2, w/2, c), the gradient there; which: where that is, from `convolve`; gradient: (9, c) float64,
+    written.
     """
     (count, height, width), channels = images.shape, inner.shape[3]
     padded, part = np.zeros((height + 2, width + 2), np.float32), np.zeros((9, channels), np.float32)
@@ -100,13 +93,7 @@ def correlate(images: Array, inner: Array, which: Array, gradient: Array) -> Non
 
 @compiled
 def patches(images: Array, sums: Array, products: Array) -> None:
-    """Over every pixel's 3×3 patch, as a vector: the sum of patch, and of patch·patchᵀ.
-
-    Args:
-        images: (n, h, w); beyond their edges is zero.
-        sums: (9,) float64, written.
-        products: (9, 9) float64, written.
-    """
+    """Over every pixel's 3×3 patch of (n, h, w) images: sums, (9,) float64, ← Σ patch and products, (9, 9) ← Σ patch·patchᵀ."""
     count, height, width = images.shape
     padded, columns = np.zeros((height + 2, width + 2), np.float32), np.empty((9, height * width), np.float32)
     sums[:] = 0

@@ -88,17 +88,9 @@ def _add_up(x: Array, pivot: Array, part: Array, part_square: Array) -> None:
 def normalise(
     x: Array, gamma: Array, beta: Array, epsilon: float, activation: int, y: Array, mean: Array, inverse: Array
 ) -> None:  # fmt: skip
-    """y ← act(γ·(x − μ)/σ + β), with μ and σ of every image and group.
+    """y ← act(γ·(x − μ)/σ + β), with μ and σ of every image and group; written are also mean ← μ and inverse ← 1/σ.
 
-    Args:
-        x: (n, rows, line)
-        gamma: (c,)
-        beta: (c,)
-        epsilon: added to the variance.
-        activation: NONE, TANH or RELU.
-        y: (n, rows, line), written.
-        mean: (n, groups) float64, written: μ.
-        inverse: (n, groups) float64, written: 1/σ.
+    x and y: (n, rows, line); gamma and beta: (c,); epsilon: added to the variance; mean and inverse: (n, groups) float64.
     """
     (images, height, line), channels, groups = x.shape, len(gamma), mean.shape[1]
     width, pixels = channels // groups, height * (line // channels)
@@ -138,20 +130,9 @@ def normalise(
 def denormalise(
     upper: Array, x: Array, y: Array, gamma: Array, mean: Array, inverse: Array, activation: int, below: Array, gradients: Array
 ) -> None:  # fmt: skip
-    """Back through `normalise`.
+    """Back through `normalise`: upper is the gradient w.r.t. y, below that w.r.t. x, gradients, (2, c), those w.r.t. γ and β.
 
     With x̂ = (x − μ)/σ and g the gradient w.r.t. γ·x̂ + β the one w.r.t. x is (γ·g − mean of γ·g − x̂·mean of γ·g·x̂)/σ, by group.
-
-    Args:
-        upper: (n, rows, line) gradient w.r.t. y.
-        x: (n, rows, line)
-        y: (n, rows, line), what `normalise` wrote.
-        gamma: (c,)
-        mean: (n, groups) from `normalise`.
-        inverse: (n, groups) from `normalise`.
-        activation: as there.
-        below: (n, rows, line), written: the gradient w.r.t. x.
-        gradients: (2, c), written: w.r.t. γ and β.
     """
     (images, height, line), channels, groups = x.shape, len(gamma), mean.shape[1]
     width, pixels = channels // groups, height * (line // channels)

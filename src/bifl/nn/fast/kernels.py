@@ -22,8 +22,6 @@ Array = np.ndarray[Any, Any]
 _ZERO, _ONE = np.float32(0), np.float32(1)
 # Sums may be regrouped for vector instructions; NaN and infinity stay what they are, a diverged training must show.
 _OPTIONS: dict[str, Any] = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy"}
-
-
 NONE, TANH, RELU = 0, 1, 2  # activations
 
 
@@ -87,18 +85,9 @@ def look_up(images: Array, chosen: Array, shades: Array, out: Array) -> None:
 def normalise(
     x: Array, mean: Array, variance: Array, gamma: Array, beta: Array, epsilon: float, activation: int, y: Array, scale: Array
 ) -> None:  # fmt: skip
-    """y ← act(γ·(x − μ)/σ + β), where σ² is the variance plus ε.
+    """y ← act(γ·(x − μ)/σ + β), where σ² is the variance plus ε, and scale ← γ/σ.
 
-    Args:
-        x: (pixels, c)
-        mean: (c,) float64, μ.
-        variance: (c,) float64
-        gamma: (c,)
-        beta: (c,)
-        epsilon: of batch-norm.
-        activation: NONE, TANH or RELU.
-        y: (pixels, c), written.
-        scale: (c,) float64, written: γ/σ.
+    x and y: (pixels, c); mean, variance and scale: (c,) float64; gamma and beta: (c,).
     """
     pixels, channels = x.shape
     factor, shift = np.empty(channels, np.float32), np.empty(channels, np.float32)
@@ -120,23 +109,12 @@ def denormalise(
     upper: Array, y: Array, x: Array, mean: Array, variance: Array, size: int, scale: Array, epsilon: float, activation: int,
     inner: Array, gradients: Array,
 ) -> None:  # fmt: skip
-    """Back through `normalise`. With g the gradient w.r.t. x̂·γ + β, x̂ = (x − μ)/σ, the one w.r.t. x is
-    scale·(g − mean of g − x̂·mean of g·x̂): that is shift + slope·x everywhere, plus inner = scale·g where there is a g.
+    """Back through `normalise`; `size` is how many values a channel these are of.
 
-    The inner loop runs over a whole line of pixels: 16 channels alone are too few for vector instructions.
-
-    Args:
-        upper: (n, h, w·c) gradient w.r.t. y.
-        y: (n, h, w·c) what `normalise` made of x.
-        x: (n, h, w·c).
-        mean: (c,) float64
-        variance: (c,) float64
-        size: how many values a channel these are of.
-        scale: (c,) float64, from `normalise`.
-        epsilon: as there.
-        activation: as there.
-        inner: (n, h, w·c), written.
-        gradients: (4, c), written: w.r.t. γ and β, shift, slope.
+    With g the gradient w.r.t. x̂·γ + β, x̂ = (x − μ)/σ, the one w.r.t. x is scale·(g − mean of g − x̂·mean of g·x̂): that is shift
+    + slope·x everywhere, plus inner = scale·g where there is a g. Written are inner and gradients, (4, c): w.r.t. γ and β, shift,
+    slope. upper, y, x and inner are (n, h, w·c): a loop over a whole line of pixels, as 16 channels alone are too few for vector
+    instructions.
     """
     images, height, line = y.shape
     channels = len(scale)

@@ -13,12 +13,7 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 def pool(x: Array, gains: Array, top: Array, mean: Array, variance: Array) -> None:
     """Largest of each 2×2 window (smallest where the gain is negative), and mean and variance over all pixels.
 
-    Args:
-        x: (n, h, w, c), h and w even.
-        gains: (c,) γ.
-        top: (n, h/2, w/2, c), written.
-        mean: (c,) float64, written.
-        variance: (c,) float64, written.
+    x: (n, h, w, c), h and w even; gains: (c,) γ. Written are top, (n, h/2, w/2, c), mean and variance, (c,) float64.
     """
     images, height, width, channels = x.shape
     # sums of x − x[0, 0, 0] and of its square: about some pixel, which avoids cancellation
@@ -53,11 +48,7 @@ def pool(x: Array, gains: Array, top: Array, mean: Array, variance: Array) -> No
 def largest(x: Array, gains: Array, padding: int, top: Array) -> None:
     """Largest pixel of each 2×2 window (smallest where the gain is negative), for sides and paddings that `pool` does not take.
 
-    Args:
-        x: (n, h, w, c)
-        gains: (c,)
-        padding: 0 or 1; pixels beyond the edges never count.
-        top: (n, h', w', c), written.
+    The padding is 0 or 1; pixels beyond the edges never count. Written is top, (n, h', w', c).
     """
     images, height, width, channels = x.shape
     sign = np.ones(channels, np.float32)
@@ -81,13 +72,8 @@ def largest(x: Array, gains: Array, padding: int, top: Array) -> None:
 def unpool(x: Array, top: Array, padding: int, inner: Array, shift: Array, slope: Array) -> None:
     """Back through pooling and batch-norm, in place: x ← shift + slope·x, plus inner at the first pixel that was its window's top.
 
-    Args:
-        x: (n, h, w, c), overwritten with the gradient w.r.t. it.
-        top: (n, h', w', c) from `pool` or `largest`.
-        padding: 0 or 1, as there.
-        inner: (n, h', w', c) gradient w.r.t. the pooled values; zeroed on the way, so that of equal pixels one gets it.
-        shift: (c,)
-        slope: (c,)
+    top is from `pool` or `largest`, the padding as there; inner, the gradient w.r.t. the pooled values, is zeroed on the way, so
+    that of equal pixels one gets it.
     """
     images, height, width, channels = x.shape
     rows, columns = min(height, 2 * top.shape[1] - padding), min(width, 2 * top.shape[2] - padding)  # the others have no window

@@ -63,17 +63,11 @@ class Moments(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """One computation of a whole network.
+    """One computation of a whole network."""
 
-    Attributes:
-        values: parameters by place; those that are not there are frozen, and found in their layers.
-        gradients: where to write the gradients w.r.t. them; empty if nobody wants them.
-        moments: of what every batch-norm was given, filled in on the way.
-    """
-
-    values: dict[Place, Array]
-    gradients: dict[Place, Array]
-    moments: dict[nn.Module, Moments]
+    values: dict[Place, Array]  # parameters; those that are not there are frozen, and found in their layers
+    gradients: dict[Place, Array]  # where to write the gradients w.r.t. them; empty if nobody wants them
+    moments: dict[nn.Module, Moments]  # of what every batch-norm was given, filled in on the way
 
     def value(self, layer: nn.Module, attribute: str) -> Array:
         """A parameter."""
@@ -93,17 +87,11 @@ class Pass(NamedTuple):
 
 
 class Step:
-    """Some layers.
+    """Some layers."""
 
-    Attributes:
-        ahead: (what it takes, `Pass`, what else it takes) → what the layers make of that, and the way back.
-        trained: whether it has parameters.
-        first: whether nobody wants the gradient w.r.t. the input.
-    """
-
-    ahead: Callable[..., tuple[Array, Back]]
-    trained = True
-    first = False
+    ahead: Callable[..., tuple[Array, Back]]  # (input, `Pass`, further inputs) → what the layers make of them, and the way back
+    trained = True  # whether it has parameters
+    first = False  # whether nobody wants the gradient w.r.t. the input
 
 
 class ImageStep(Step):
@@ -231,14 +219,7 @@ class Add(Step):
 
 
 class Call(Step):
-    """What no loop is written for: PyTorch computes it, and autograd its gradients.
-
-    Args:
-        node: the call, in a trace of the network.
-        layer: what it calls, if that is a layer.
-        slots: the network's parameters.
-        changes: whether it writes to its input.
-    """
+    """What no loop is written for: PyTorch computes it, and autograd its gradients. `changes` if it writes to its input."""
 
     def __init__(self, node: fx.Node, layer: nn.Module | None, slots: Sequence[Slot], *, changes: bool) -> None:
         self._node, self._layer, self._changes = node, layer, changes

@@ -44,14 +44,9 @@ class Planned(NamedTuple):
 
 
 def plan(module: nn.Module, slots: Sequence[Slot], batch: Batch) -> list[Planned] | None:
-    """The steps that compute a module in the mode that it is in.
+    """The steps that compute a module in the mode that it is in, planned with a batch of what it takes.
 
     None if they would not do the same in every call, or are mostly PyTorch's.
-
-    Args:
-        module: the network.
-        slots: its parameters.
-        batch: an example of what it takes.
     """
     if any(len(slot.places) > 1 for slot in slots) or any(map(trace.has_hooks, module.modules())):
         return None  # here a gradient is written once, not added; and nobody would call the hooks
@@ -77,10 +72,7 @@ def _holds_tensors(child: nn.Module) -> bool:
 
 
 class Tail(NamedTuple):
-    """An activation and a pooling by 2, in either order, or only one of them.
-
-    Both activations are monotone, so that pooling first gives the same numbers for less work.
-    """
+    """An activation and a pooling by 2, in either order: both are monotone, and pooling first is less work. Or only one of them."""
 
     activation: int
     padding: int | None  # of the pooling; None if there is none
@@ -123,7 +115,6 @@ class _Planner:
                 self._readers[source].append(number)
 
     def plan(self) -> list[Planned]:
-        """All steps, in order."""
         planned, values, trained, joined = list[Planned](), {0: 0}, [False], set[int]()
         for number, operation in enumerate(self._operations[1:], start=1):
             if number not in joined:
@@ -219,13 +210,7 @@ def _slope(scores: Array, batch: Batch, loss: Loss) -> tuple[float, Array]:
 
 
 class StepEngine:
-    """Computes steps one after the other on a CPU in single precision; leaves all else to the plain engine.
-
-    Args:
-        module: the network.
-        slots: its parameters.
-        norms: those of its layers that keep statistics of their inputs.
-    """
+    """Computes steps one after the other on a CPU in single precision; leaves all else to the plain engine."""
 
     def __init__(self, module: nn.Module, slots: Sequence[Slot], norms: Sequence[nn.Module]) -> None:
         self._plain = PlainEngine(module, slots, norms)
