@@ -1,8 +1,4 @@
-"""How a network computes: in one thread, by an `Engine`; here the seam, and the engine that leaves everything to PyTorch.
-
-`Network` turns flat vectors into a module's parameters and calls its engine. `PlainEngine` calls the module and autograd, for any
-module and device. On a CPU `fast.stepwise` has a faster one; only rounding differs.
-"""
+"""How a network computes: in one thread, by an `Engine`; here the seam, and the engine that leaves everything to PyTorch."""
 
 from __future__ import annotations
 
@@ -75,7 +71,7 @@ class Flat(NamedTuple):
 
 
 class Engine(Protocol):
-    """Computes a module, whose parameters are given by slot."""
+    """Computes a module, whose parameters are given by slot. On a CPU `fast.stepwise` has a faster one; only rounding differs."""
 
     def learn(self, batch: Batch, values: Flat, gradients: Flat, loss: Loss) -> float:
         """The mean loss of a batch, in training mode, with these values of all slots; writes their gradients."""

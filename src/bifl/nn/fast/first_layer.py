@@ -17,10 +17,8 @@ def convolve(images: Array, weights: Array, gains: Array, top: Array, which: Arr
     w/2, c): which is 0, 1, 2 or 3, in reading order; of equal pixels the first. It is float, to loop in one type.
     """
     (count, height, width), channels = images.shape, weights.shape[1]
-    padded, patch, sign = np.zeros((height + 2, width + 2), np.float32), np.empty(16, np.float32), np.ones(channels, np.float32)
-    for c in range(channels):
-        if gains[c] < _ZERO:
-            sign[c] = -_ONE
+    padded, patch = np.zeros((height + 2, width + 2), np.float32), np.empty(16, np.float32)
+    sign = np.where(gains < _ZERO, -_ONE, _ONE)
     for image in range(count):
         padded[1:-1, 1:-1] = images[image]
         for i in range(height // 2):

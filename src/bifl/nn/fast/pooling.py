@@ -18,10 +18,7 @@ def pool(x: Array, gains: Array, top: Array, mean: Array, variance: Array) -> No
     images, height, width, channels = x.shape
     # sums of x − x[0, 0, 0] and of its square: about some pixel, which avoids cancellation
     pivot, part, part_square = x[0, 0, 0].copy(), np.zeros(channels, np.float32), np.zeros(channels, np.float32)
-    sign, total, square = np.ones(channels, np.float32), np.zeros(channels), np.zeros(channels)
-    for c in range(channels):
-        if gains[c] < _ZERO:
-            sign[c] = -_ONE
+    sign, total, square = np.where(gains < _ZERO, -_ONE, _ONE), np.zeros(channels), np.zeros(channels)
     for image in range(images):
         for i in range(height // 2):
             for j in range(width // 2):
@@ -51,10 +48,7 @@ def largest(x: Array, gains: Array, padding: int, top: Array) -> None:
     The padding is 0 or 1; pixels beyond the edges never count. Written is top, (n, h', w', c).
     """
     images, height, width, channels = x.shape
-    sign = np.ones(channels, np.float32)
-    for c in range(channels):
-        if gains[c] < _ZERO:
-            sign[c] = -_ONE
+    sign = np.where(gains < _ZERO, -_ONE, _ONE)
     for image in range(images):
         for i in range(top.shape[1]):
             upper, lower = max(2 * i - padding, 0), min(2 * i + 1 - padding, height - 1)
