@@ -79,8 +79,7 @@ def refuse_missing(inputs: Array, source: str) -> None:
         )
 
 
-def _first(inputs: Array, test: Callable[[Array], Array]) -> int | None:
-    """The first sample in which a test is true of a number; None if there is none."""
+def _first(inputs: Array, test: Callable[[Array], Array]) -> int | None:  # sample in which the test is true of a number
     for start in range(0, len(inputs), _BLOCK):
         if (true := test(inputs[start : start + _BLOCK])).any():
             return start + int(np.flatnonzero(true.reshape(len(true), -1).any(1))[0])

@@ -30,7 +30,6 @@ MOST_PIXELS = 2**24  # of an image: a network is tried out with one
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 _MNIST5K_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"  # of the uncompressed table
 
-
 dataset: Registry[Dataset] = Registry("dataset")
 
 

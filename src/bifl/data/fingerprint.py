@@ -105,7 +105,6 @@ def from_facts(facts: Any) -> Loaded:
 
 
 def _fits(name: str, value: object) -> bool:
-    """Whether a field may have this value."""
     if name in ("train", "test", "classes"):
         return type(value) is int and 0 <= value < 2**63  # True is none
     if not isinstance(value, str):

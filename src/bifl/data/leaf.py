@@ -47,13 +47,10 @@ class Source(NamedTuple):
 
 
 def load(source: Source, path: str, share: float, test_share: float) -> Dataset:
-    """The dataset from a LEAF folder, or from the hub where there is none.
+    """The dataset from a LEAF folder, or from the hub where there is none: `path`, or the one in the data folder.
 
-    Args:
-        source: which.
-        path: the folder; "" means the one in the data folder.
-        share: of the users who are used, chosen at random but always the same.
-        test_share: of each user's images that are held out for testing.
+    A `share` of the users is used, chosen at random but always the same; of each user's images `test_share` are held out for
+    testing.
     """
     if not 0 < share <= 1:
         raise ConfigError(f"dataset.share must be greater than 0 and at most 1, not {share}")
@@ -67,7 +64,6 @@ def load(source: Source, path: str, share: float, test_share: float) -> Dataset:
 
 
 def _from_files(source: Source, folder: Path, files: list[Path], share: float) -> dict[str, Array]:
-    """Images, labels and users from LEAF's files."""
     everyone = [person for file in files for person in _people(file, source)]
     chosen = _chosen((person.name for person in everyone), share)
     people = [person for person in everyone if person.name in chosen]
@@ -81,7 +77,6 @@ def _from_files(source: Source, folder: Path, files: list[Path], share: float) -
 
 
 def _chosen(names: Iterable[str], share: float) -> set[str]:
-    """A share of the users."""
     users = sorted(set(names))
     order = np.random.default_rng(0).permutation(len(users))
     return {users[place] for place in order[: math.ceil(share * len(users))]}
@@ -111,7 +106,6 @@ def _people(file: Path, source: Source) -> Iterator[Person]:
 
 
 def _from_hub(source: Source, folder: Path, share: float) -> dict[str, Array]:
-    """Images, labels and users from Flower's hub."""
     missing = f"{source.name} is not in '{folder}' (LEAF's all_data_*.json; or set dataset.path)"
     if not allowed():
         raise DataError(missing)

@@ -50,7 +50,6 @@ def _idx_array(raw: bytes) -> Bytes:
 
 
 def _unpack_idx(path: Path, name: str) -> bytes:
-    """An idx file, from a file that holds it."""
     if path.suffix == ".npz":
         array: npt.NDArray[Any] = npz.read(path, (KERAS[name],))[KERAS[name]]
         return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
@@ -124,11 +123,7 @@ def _unpack_batch(path: Path, name: str) -> bytes:
 
 
 def _from_pickle(raw: bytes) -> bytes:
-    """The binary batch that a pickled one stands for. Its instructions are listed, not carried out: it could be anyone's.
-
-    Raises:
-        ValueError: it holds no pixels and labels.
-    """
+    """The binary batch that a pickled one stands for. Its instructions are listed, not carried out: it could be anyone's."""
     pixels, labels, last = b"", list[int](), ""
     for opcode, argument, _ in pickletools.genops(io.BytesIO(raw)):
         if isinstance(argument, str | bytes):
