@@ -7,25 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bifl import core
 from bifl.algorithms.eden import eden
 from bifl.algorithms.fedmrn import centred
 from bifl.algorithms.murmur import group_of, murmur
-from bifl.core import (
-    FLOAT32,
-    UPDATE,
-    Client,
-    Floats,
-    Layout,
-    Message,
-    Public,
-    Sent,
-    Server,
-    Tally,
-    VectorTally,
-    compress_broadcast,
-    register,
-    stream,
-)
+from bifl.core import FLOAT32, UPDATE, Client, Floats, Layout, Message, Public, Sent, Server, Tally, VectorTally
 from bifl.core.algorithm import Algorithm, selections
 from bifl.core.layout import Tensor
 from bifl.core.rotation import block_size, groups, loudest, rotate, rotated_length, spread, unrotate
@@ -45,7 +31,7 @@ def public(*sizes: int, voters: int = 1) -> Public:
 
 
 def normal(count: int, *name: int) -> Floats:
-    return stream(0, 0, None, f"test {name}").normal(size=count).astype(np.float32)
+    return core.stream(0, 0, None, f"test {name}").normal(size=count).astype(np.float32)
 
 
 # ---- rotations ---------------------------------------------------------------------------------------------------------
@@ -54,10 +40,10 @@ def normal(count: int, *name: int) -> Floats:
 @given(st.integers(1, 10_000))
 def test_a_rotation_keeps_lengths_and_can_be_undone(count: int) -> None:
     values = normal(count, count)
-    rotated = rotate(values, stream(0, 1, 2, "rotation"))
+    rotated = rotate(values, core.stream(0, 1, 2, "rotation"))
     assert len(rotated) == rotated_length(count)
     np.testing.assert_allclose(np.linalg.norm(rotated), np.linalg.norm(values), rtol=1e-5)  # float32: √20 passes of 6e-8 each
-    np.testing.assert_allclose(unrotate(rotated, count, stream(0, 1, 2, "rotation")), values, atol=2e-5)
+    np.testing.assert_allclose(unrotate(rotated, count, core.stream(0, 1, 2, "rotation")), values, atol=2e-5)
 
 
 @given(st.integers(1, 10**6))
@@ -75,7 +61,7 @@ def test_a_rotated_vector_is_about_normal_whatever_it_was(count: int) -> None:
     spikes = np.zeros(count, np.float32)
     spikes[[5, 77, 500, 2000]] = 1, -3, 10, 2
     for number in range(5):
-        rotated = rotate(spikes, stream(0, 1, number, "rotation"))
+        rotated = rotate(spikes, core.stream(0, 1, number, "rotation"))
         assert abs(np.mean(rotated**4) / np.mean(rotated**2) ** 2 - 3) < 1.5
 
 
@@ -155,7 +141,7 @@ def broadcast(algorithm: Algorithm, where: Public, server: Server, target: Float
 @pytest.mark.parametrize("down", DOWNS)
 def test_what_a_broadcast_could_not_say_is_said_later(down: str) -> None:
     """What was wanted and is not in the weights is in the server's memory; when nothing more is wanted, it is said by and by."""
-    algorithm, where, server = register.make("eden", {"p": 1.0, "forward": "real", "down": down}), public(300, 100), Server()
+    algorithm, where, server = core.register.make("eden", {"p": 1.0, "forward": "real", "down": down}), public(300, 100), Server()
     assert isinstance(algorithm, Algorithm)
     wanted, left = np.zeros(400, np.float32), []
     for round in range(40):
@@ -176,7 +162,7 @@ def test_another_memory_of_the_server_survives_compression() -> None:
     inner = Algorithm(
         lambda client, place: Message.of(client.aux, FLOAT32, client.real), momentum, lambda client, place, news: client
     )
-    small, plain = compress_broadcast(inner, "16"), inner
+    small, plain = core.compress_broadcast(inner, "16"), inner
     where, other, server, kept = public(64), public(64), Server(), Server()
     for _ in range(20):
         where, server = broadcast(small, where, server, np.ones(64, np.float32))
@@ -192,7 +178,7 @@ def test_a_memory_of_another_shape_is_refused() -> None:
         lambda client, place, news: client,
     )
     with pytest.raises(AlgorithmError, match="rows of 64 numbers"):
-        broadcast(compress_broadcast(inner, "sign"), public(64), Server(), np.ones(64, np.float32))
+        broadcast(core.compress_broadcast(inner, "sign"), public(64), Server(), np.ones(64, np.float32))
 
 
 @given(st.integers(0, 2**64 - 1))
@@ -207,7 +193,7 @@ def test_noise_that_updates_are_divided_by_is_never_zero(word: int) -> None:
 @pytest.mark.parametrize("down", ["half", "1of1", "1of", "3", "257", "-4", "1of99999", ""])
 def test_other_broadcasts_are_refused(down: str) -> None:
     with pytest.raises(ConfigError, match=r"algorithm\.down must be"):
-        register.make("murmur", {"group": 0, "forward": "real", "down": down})
+        core.register.make("murmur", {"group": 0, "forward": "real", "down": down})
 
 
 @pytest.mark.parametrize(
@@ -221,4 +207,4 @@ def test_other_broadcasts_are_refused(down: str) -> None:
 )  # fmt: skip
 def test_parameters_that_make_no_sense_are_refused(name: str, parameters: dict[str, float | str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        register.make(name, register.parameters(name) | parameters)
+        core.register.make(name, core.register.parameters(name) | parameters)

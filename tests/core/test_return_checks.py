@@ -9,23 +9,9 @@ import numpy as np
 import pytest
 
 import bifl
+from bifl import core
 from bifl.algorithms.paper import biml, fedavg
-from bifl.core import (
-    BINARY,
-    FLOAT32,
-    NOTHING,
-    UPDATE,
-    Algorithm,
-    Alphabet,
-    Layout,
-    Message,
-    Public,
-    Selection,
-    Selections,
-    Sent,
-    register,
-    stream,
-)
+from bifl.core import BINARY, FLOAT32, NOTHING, UPDATE, Algorithm, Alphabet, Layout, Message, Public, Selection, Selections, Sent
 from bifl.errors import AlgorithmError
 
 
@@ -89,7 +75,7 @@ def test_a_mistake_is_one_sentence(function: str, change: Callable[..., Any], se
         functions[function] = lambda *arguments: change(right(*arguments))
         return Algorithm(**functions, keeps=("aux",))
 
-    register(mistaken)
+    core.register(mistaken)
     with pytest.raises(AlgorithmError, match=f"algorithm 'mistaken': {sentence}"):
         list(bifl.simulate(bifl.Experiment(algorithm="mistaken", clients=2, rounds=2, workers=1)))
 
@@ -98,7 +84,7 @@ def test_symbols_about_different_weights_are_not_averaged_as_they_are() -> None:
     """Each client says something of other weights: what that means for all weights is for `reads` to say."""
     honest = fedavg()
 
-    @register
+    @core.register
     def halves() -> Algorithm:
         """FedAvg of a half of the weights."""
 
@@ -125,14 +111,14 @@ def test_an_algorithm_s_streams_are_its_own() -> None:
     """Names that the engine uses for itself are free for algorithms."""
     public = Public(3, 4, Layout((), (), (), ()), NOTHING, NOTHING)
     for name in ("batches", "layers", "forward", "voters", "statistics", "holdout"):
-        assert public.stream(1, name).integers(2**62) != stream(3, 5, 1, name).integers(2**62)
+        assert public.stream(1, name).integers(2**62) != core.stream(3, 5, 1, name).integers(2**62)
 
 
 def test_symbols_of_any_alphabet_are_taken() -> None:
     """Before: what was neither binary nor ternary was spelled as vote counts, and could not be read."""
     levels = Alphabet("sixteen levels", 16)
 
-    @register
+    @core.register
     def sixteen() -> Algorithm:
         """Weights in sixteen levels."""
         honest = fedavg()

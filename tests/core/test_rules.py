@@ -9,22 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bifl.core import (
-    BINARY,
-    FLOAT32,
-    NOTHING,
-    UPDATE,
-    Client,
-    Message,
-    Public,
-    Server,
-    Tally,
-    VectorTally,
-    Votes,
-    likelihood,
-    mean,
-    take_over,
-)
+from bifl import core
+from bifl.core import BINARY, FLOAT32, NOTHING, UPDATE, Client, Message, Public, Server, Tally, VectorTally, Votes, likelihood
 from bifl.core.layout import Layout
 from bifl.core.rules import blend, blend_signs, floats, majority, means, ml_pu, replace, rounded_votes, sign, signs, votes
 from bifl.errors import ConfigError
@@ -38,7 +24,7 @@ def client_of(aux: np.ndarray[tuple[int], np.dtype[np.float32]], weight: int = 6
 
 
 def shared_after(news: Message) -> Public:
-    return take_over(Public(0, 0, EMPTY, np.zeros(4, np.float32), NOTHING), news)
+    return core.take_over(Public(0, 0, EMPTY, np.zeros(4, np.float32), NOTHING), news)
 
 
 def test_sign_of_zero_is_minus_one_everywhere() -> None:
@@ -48,7 +34,7 @@ def test_sign_of_zero_is_minus_one_everywhere() -> None:
 
 def test_votes_majority_and_means_say_the_same_tally() -> None:
     ballots = [[1, 0, 1, 1], [1, 0, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0]]
-    tally = mean(Message.of(np.array(b, np.uint8), BINARY, NOTHING, weight=600) for b in ballots)
+    tally = core.mean(Message.of(np.array(b, np.uint8), BINARY, NOTHING, weight=600) for b in ballots)
     public = shared_after(Message.of(AUX, FLOAT32, NOTHING))
     assert votes(tally, public, Server()).update.symbols.tolist() == [4, 1, 2, 1]
     assert votes(tally, public, Server()).update.alphabet == Votes(4, 600)
@@ -107,7 +93,7 @@ def test_ml_pu_is_the_definition(weight: int, voted: bool) -> None:
 
 def test_rules_that_need_ballots_say_so() -> None:
     public = shared_after(Message.of(AUX, FLOAT32, NOTHING))
-    tally = mean([floats(client_of(AUX), public)])
+    tally = core.mean([floats(client_of(AUX), public)])
     with pytest.raises(ConfigError, match="upload of signs"):
         votes(tally, public, Server())
     with pytest.raises(ConfigError, match="broadcast of votes"):

@@ -10,17 +10,7 @@ from flwr.server.strategy.aggregate import aggregate_median, aggregate_trimmed_a
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bifl.core import (
-    BINARY,
-    FLOAT32,
-    NOTHING,
-    Floats,
-    Message,
-    Public,
-    Tally,
-    Votes,
-    mean,
-)
+from bifl.core import BINARY, FLOAT32, NOTHING, Floats, Message, Public, Tally, Votes, mean
 from bifl.core.layout import Layout
 from bifl.core.layout import Tensor as Spec
 from bifl.core.sums import UploadList

@@ -13,23 +13,9 @@ from bifl.core.message import BINARY, FLOAT32, TERNARY, Alphabet, Message
 from bifl.core.sides import Abandoned
 from bifl.core.sums import Tally, Total
 from bifl.errors import Refused
-from bifl.secure import cards, primitives
+from bifl.secure import cards, integers, primitives
 from bifl.secure.identities import SimulatedKeys
-from bifl.secure.integers import (
-    Field,
-    Fields,
-    Parts,
-    Sum,
-    add_own,
-    add_pair,
-    check_packed,
-    direction,
-    fields,
-    pack,
-    size,
-    summands,
-    unpack,
-)
+from bifl.secure.integers import Field, Fields, Parts, Sum, add_own, add_pair, check_packed, direction, fields, pack, unpack
 from tests.support.secure_round import COUNT, SUM, Table, ballot
 
 FORM = Fields((Field(9, 5),), (Field(4, 33), Field(2, 64)))
@@ -105,7 +91,7 @@ def test_integers_are_packed_in_their_bits(given: list[tuple[int, int]]) -> None
     parts = [field.wrap(numbers[: field.length]) for field in form]
     data = pack(parts, form)
     check_packed(data, form)
-    assert len(data) == size(form) == sum(-(-field.length * field.bits // 8) for field in form)
+    assert len(data) == integers.size(form) == sum(-(-field.length * field.bits // 8) for field in form)
     for one, other in zip(parts, unpack(data, form), strict=True):
         assert one.tobytes() == other.tobytes()
 
@@ -196,6 +182,6 @@ def test_numbers_out_of_range_count_as_its_end(value: float, counts: float) -> N
     """Their owner does not refuse to send them: that would tell the server something of its data."""
     upload = Message.of(np.array([value], np.float32), FLOAT32, np.zeros(0, np.float32))
     form = fields(upload, 5, 5)
-    whole, fraction, *_ = summands(upload, 5, form)
+    whole, fraction, *_ = integers.summands(upload, 5, form)
     exact = form.symbols[0].signed(whole) + form.symbols[1].signed(fraction) * 2.0**-32
     assert exact == pytest.approx(5 * counts, rel=1e-6)

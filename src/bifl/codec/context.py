@@ -18,18 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bifl.core.layout import Layout
-from bifl.core.message import (
-    BINARY,
-    UPDATE,
-    Alphabet,
-    Floats,
-    Message,
-    Selection,
-    Selections,
-    Symbols,
-    Vector,
-    Votes,
-)
+from bifl.core.message import BINARY, UPDATE, Alphabet, Floats, Message, Selection, Selections, Symbols, Vector, Votes
 from bifl.core.state import Public
 
 Runs = list[tuple[int, int, int]]  # of weights of one class: the class, begin and end in the order of coding

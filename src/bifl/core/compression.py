@@ -14,22 +14,10 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from bifl.core import message
 from bifl.core.algorithm import Algorithm, Broadcast, require
 from bifl.core.layout import Layout, mean_magnitude
-from bifl.core.message import (
-    BINARY,
-    FLOAT16,
-    FLOAT32,
-    TERNARY,
-    UPDATE,
-    Floats,
-    Message,
-    Selection,
-    Selections,
-    Vector,
-    even_levels,
-    halves,
-)
+from bifl.core.message import BINARY, FLOAT16, FLOAT32, TERNARY, UPDATE, Floats, Message, Selection, Selections, Vector
 from bifl.core.rotation import MOST_IN_GROUP, groups, loud_alphabet, loudest, spread
 from bifl.core.state import Public, Sent, Server, recall
 from bifl.core.sums import Tally
@@ -58,7 +46,7 @@ def level_code(change: Floats, layout: Layout, *, levels: int) -> Vector:
     scales = layout.per_layer(change, lambda part: 3 * float(np.sqrt(np.square(part).mean())))
     per_weight = np.maximum(layout.per_weight(scales), np.float32(1e-30))
     places = np.clip(np.rint((change / per_weight + 1) * ((levels - 1) / 2)), 0, levels - 1)
-    return Vector(places.astype(np.uint8), even_levels(levels), scales)
+    return Vector(places.astype(np.uint8), message.even_levels(levels), scales)
 
 
 def loudest_code(change: Floats, layout: Layout, *, group: int) -> Vector:
@@ -85,7 +73,7 @@ def _mean_of(chosen: npt.NDArray[np.bool_], change: Floats, layout: Layout) -> F
 
 def half_code(change: Floats, layout: Layout) -> Vector:
     """16-bit floats."""
-    return Vector(halves(change), FLOAT16, np.ones(len(layout.layers), np.float32))
+    return Vector(message.halves(change), FLOAT16, np.ones(len(layout.layers), np.float32))
 
 
 def _group(down: str) -> int:
@@ -169,15 +157,14 @@ def _public(public: Public, name: str) -> Floats:
 def behind_rows(inner: Broadcast, rows: int, tally: Tally, public: Public, server: Server) -> tuple[Floats, Message, Floats]:
     """What an inner broadcast says where so many rows of the server's memory, of all weights each, belong to the outer one.
 
-    Returns:
-        The outer one's rows, the message, and the rows that the inner one keeps, which stand behind those.
+    The outer one's rows, the message, and the rows that the inner one keeps, which stand behind those.
     """
     count = public.layout.count
     memory = recall(server.memory, rows, count)
-    message, kept = Sent.of(inner(tally, public, server._replace(memory=memory[rows:])), memory[rows:])
+    news, kept = Sent.of(inner(tally, public, server._replace(memory=memory[rows:])), memory[rows:])
     if kept.size % count:
         raise AlgorithmError(
             "with a compressed broadcast or a server optimiser the memory of the server must be rows of "
             f"{count} numbers, not {kept.shape}"
         )
-    return memory[:rows], message, kept.reshape(-1, count)
+    return memory[:rows], news, kept.reshape(-1, count)

@@ -13,22 +13,9 @@ import numpy as np
 
 from bifl.core import Message, Total
 from bifl.core.sides import Abandoned, PrivateReplies, Signed
-from bifl.secure import cards, primitives
+from bifl.secure import cards, integers, primitives
 from bifl.secure.cards import Card, ShareOf, SumTerms
-from bifl.secure.integers import (
-    Field,
-    Fields,
-    Group,
-    Parts,
-    Sum,
-    add_own,
-    add_pair,
-    check_packed,
-    direction,
-    fields,
-    total_of,
-    unpack,
-)
+from bifl.secure.integers import Field, Fields, Parts
 
 
 class Speakers(Protocol):
@@ -82,7 +69,7 @@ class SumState:
         """The fields of a client's summand, as the client computes them."""
         place = speakers.place
         own = sum(card.weight for card in self.roster if place(card.number) == place(number))
-        return fields(speakers.like(number), own // self.unit, sum(card.weight for card in self.roster) // self.unit)
+        return integers.fields(speakers.like(number), own // self.unit, sum(card.weight for card in self.roster) // self.unit)
 
 
 class RawUploads:
@@ -154,7 +141,7 @@ def pass_on(state: SumState, sent: Mapping[int, bytes], terms: SumTerms) -> tupl
 def masked_fault(state: SumState, number: int, data: bytes, speakers: Speakers) -> str | None:
     """Why a masked upload cannot be added up; None if it can."""
     try:
-        check_packed(data, state.form(speakers, number).flat)
+        integers.check_packed(data, state.form(speakers, number).flat)
     except ValueError as error:
         return f"its masked upload cannot be added up: {error}"
     return None
@@ -219,12 +206,12 @@ def unmask(state: SumState, revealed: Mapping[int, bytes], speakers: Speakers, t
     keys = {number: secret_of(state, revealed, number, index, terms) for number in state.partners}
     for number in state.survivors:
         form = state.form(speakers, number)
-        parts = unpack(state.masked.uploads[number], form.flat)
-        which = Sum(name, form, terms.agreed)
-        add_own(parts, keys[number], which, -1)
+        parts = integers.unpack(state.masked.uploads[number], form.flat)
+        which = integers.Sum(name, form, terms.agreed)
+        integers.add_own(parts, keys[number], which, -1)
         for lost in set(state.partners).difference(state.survivors):
-            peers, sign = speakers.place(lost) == speakers.place(number), -direction(number, lost)
-            add_pair(parts, keys[lost], state.cards[number].mask_key(index), which, sign, peers=peers)
+            peers, sign = speakers.place(lost) == speakers.place(number), -integers.direction(number, lost)
+            integers.add_pair(parts, keys[lost], state.cards[number].mask_key(index), which, sign, peers=peers)
         symbols, rest = parts[: len(form.symbols)], parts[len(form.symbols) :]
         where = speakers.place(number)
         groups[where] = _add(groups[where], symbols, form.symbols) if where in groups else symbols
@@ -257,10 +244,10 @@ def _total(state: SumState, groups: Mapping[Hashable, Parts], numbers: Parts, sp
                 raise Abandoned("a secure sum holds a count of more than there are votes: a client has lied; nothing was counted")
         else:
             signed = [field.signed(part) for field, part in zip(form, parts, strict=True)]
-        sums.append(Group(signed, weight, where if isinstance(where, int) else None))
+        sums.append(integers.Group(signed, weight, where if isinstance(where, int) else None))
     first = state.survivors[0]
     signed = [field.signed(part) for field, part in zip(state.form(speakers, first).numbers, numbers, strict=True)]
-    return total_of(sums, signed, speakers.like(first), list(weights.values()), state.unit, count)
+    return integers.total_of(sums, signed, speakers.like(first), list(weights.values()), state.unit, count)
 
 
 def secret_of(state: SumState, revealed: Mapping[int, bytes], number: int, index: int, terms: SumTerms) -> bytes:
