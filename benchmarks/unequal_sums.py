@@ -13,7 +13,7 @@ from statistics import mean
 import numpy as np
 
 from bifl.core import Client
-from bifl.engine.worker import client_tools
+from bifl.engine.client_side import client_tools
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.nn.batch import Samples

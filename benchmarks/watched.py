@@ -20,7 +20,7 @@ from bifl.core.sides import ServerSide
 from bifl.core.state import Client, Public, Server
 from bifl.data.inputs import Index
 from bifl.data.partitions import dealer, split
-from bifl.engine.worker import ClientTools
+from bifl.engine.client_side import ClientTools
 from bifl.exchanges.exchange import make_answer, take_part
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import Setup, build

@@ -13,9 +13,9 @@ import pytest
 from bifl.core.forward import Local
 from bifl.core.sides import ClientReply, ClientSide
 from bifl.core.state import Client, Public
+from bifl.engine.client_side import client_tools
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
-from bifl.engine.worker import client_tools
 from bifl.errors import ConfigError
 from bifl.exchanges.personal import Personal
 from bifl.experiment.model import Model

@@ -14,9 +14,9 @@ from bifl.core.layout import Layout, Tensor
 from bifl.core.state import Client
 from bifl.data.inputs import FLOATS, Form
 from bifl.deploy.server_app import run_name
+from bifl.engine.client_side import client_tools
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
-from bifl.engine.worker import client_tools
 from bifl.errors import ConfigError, DataError, Refused
 from bifl.exchanges.exchange import main_of
 from bifl.exchanges.input_counts import normalised_by

@@ -14,8 +14,8 @@ from bifl import codec
 from bifl.core.message import Message
 from bifl.core.sides import Abandoned, ServerSide
 from bifl.core.state import Client, Public, Server
+from bifl.engine.client_side import client_tools
 from bifl.engine.round import judge, sampled
-from bifl.engine.worker import client_tools
 from bifl.exchanges.exchange import Intake, make_answer, take_part
 from bifl.experiment.run import simulated_identity
 from bifl.experiment.settings import Experiment
