@@ -1,11 +1,7 @@
 """The same experiments between real machines, on Flower (docs/deploy.md).
 
-protocol                            what is said; every request and answer
-server/                             the server's side: which nodes are clients, and the backend that asks them (`nodes`)
-client/                             the client's side: what it allows, remembers and answers (`living_client`)
-flower/                             Flower: its SuperLink behind a gate, and a client's node
-certificates                        keys of both sides
-client_app server_app compress      for apps of your own: both sides under Flower's own programs; the one-bit uploads alone
+`protocol` is what is said, `server` and `client` are the two sides, `flower` is what they need of Flower, `certificates` are their
+keys. For apps of your own: `client_app` and `server_app` under Flower's own programs, `compress` for the one-bit uploads alone.
 """
 
 from pathlib import Path

@@ -35,11 +35,7 @@ def keys(options: argparse.Namespace) -> int:
 
 
 def make_keys(folder: Path, hosts: Iterable[str], clients: int) -> list[Path]:
-    """Make what is not there yet; replaces no file but the list of all public keys. The new files.
-
-    Raises:
-        ConfigError: a server's certificate is wanted where the authority's key is not.
-    """
+    """Make what is not there yet; replaces no file but the list of all public keys. The new files."""
     made: list[Path] = []
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,8 +71,7 @@ def peers(folder: Path) -> Path:
     return folder / "clients.pub"
 
 
-def _list_clients(folder: Path) -> list[Path]:
-    """The list of all clients' public keys, if it is new or has changed."""
+def _list_clients(folder: Path) -> list[Path]:  # none if it is as it was
     keys = {number: path.read_text().strip() for path in public_keys(folder) if (number := client_number(path)) is not None}
     text = "".join(f"{number} {key}\n" for number, key in sorted(keys.items()))
     path = peers(folder)

@@ -50,11 +50,7 @@ def squeeze(start: Arrays, end: Arrays, seed: list[int]) -> bytes:
 
 
 def expand(start: Arrays, data: bytes) -> Arrays:
-    """An estimate of the arrays after training; right on average where no change is larger than the noise.
-
-    Raises:
-        WireError: the message is damaged, for other arrays, or makes numbers that no training gives.
-    """
+    """An estimate of the arrays after training; right on average where no change is larger than the noise."""
     coded, exact = [array for array in start if array.ndim > 1], [array for array in start if array.ndim <= 1]
     message = codec.decode(data, expect=sum(array.size for array in coded))
     if message.update.alphabet != BINARY:
@@ -91,30 +87,23 @@ def one_bit(message: FlowerMessage, context: Context, train: ClientAppCallable) 
     for name, record in list(reply.content.items()):
         if isinstance(record, ArrayRecord) and len(start) == 1:
             (before,) = start.values()
-            seed = [int(context.node_id) % 2**63, int(context.run_id) % 2**63, hash_of(message.metadata.group_id)]
+            round = int.from_bytes(message.metadata.group_id.encode()[-8:], "little")  # a number that differs from round to round
+            seed = [int(context.node_id) % 2**63, int(context.run_id) % 2**63, round]
             del reply.content[name]
             reply.content[RECORD] = ConfigRecord({"upload": squeeze(_floats(before), _floats(record), seed)})
     return reply
-
-
-def hash_of(text: str) -> int:
-    """A number that differs from round to round."""
-    return int.from_bytes(text.encode()[-8:], "little")
 
 
 class OneBit(FedAvg):
     """Flower's FedAvg for clients with the mod `one_bit`: all of its arguments apply.
 
     A reply is averaged, or left out and named in Flower's log; none of them ends the training. How many examples a client has it
-    says itself: one that says far more than the others is left out.
-
-    Args:
-        max_examples: that one client may count for; 0 goes by the others of the round (`bifl.deploy.server.members`).
+    says itself: one that says far more than the others, or more than `max_examples`, is left out (`bifl.deploy.server.members`).
     """
 
     def __init__(self, *arguments: Any, max_examples: int = 0, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.max_examples = max_examples
+        self.max_examples = max_examples  # that one client may count for; 0 goes by the others of the round
         self._sent = ArrayRecord()
 
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[FlowerMessage]:
@@ -163,7 +152,6 @@ class OneBit(FedAvg):
         return countable
 
     def _arrays(self, content: RecordDict) -> Records:
-        """The arrays that a reply's signs stand for."""
         record = content.get(RECORD)
         upload = record.get("upload") if isinstance(record, ConfigRecord) else None
         if type(upload) is not bytes:
@@ -178,7 +166,6 @@ class Unusable(BiflError):
 
 
 def _metrics(content: RecordDict, weight: str) -> dict[str, Any]:
-    """What a reply says of itself."""
     records = list(content.metric_records.values())
     if len(records) != 1:
         raise Unusable(f"it holds {len(records)} records of metrics, not one")

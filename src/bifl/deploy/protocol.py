@@ -159,12 +159,7 @@ def named_files(experiment: Experiment) -> list[Path]:
 
 
 def read_request(kind: str, fields: Mapping[str, Any]) -> Envelope:
-    """What the server asks. Fields that are not known are passed over.
-
-    Raises:
-        BiflError: it is another app's, speaks for another version of bifl, or a field is missing, of another type or beyond its
-            bounds.
-    """
+    """What the server asks, if every field is there, of its type and within its bounds. Unknown fields are passed over."""
     if not fields:
         raise RunError(f"a message without the record '{RECORD}': server and clients must run the same app")
     if kind not in (HELLO, EXCHANGE, HEAR):
@@ -186,10 +181,7 @@ def read_request(kind: str, fields: Mapping[str, Any]) -> Envelope:
 
 
 def other_version(theirs: object, they: str, we: str) -> str | None:
-    """The sentence for two versions of bifl that meet; None if they are the same.
-
-    `theirs` is what the other end says: None from those that were written before versions were told.
-    """
+    """The sentence for two versions of bifl that meet; None if they are the same. The oldest do not tell theirs."""
     if theirs == __version__:
         return None
     plausible = isinstance(theirs, str) and _RELEASE.fullmatch(theirs)
@@ -238,7 +230,6 @@ def _read_further(fields: Mapping[str, Any]) -> str:
 
 
 def _scale(fields: Mapping[str, Any], name: str, least: float, most: float, channels: int) -> Scale:
-    """A number, or one for each channel."""
     values = fields.get(name)
     if type(values) is not list:
         return _number(fields, name, least, most)
@@ -264,8 +255,7 @@ def _read_update(fields: Mapping[str, Any], round: int) -> Update:
     return Update(_name(fields, "digest"), path, whole if anew else None)
 
 
-def _malformed(name: str, wanted: str) -> Refusal:
-    """What was said is not repeated: it may be anything."""
+def _malformed(name: str, wanted: str) -> Refusal:  # what was said is not repeated: it may be anything
     return Refusal(f"the server's request makes no sense: its '{name}' must be {wanted}")
 
 

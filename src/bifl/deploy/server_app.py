@@ -42,9 +42,6 @@ def rules(experiment: Experiment, min_clients: int = 0, deadline: float = DEADLI
     """When a round ends: with `min_clients` ballots (0: half of those who vote) after `deadline` seconds.
 
     A client may declare `max_images`; 0 means a limit relative to what the others declare (`members`).
-
-    Raises:
-        ConfigError: one of them makes no sense.
     """
     if not 0 <= min_clients <= experiment.clients:
         raise ConfigError(f"min-clients must be from 1 to clients={experiment.clients}, or 0 for half of them, not {min_clients}")
@@ -91,14 +88,8 @@ def run_rounds(
 ) -> Iterator[Record]:  # fmt: skip
     """The rounds of a folder that are not there yet, each written down; what happens besides is told, by default to its events.
 
-    Args:
-        grid: Flower's.
-        run: the folder.
-        given: when a round ends.
-        setup: what the run's experiment stands for, if it was built before.
-        keys: the folder of the clients' public keys, by which what they sign is checked; none leaves that to the clients.
-        numbers: which client each node is; none believes the nodes.
-        tell: takes a sentence for a person.
+    By the clients' public `keys` what they sign is checked; without them that is left to the clients. `numbers` are which client
+    each node is; without them the nodes are believed.
     """
     tell = tell or writer(run.path)
     name = run_name(run.path)

@@ -69,7 +69,6 @@ def _insists(options: argparse.Namespace) -> dict[str, str | int]:
 
 
 def _allowed(files: list[Path]) -> list[Path]:
-    """The files that the server may name."""
     for path in files:
         if not path.exists():
             raise ConfigError(f"--allow: '{path}' does not exist")
@@ -77,11 +76,7 @@ def _allowed(files: list[Path]) -> list[Path]:
 
 
 def _stay(words: list[str | Path], state: Path, number: int, patience: float) -> NoReturn:
-    """Start the client's node with these words, again whenever it ends, until interrupted.
-
-    Raises:
-        RunError: the server refuses us for longer than `patience` seconds.
-    """
+    """Start the client's node with these words, again whenever it ends, until interrupted or refused for `patience` seconds."""
     server, authority, key, _ = words
     log = state / "supernode.log"
     refused_since: float | None = None
@@ -116,7 +111,6 @@ def _stay(words: list[str | Path], state: Path, number: int, patience: float) ->
 
 
 def _show(pipe: int) -> None:
-    """Print what the client's node has told since the last look."""
     for text, problem in read_pipe(pipe):
         print(f"bifl: {text}" if problem else text, file=sys.stderr if problem else sys.stdout, flush=True)
 

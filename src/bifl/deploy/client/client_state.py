@@ -127,14 +127,12 @@ def _stamps(folder: Path, operator: Operator) -> dict[str, tuple[int, ...]]:
 
 
 class ClientState:
-    """One client's folder for one run, whose name `protocol.read_request` has checked.
-
-    `tell` takes a sentence for the operator; `kept` is the client as the last request left it, if it is still in memory.
-    """
+    """One client's folder for one run, whose name `protocol.read_request` has checked."""
 
     def __init__(self, state: Path, run: str, operator: Operator, tell: Callable[[str], None], kept: Kept | None = None) -> None:
         self.folder, self.operator, self._tell = _folder(state, run), operator, tell
         self.number = operator.number
+        # as the last request left it, if it is still in memory
         self._worker = kept.worker if kept is not None and kept.stands(self.folder, operator) else None
         if operator.peers:
             self._refuse_second_run()
@@ -219,7 +217,6 @@ class ClientState:
         return self._load()
 
     def _make_room(self) -> None:
-        """The folder of a new run, unless there are too many."""
         if self.folder.exists():
             return
         state = self.folder.parent
@@ -335,7 +332,6 @@ def _reading(folder: Path) -> Iterator[None]:
 
 
 def _whole(data: Dataset) -> Dataset:
-    """A dataset whose arrays fit together."""
     target_array(data.labels, len(input_array(data.inputs, "images")), data.classes, "labels")
     for name, array in data.further.items():
         further_array(array, len(data.inputs), name)

@@ -16,11 +16,7 @@ _NOT_IMAGES = {
 
 
 def check_data(where: str) -> str:
-    """Read what `--data` names once; how it is to be called from any folder. Nothing is nothing to check.
-
-    Raises:
-        ConfigError: it is missing, unreadable, or too little, with what to do about it.
-    """
+    """Read what `--data` names once; how it is to be called from any folder. Nothing is nothing to check."""
     if not where:
         return ""
     path = Path(where)
@@ -48,7 +44,6 @@ def check_data(where: str) -> str:
 
 
 def _leaf(where: str) -> Dataset:
-    """A folder of LEAF's: FEMNIST's or CelebA's."""
     reasons = {}
     for kind in ("femnist", "celeba"):
         try:

@@ -47,12 +47,8 @@ class LivingClient:
     ) -> Fields:  # fmt: skip
         """Do what is asked, or say why not: the whole reason to the operator, a short one to the server. Nothing is raised.
 
-        Args:
-            kind: of the request.
-            fields: of the request.
-            config: what the node was started with.
-            source: where the client's images come from, in an app of one's own.
-            temporary_state: makes a state directory for a run, where the node was started without one.
+        The node was started with `config`; in an app of one's own `source` gives the client's images, and where there is no state
+        directory `temporary_state` makes one for a run.
         """
         directory = Path(str(config["state-dir"])) if config.get("state-dir") else None
         answer: Fields = {protocol.VERSION: __version__}

@@ -32,10 +32,8 @@ def permitted(text: str, allowed: Sequence[Path], own_data: bool) -> Experiment:
     """The experiment that a server's words, `key=value`, stand for.
 
     A file that the operator has `allowed` is known by its path or, as other machines have other folders, by its name; it is always
-    the operator's file that is used. With `own_data` what the server says of the dataset's files is left out.
-
-    Raises:
-        Refusal: the words are none, or name what this client does not have, or does not want to run.
+    the operator's file that is used. With `own_data` what the server says of the dataset's files is left out. Words that name what
+    this client does not have, or does not want to run, are refused.
     """
     settings = _settings(text)
     if own_data and of_file(settings.get("dataset", "")):
@@ -79,7 +77,6 @@ def _settings(text: str) -> dict[str, str]:
 
 
 def _allowed(asked: str, key: str, allowed: Sequence[Path]) -> Path:
-    """The operator's own file that the server's name stands for."""
     name = PurePath(asked).name
     fitting = [path for path in allowed if str(path) == asked] or [path for path in allowed if path.name == name]
     if len(fitting) == 1:
@@ -140,10 +137,7 @@ class Operator(NamedTuple):
 
 
 def local_images(where: str) -> Source:
-    """What `--data` stands for: an .npz file or a folder of .npy files, a folder of LEAF's, or a dataset's name, dealt out.
-
-    Without a name it is the experiment's own dataset.
-    """
+    """What `--data` stands for: an .npz file, a folder of .npy files or of LEAF's, or a dataset's name; "" for the run's own."""
 
     def read(terms: Terms, experiment: Experiment, number: int) -> Images:
         path = Path(where)
@@ -166,11 +160,7 @@ def local_images(where: str) -> Source:
 
 
 def own_images(operator: Operator, terms: Terms, experiment: Experiment) -> dict[str, Dataset]:
-    """The client's images, those to `train` on and those `held` out, normalised as everyone's are.
-
-    Raises:
-        BiflError: there are too few, or they do not look like the images of this run.
-    """
+    """The client's images, those to `train` on and those `held` out, normalised as everyone's are."""
     brought = (operator.source or local_images(operator.data))(terms, experiment, operator.number)
     hand = np.arange(len(brought.labels)) if brought.hand is None else brought.hand
     if len(hand) < 2:

@@ -47,11 +47,7 @@ def installed() -> Bundle:
 
 
 def refuse_foreign(bundle: Bundle) -> None:
-    """Do nothing if a bundle is the installed one.
-
-    Raises:
-        ForeignBundleError: it is another, whatever it calls itself.
-    """
+    """Raise `ForeignBundleError` unless a bundle is the installed one, whatever it calls itself."""
     if bundle != installed():
         raise ForeignBundleError(
             f"refused to run the app bundle {bundle}: only the installed {installed()} is run here; "

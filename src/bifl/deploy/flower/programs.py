@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -18,11 +17,6 @@ from bifl.processes import tied
 
 ADMITTED = "SuperNode ID:"  # in the log of a node that the server has let in
 TOKEN = "BIFL_TOKEN"  # in the environment, which only this user can read: the token by which a SuperLink knows its server
-
-
-def new_token() -> str:
-    """A secret by which a server and its SuperLink recognise each other."""
-    return secrets.token_hex(32)
 
 
 def without_proxy() -> dict[str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import ssl
 import sys
 import time
@@ -39,7 +40,7 @@ from flwr.superlink.main import create_app
 
 from bifl.deploy import certificates
 from bifl.deploy.flower import bundle, gate
-from bifl.deploy.flower.programs import TOKEN, last_words, new_token, start, stop, without_proxy
+from bifl.deploy.flower.programs import TOKEN, last_words, start, stop, without_proxy
 from bifl.errors import RunError
 from bifl.files import writing
 
@@ -59,7 +60,7 @@ class SuperLink:
     def __init__(self, folder: Path, keys: Path, host: str, port: int) -> None:
         self._folder, self._keys, self._host, self._port = folder.resolve(), keys.resolve(), host, port
         self._address = f"{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"  # where we reach it from here
-        self._log, self._token = self._folder / "superlink.log", new_token()
+        self._log, self._token = self._folder / "superlink.log", secrets.token_hex(32)
         self._registered: list[Path] = []
         self._numbers: dict[int, int] = {}
 
@@ -70,7 +71,8 @@ class SuperLink:
         words: list[str | Path] = [self._host, str(self._port), self._keys, self._folder / "link.db"]
         self._process = start("superlink", words, self._folder, self._log, token=self._token)
         try:
-            self._wait()
+            trusted = ssl.create_default_context(cafile=str(certificates.authority(self._keys)))
+            self.invoke(lambda: httpx.get(f"https://{self._address}/health", verify=trusted, trust_env=False).raise_for_status())
         except BaseException:
             stop(self._process)
             raise
@@ -79,14 +81,6 @@ class SuperLink:
     def __exit__(self, *_: object) -> None:
         stop(self._process)
 
-    def _check(self) -> None:
-        if self._process.poll() is not None:
-            raise RunError(f"Flower's SuperLink ended: {last_words(self._log)}")
-
-    def _wait(self) -> None:
-        trusted = ssl.create_default_context(cafile=str(certificates.authority(self._keys)))
-        self.invoke(lambda: httpx.get(f"https://{self._address}/health", verify=trusted, trust_env=False).raise_for_status())
-
     def invoke(self, call: Callable[[], _Result]) -> _Result:
         """The result of a call, which is made again while the SuperLink is busy. (Flower calls this a retry invoker.)"""
         ends = time.monotonic() + READY
@@ -94,7 +88,8 @@ class SuperLink:
             try:
                 return call()
             except (httpx.TransportError, httpx.HTTPStatusError) as error:
-                self._check()
+                if self._process.poll() is not None:
+                    raise RunError(f"Flower's SuperLink ended: {last_words(self._log)}") from error
                 if "CERTIFICATE_VERIFY_FAILED" in str(error):
                     raise RunError(f"'{self._keys}' does not fit {self._address}: {error}") from None
                 busy = not isinstance(error, httpx.HTTPStatusError) or error.response.status_code in _BUSY
@@ -156,7 +151,7 @@ class SuperLink:
 
 
 class _ShowToken:
-    """Lets every call carry the token (one of Flower's interceptors)."""
+    """One of Flower's interceptors: every call carries the token."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -166,8 +161,7 @@ class _ShowToken:
         return call_next(context)
 
 
-def _public_key(path: Path) -> bytes:
-    """As Flower knows it."""
+def _public_key(path: Path) -> bytes:  # as Flower knows it
     try:
         key: Any = load_ssh_public_key(path.read_bytes())
         return public_key_to_bytes(key)

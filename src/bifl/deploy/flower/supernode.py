@@ -110,7 +110,6 @@ class Node:
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, type(error).__name__), reply_to=message)
 
     def _send(self, reply: Message, seconds: float) -> None:
-        """Hand a reply over, with all that it holds."""
         reply.metadata.__dict__["_message_id"] = reply.object_id
         run = reply.metadata.run_id
         try:

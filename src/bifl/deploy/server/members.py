@@ -1,18 +1,13 @@
 """Who takes part: nodes become clients by answering a greeting with their number, and are held to what they declare.
 
 Which client a node is, is known by its key: Flower's SuperLink lets a node in by its key and gives it an id, and keys/client-N.pub
-says which client the key belongs to. Where the server does not know the keys (a SuperLink of your own, an app of your own) a node
-is the client that it says it is.
+says which client the key belongs to. Where the server does not know the keys (a SuperLink or an app of your own) a node is the
+client that it says it is.
 
-A ballot weighs as many votes as its client has images, and nobody but the client can count them. So each client declares the number
-once, before its first round, and is held to it; and one whose number is out of all proportion is not counted unless the server's
-operator says so. The limit depends on what all have declared, never on who came first:
+A ballot weighs as many votes as its client has images, which nobody but the client can count: so each declares the number once, and
+one whose number is out of all proportion is not counted unless the server's operator says so (docs/deploy.md). The limit is
 
     times the median of what the others have declared:  half as many times as there are others, at least 2, at most 10
-
-Among clients of about the same size nobody then holds more than a third of the votes (of four clients 40 %, of three a half), and
-of 21 clients or more nobody counts for more than ten. The median keeps the limit where it is if a few declare far too much or too
-little. Two clients cannot check each other: one may count for twice the other.
 """
 
 from __future__ import annotations
@@ -119,21 +114,16 @@ class Member:
 
 
 class Members:
-    """The clients of a run, at most so many.
-
-    Args:
-        model: fingerprint of the run's model.
-        numbers: which client a node is, where that is known.
-        most: images that one client may count for; 0 leaves it to `over`.
-        alike: whether every client counts once, as `privacy=` has it.
-    """
+    """The clients of a run, at most so many."""
 
     def __init__(
         self, clients: int, model: str, declared: Declared, numbers: Callable[[], Mapping[int, int]] | None, most: int, alike: bool,
         tell: Tell,
     ) -> None:  # fmt: skip
-        self._clients, self._model, self._most, self._alike, self._tell = clients, model, most, alike, tell
-        self._declared, self._numbers = declared, numbers
+        self._clients, self._model, self._declared, self._tell = clients, model, declared, tell
+        # images that one client may count for (0 leaves it to `over`); whether each counts once, as `privacy=` has it
+        self._most, self._alike = most, alike
+        self._numbers = numbers  # which client a node is, where that is known
         self._by_number: dict[int, Member] = {}
         self._online: set[int] = set()  # nodes
         self._strangers: set[int] = set()  # nodes that may not take part
@@ -242,7 +232,6 @@ class Members:
                 self._tell(f"client {number} refused: {self.barred[number]}", REFUSED, number)
 
     def _stolen(self, node: int, number: int) -> str | None:
-        """Why a node may not have a number; None if it may."""
         if self._numbers is not None and (bound := self._numbers().get(node)) != number:
             return f"it says that it is client {number}, and its key is that of client {bound}"
         there = self.present().get(number)

@@ -148,7 +148,7 @@ class Nodes(Clients):
 def misfit_of_reply(fields: Mapping[str, Any], uploads: bool, tells_loss: bool) -> str | None:
     """Why an answer in an exchange, which may come from anybody, cannot be counted; None if it can, as far as it is not yet opened.
 
-    `uploads` says whether an upload was asked for, `tells_loss` whether clients train in this exchange and say how that went.
+    `tells_loss` says whether clients train in this exchange and say how that went.
     """
     loss, upload = fields.get("loss"), fields.get("upload")
     fits = type(upload) is bytes if uploads else upload is None

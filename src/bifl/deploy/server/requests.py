@@ -178,8 +178,7 @@ class Requests:
     def upkeep(self) -> Upkeep:
         """What went wrong since the last call."""
         upkeep = Upkeep(self._refused, len(self._missing))
-        self._refused = 0
-        self._missing = set()
+        self._refused, self._missing = 0, set()
         return upkeep
 
     def answering(self) -> set[int]:
@@ -193,11 +192,7 @@ class Requests:
         self.tell(f"round {round}: client {number} refused: {reason}", REFUSED, number)
 
     def gather(self, clients: int) -> None:
-        """Wait until all clients have introduced themselves, or time is up and enough have.
-
-        Raises:
-            RunError: too many cannot take part.
-        """
+        """Wait until all clients have introduced themselves, or time is up and enough have."""
         least, deadline = self._rules.least, self._rules.deadline
         self.tell(f"waiting for {clients} clients, at least {least}; after {deadline:g} s without the others")
         ends, warned = time.monotonic() + deadline, False
@@ -221,12 +216,9 @@ class Requests:
     ) -> Iterator[tuple[int, Fields]]:
         """Ask clients and hand out their answers, until all who are there have answered, or time is up and `least` have.
 
-        `kind` is the name of an exchange, or one of the protocol's; `under_way` the round that it is about, unless complete.
-        An answer that the caller refuses does not count.
-
-        Raises:
-            NobodyVotes: the answers that are needed could come only from clients that are barred by now.
-            RunError: too many have failed.
+        `kind` is the name of an exchange, or one of the protocol's; `under_way` the round that it is about, unless complete. An
+        answer that the caller refuses does not count. Raises `NobodyVotes` where what is needed could come only from clients that
+        are barred by now.
         """
         todo, voters = set(requests), {number for number, fields in requests.items() if fields.get("uploads", True)}
         accepted, failed, warned = 0, set[int](), False
@@ -255,7 +247,8 @@ class Requests:
                 else:
                     accepted += number in voters
             late = time.monotonic() > ends
-            awaited = todo.intersection(self._members.voting()) - self._silent | self._greeted(todo)
+            newcomers = {number for number in todo if number not in self._members} if self._greeting() else set()
+            awaited = todo.intersection(self._members.voting()) - self._silent | newcomers
             if accepted >= needed and (late or not awaited):
                 break
             failed &= able
@@ -306,10 +299,6 @@ class Requests:
                 update = protocol.update_fields(self._journal.update(member.digest))
                 notice = {"notice": self._members.barred[number]}
                 self._transport.send(member.node, protocol.HEAR, self._journal.public.round, number, notice | update)
-
-    def _greeted(self, numbers: set[int]) -> set[int]:
-        """Clients that are waited for because somebody is just introducing himself."""
-        return {number for number in numbers if number not in self._members} if self._greeting() else set()
 
     def _greeting(self) -> bool:
         """Whether somebody who is there has yet to answer a greeting."""
@@ -370,11 +359,7 @@ class Requests:
         return hopeless
 
     def _report_failures(self, clients: int) -> None:
-        """Where nobody who is there could join: say so at once, and end if there is nobody else to come.
-
-        Raises:
-            RunError: as many have failed as there are clients.
-        """
+        """Where nobody who is there could join: say so at once, and end if there is nobody else to come."""
         self._reasons = {node: why for node, why in self._reasons.items() if self._members.online(node)}
         if self._reasons == self._reported or self._greeting() or self._members.present():
             return

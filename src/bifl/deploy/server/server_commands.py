@@ -72,11 +72,7 @@ def server(options: argparse.Namespace) -> int:
 
 
 def _asked(options: argparse.Namespace, experiment: Experiment) -> Experiment:
-    """The experiment, its inputs normalised by what clients have said before, if --asked names where.
-
-    Raises:
-        RunError: nothing is said there, or of other inputs than the run's.
-    """
+    """The experiment, its inputs normalised by what clients have said before, if --asked names where."""
     folder = options.asked
     if folder is None:
         return experiment
@@ -127,11 +123,7 @@ def _settings(options: argparse.Namespace, keys: Path, host: str, port: int, mos
 
 
 def serve_once(options: argparse.Namespace, experiment: Experiment) -> RunFolder:
-    """Hold the rounds of an experiment with the clients that come to an address, without a table of them; the run's folder.
-
-    Raises:
-        RunError: it was stopped.
-    """
+    """Hold the rounds of an experiment with the clients that come to an address, without a table of them; the run's folder."""
     service = _begun(options, experiment, f"{short(experiment.exchange.name)}-", options.listen)
     certificates.make_keys(Path(service.settings.keys), [], experiment.clients)
     with ended_by_signals():
