@@ -8,6 +8,7 @@ the rounds of `speed.py` say little. Adam's step is in it, messages and sums are
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -20,7 +21,7 @@ from torch import nn
 
 from bifl.core.forward import Latent, real
 from bifl.nn.network import Network
-from bifl.nn.optimizers import Adam
+from bifl.nn.optimizers import Adam, Trained
 from bifl.processes import KEEPS_MEMORY
 
 SECONDS = 4  # for each network
@@ -46,7 +47,7 @@ def ours(case: Case) -> Callable[[], object]:
     network, (inputs, labels) = Network(case.module().to(memory_format=torch.contiguous_format), real), floats(case)  # type: ignore[call-overload]
     aux, rest = (torch.from_numpy(vector.copy()) for vector in network.initial())
     aux, trained = aux.requires_grad_(), rest[: network.layout.trained].requires_grad_()
-    optimizer = Adam([aux, trained], LR, [1e-8, 1e-8])
+    optimizer = Adam(Trained([aux, trained], LR, [1e-8] * 2, [math.inf] * 2, [slice(None)] * 2))
     network.module.train()
     latent = Latent(aux, aux.detach().clone(), 0.0, 1, training=True)
 

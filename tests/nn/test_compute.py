@@ -15,7 +15,7 @@ from bifl.nn.batch import Samples
 from bifl.nn.binarize import binarize
 from bifl.nn.models import mnist_cnn
 from bifl.nn.network import Network, PlainNetwork
-from bifl.nn.optimizers import Adam, sgd
+from bifl.nn.optimizers import Adam, Trained, sgd
 from bifl.training.local import Plan, train
 from tests.support.twins import FAR, Kinks, apart
 
@@ -70,7 +70,7 @@ def test_adam_in_one_pass_equals_adam_in_several() -> None:
     start, floors = torch.randn(1000, generator=generator), torch.full((1000,), 1e-8)
     floors[:100] = 1e-4
     one, other = start.clone().requires_grad_(), start.double().requires_grad_()
-    optimizers = Adam([one], 0.005, [floors], [1.0]), Adam([other], 0.005, [floors], [1.0])
+    optimizers = [Adam(Trained([vector], 0.005, [floors], [1.0], [slice(None)])) for vector in (one, other)]
     for step in range(20):
         gradient = torch.randn(1000, generator=generator) * 10.0 ** -(step % 9)
         one.grad, other.grad = gradient.clone(), gradient.double()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -20,7 +21,7 @@ from bifl.nn.binarize import binarize
 from bifl.nn.misfit import Misfit
 from bifl.nn.models import celeba_cnn, cnn4, femnist_cnn, mnist_cnn
 from bifl.nn.network import Network, PlainNetwork
-from bifl.nn.optimizers import Adam, Sgd, adam, sgd
+from bifl.nn.optimizers import Adam, Sgd, Trained, adam, sgd
 from bifl.training.local import Plan, batches, train
 from bifl.training.rates import learning_rate
 
@@ -185,7 +186,8 @@ def test_optimisers_equal_torchs(ours: type[Adam] | type[Sgd], theirs: type[torc
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(1000, generator=generator)
     one, other = start.clone().requires_grad_(), start.clone().requires_grad_()
-    mine, reference = ours([one], 0.005, [1e-8]), theirs([other], lr=0.005)  # type: ignore[call-arg]
+    mine = ours(Trained([one], 0.005, [1e-8], [math.inf], [slice(None)]))
+    reference = theirs([other], lr=0.005)  # type: ignore[call-arg]
     for step in range(20):
         gradient = torch.randn(1000, generator=generator) * 10.0 ** -(step % 9)
         one.grad, other.grad = gradient.clone(), gradient.clone()

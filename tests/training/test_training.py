@@ -251,9 +251,9 @@ def test_adam_with_its_usual_constants_takes_one_pass(monkeypatch: pytest.Monkey
     how = Plan(adam(), 0.005, 10, 1)
     local.train(Client(weights, weights, reals, 10), network, binary, samples(), torch.arange(10), how)
     (found,) = begun
-    assert found.limits == [1.0, math.inf]
-    assert found.floors[0] == 1e-8
-    assert torch.equal(torch.as_tensor(found.floors[1]), torch.tensor([1e-4]))
+    assert found.trained.limits == [1.0, math.inf]
+    assert found.trained.floors[0] == 1e-8
+    assert torch.equal(torch.as_tensor(found.trained.floors[1]), torch.tensor([1e-4]))
 
 
 @pytest.mark.parametrize("around", ["scaffold", "feddyn"])

@@ -27,7 +27,6 @@ from bifl.registry import Registry
 
 Floor = float | Tensor  # gradients much smaller than this are noise, per vector or per element
 BETA1, BETA2 = 0.9, 0.999  # Adam's usual constants
-_ALL = slice(None)
 SIGNATURE = "a bifl.nn.optimizers.Optimizer(begin), where begin(trained) gives an object with step(), such as one of torch.optim's"
 
 
@@ -82,25 +81,20 @@ def checked(name: str, found: object) -> Optimizer:
 class Sgd:
     """Gradient descent, as torch.optim.SGD. It never blows small gradients up, so it needs no floors."""
 
-    def __init__(
-        self, parameters: list[Tensor], lr: float, floors: list[Floor], limits: list[float] | None = None,
-        momentum: float = 0.0, weight_decay: float = 0.0, decayed: list[slice] | None = None,
-    ) -> None:  # fmt: skip
-        self.parameters = parameters
-        self.limits = limits or [math.inf] * len(parameters)  # after each step, a vector is clipped to ± its limit
-        self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
-        self.decayed = decayed or [_ALL] * len(parameters)
-        self.speeds = [torch.zeros_like(p, requires_grad=False) for p in parameters] if momentum else []
+    def __init__(self, trained: Trained, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
+        self.trained, self.momentum, self.weight_decay = trained, momentum, weight_decay
+        self.speeds = [torch.zeros_like(vector, requires_grad=False) for vector in trained.vectors] if momentum else []
 
     @torch.no_grad()
     def step(self) -> None:
         """Apply the gradients, and forget them."""
-        for number, (parameter, limit) in enumerate(zip(self.parameters, self.limits, strict=True)):
+        vectors, lr, _, limits, decayed = self.trained
+        for number, (parameter, limit) in enumerate(zip(vectors, limits, strict=True)):
             if parameter.grad is not None:
-                gradient = _decaying(parameter, parameter.grad, self.decayed[number], self.weight_decay)
+                gradient = _decaying(parameter, parameter.grad, decayed[number], self.weight_decay)
                 if self.momentum:
                     gradient = self.speeds[number].mul_(self.momentum).add_(gradient)
-                parameter.sub_(gradient, alpha=self.lr).clamp_(-limit, limit)
+                parameter.sub_(gradient, alpha=lr).clamp_(-limit, limit)
                 parameter.grad = None
 
 
@@ -108,36 +102,31 @@ class Adam:
     """Adam (Kingma and Ba, 2015), as torch.optim.Adam and AdamW; `floors` are its ε."""
 
     def __init__(
-        self, parameters: list[Tensor], lr: float, floors: list[Floor], limits: list[float] | None = None,
-        betas: tuple[float, float] = (BETA1, BETA2), weight_decay: float = 0.0, shrink: float = 0.0,
-        decayed: list[slice] | None = None,
-    ) -> None:  # fmt: skip
-        self.parameters = parameters
-        self.floors = floors
-        self.limits = limits or [math.inf] * len(parameters)  # after each step, a vector is clipped to ± its limit
-        self.lr, self.betas, self.weight_decay, self.shrink = lr, betas, weight_decay, shrink
-        self.decayed = decayed or [_ALL] * len(parameters)
-        self.steps = 0
-        self._stretches = [_stretches(floor, len(p)) for floor, p in zip(floors, parameters, strict=True)]
-        self.moments = [(torch.zeros_like(p, requires_grad=False), torch.zeros_like(p, requires_grad=False)) for p in parameters]
+        self, trained: Trained, betas: tuple[float, float] = (BETA1, BETA2), weight_decay: float = 0.0, shrink: float = 0.0
+    ) -> None:
+        self.trained, self.betas, self.weight_decay, self.shrink, self.steps = trained, betas, weight_decay, shrink, 0
+        vectors = trained.vectors
+        self._stretches = [_stretches(floor, len(vector)) for floor, vector in zip(trained.floors, vectors, strict=True)]
+        self.moments = [(torch.zeros_like(p, requires_grad=False), torch.zeros_like(p, requires_grad=False)) for p in vectors]
 
     @torch.no_grad()
     def step(self) -> None:
         """Apply the gradients, and forget them."""
         self.steps += 1
-        rate = self.lr / (1 - self.betas[0] ** self.steps)
+        vectors, lr, floors, limits, decayed = self.trained
+        rate = lr / (1 - self.betas[0] ** self.steps)
         correction = math.sqrt(1 - self.betas[1] ** self.steps)
         usual = self.betas == (BETA1, BETA2)  # on a CPU that is one pass over memory
-        for number, (parameter, moments) in enumerate(zip(self.parameters, self.moments, strict=True)):
+        for number, (parameter, moments) in enumerate(zip(vectors, self.moments, strict=True)):
             if parameter.grad is not None:
-                limit, part = self.limits[number], self.decayed[number]
+                limit, part = limits[number], decayed[number]
                 if self.shrink:
-                    parameter[part].mul_(1 - self.lr * self.shrink)
+                    parameter[part].mul_(1 - lr * self.shrink)
                 gradient = _decaying(parameter, parameter.grad, part, self.weight_decay)
                 if usual and parameter.device.type == "cpu" and parameter.dtype == torch.float32:
                     _in_one_pass(parameter, gradient, *moments, rate, correction, self._stretches[number], limit)
                 else:
-                    _in_several(parameter, gradient, *moments, self.betas, rate, correction, self.floors[number], limit)
+                    _in_several(parameter, gradient, *moments, self.betas, rate, correction, floors[number], limit)
                 parameter.grad = None
 
 
@@ -191,7 +180,7 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
     _not_negative("weight_decay", weight_decay)
 
     def begun(trained: Trained) -> Sgd:
-        return Sgd(trained.vectors, trained.lr, trained.floors, trained.limits, momentum, weight_decay, trained.decayed)
+        return Sgd(trained, momentum, weight_decay)
 
     return Optimizer(begun, stride=1 / (1 - momentum), plain=momentum == weight_decay == 0)
 
@@ -205,7 +194,7 @@ def adamw(beta1: float = BETA1, beta2: float = BETA2, eps: float = 1e-8, weight_
 
 def _adam(trained: Trained, *, eps: float, **settings: Any) -> Adam:
     floors = [floor.clamp(min=eps) if isinstance(floor, Tensor) else max(floor, eps) for floor in trained.floors]
-    return Adam(trained.vectors, trained.lr, floors, trained.limits, decayed=trained.decayed, **settings)
+    return Adam(trained._replace(floors=floors), **settings)
 
 
 def _check_adam(beta1: float, beta2: float, eps: float, weight_decay: float) -> None:
