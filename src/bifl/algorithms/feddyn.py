@@ -41,7 +41,7 @@ def feddyn(alpha: float = 0.01, forward: str = "real", down: str = "float") -> A
 
     Take it where clients differ much and are drawn often: each must remember a vector of its own.
     """
-    core.require(0 < alpha < inf, "alpha", alpha, "above 0")
+    core.require(0 < alpha < inf, "alpha", alpha, "greater than 0")
     algorithm = Algorithm(
         upload, broadcast, core.replace, local=partial(correction, alpha=alpha), forward=core.forward_of(forward),
         keeps=("memory",), mirrors=True,
