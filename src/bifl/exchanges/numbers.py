@@ -18,10 +18,10 @@ from bifl.core.state import Public
 from bifl.core.sums import Tally, Total, all_below
 from bifl.errors import AlgorithmError, Refused
 from bifl.exchanges.exchange import Summable
-from bifl.secure.integers import REALS
+from bifl.secure import REAL_LIMIT
 
 Sums = npt.NDArray[np.float64]
-LARGEST = float(REALS)  # of a number: a secure sum takes no larger one
+LARGEST = float(REAL_LIMIT)  # of a number: a secure sum takes no larger one
 
 
 class Numbers(Summable):

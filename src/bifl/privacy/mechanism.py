@@ -33,7 +33,7 @@ from bifl.errors import ConfigError, RunError
 from bifl.privacy.accounting import ORDERS, Numbers, Summed, epsilon, once_more
 from bifl.privacy.dice import Dice, Words
 from bifl.registry import Registry
-from bifl.secure import integers
+from bifl.secure import WEIGHT_LIMIT
 
 INSTEAD = "fedavg, full, fedavgm or fedadam"
 STATISTICS = 0.25  # the statistics' share of the squared length
@@ -76,8 +76,8 @@ class Mechanism:
     unseen: bool = False  # the divergences hold only where nobody sees a single upload: a deployment then needs the secure sum
 
     def __post_init__(self) -> None:
-        if not 0 < self.clip < integers.WEIGHTS:  # what a secure sum holds
-            raise ConfigError(f"privacy.clip must be a length greater than 0 and below {integers.WEIGHTS}, not {self.clip}")
+        if not 0 < self.clip < WEIGHT_LIMIT:  # what a secure sum holds
+            raise ConfigError(f"privacy.clip must be a length greater than 0 and below {WEIGHT_LIMIT}, not {self.clip}")
         if not 0 < self.delta < 1:
             raise ConfigError(f"privacy.delta must be a probability, far below 1/clients, not {self.delta}")
         if not 0 <= self.budget < float("inf"):

@@ -7,8 +7,12 @@ member      a client's part, step by step
 unmasking   the server's part
 identities  what clients sign with
 
-Nothing here knows a network, an engine or Flower; `bifl.exchanges.secure_sum` makes exchanges of it.
+Nothing here knows a network, an engine or Flower; `bifl.exchanges.secure_sum` makes exchanges of it. The modules need the extra
+`bifl[secure]`; what stands in this file does not, and is there for all runs.
 """
+
+WEIGHT_LIMIT = 2**6  # |uploaded weights| are below this
+REAL_LIMIT = 2**24  # |real parameters|, statistics and scales| are below this
 
 
 def threshold(clients: int, colluders: int) -> int:

@@ -22,10 +22,9 @@ import numpy.typing as npt
 
 from bifl.core.message import BINARY, UPDATE, Alphabet, Floats, Message, Vector
 from bifl.core.sums import ExactSum, Total, VectorSum, VoteSum, fixed_point
+from bifl.secure import REAL_LIMIT, WEIGHT_LIMIT
 from bifl.secure.primitives import agree_key, derive_key, keystream
 
-WEIGHTS = 2**6  # |uploaded weights| are below this
-REALS = 2**24  # |real parameters|, statistics and scales| are below this
 HALF = 2**31  # |fractions|, in multiples of 2⁻³²
 WIDEST = 64
 _CHUNK = 2**15  # numbers that are packed at a time: whole bytes at every width
@@ -80,7 +79,7 @@ def fields(like: Message, own: int, total: int) -> Fields:
     """The fields of uploads like one, given the weight of all who speak of the same weights, and of all, in units."""
     update = like.update
     length = len(update.symbols)
-    exact = (Field(length, _signed_bits(WEIGHTS * own)), Field(length, _signed_bits(HALF * own)))
+    exact = (Field(length, _signed_bits(WEIGHT_LIMIT * own)), Field(length, _signed_bits(HALF * own)))
     symbols = (Field(length, ((update.alphabet.size - 1) * own).bit_length()),) if adds_exactly(update.alphabet) else exact
     bounds = [(len(values), most) for values, largest in _numbers(like) for most in (largest, HALF)]
     return Fields(symbols, tuple(Field(size, _signed_bits(most * total)) for size, most in bounds))
@@ -88,9 +87,9 @@ def fields(like: Message, own: int, total: int) -> Fields:
 
 def _numbers(message: Message) -> list[tuple[Floats, int]]:
     """The numbers of an upload that all add up, and what each is below."""
-    numbers = [(message.real, REALS), (message.update.scales, REALS)]
+    numbers = [(message.real, REAL_LIMIT), (message.update.scales, REAL_LIMIT)]
     for _, vector in _others(message):
-        numbers += [(vector.values(), WEIGHTS), (vector.scales, REALS)]
+        numbers += [(vector.values(), WEIGHT_LIMIT), (vector.scales, REAL_LIMIT)]
     return numbers
 
 
@@ -107,7 +106,7 @@ def summands(upload: Message, times: int, form: Fields) -> Parts:
     """An upload as integers, `times` its symbols and numbers."""
     update = upload.update
     whole = adds_exactly(update.alphabet)
-    symbols = [update.symbols.astype(np.int64) * times] if whole else _exact(update.values(), times, WEIGHTS)
+    symbols = [update.symbols.astype(np.int64) * times] if whole else _exact(update.values(), times, WEIGHT_LIMIT)
     numbers = [part for values, largest in _numbers(upload) for part in _exact(values, times, largest)]
     return [field.wrap(part) for field, part in zip(form.flat, [*symbols, *numbers], strict=True)]
 
