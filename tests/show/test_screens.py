@@ -31,6 +31,7 @@ from tests.support.commands import Run, refused
 from tests.support.series import series
 
 WIDTHS = (40, 60, 80, 100)
+SOURCE = Path(__file__).parents[2] / "src" / "bifl"
 
 
 def shown(thing: object, width: int) -> str:
@@ -212,6 +213,16 @@ def test_the_catalogue_is_what_is_registered() -> None:
         assert ours == {name: usual[name] for name in ours}
         strangers = [name for name in usual if name not in ours]
         assert all(not registry.factory(name).__module__.startswith("bifl.") for name in strangers), strangers
+
+
+def test_a_line_of_the_list_is_prose() -> None:
+    """A function that nobody can choose is named in backticks, if at all."""
+    entries = [entry for found in catalogue().values() for entry in found]
+    functions = {name for path in SOURCE.rglob("*.py") for name in re.findall(r"def (\w+_\w+)", path.read_text())}
+    functions -= {entry.name for entry in entries}
+    for entry in entries:
+        words = re.findall(r"\w+", re.sub("`[^`]*`", "", entry.about()))
+        assert not functions.intersection(words), entry.name
 
 
 @pytest.mark.parametrize("width", WIDTHS[1:])

@@ -1,4 +1,4 @@
-"""FedProx (Li et al., 2020): local steps are with_pull back towards the weights that the round began with."""
+"""FedProx (Li et al., 2020): local steps are pulled back towards the weights that the round began with."""
 
 from __future__ import annotations
 

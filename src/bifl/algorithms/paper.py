@@ -48,7 +48,7 @@ def full() -> Algorithm:
 
 @register
 def up_only(beta: float = 0.3) -> Algorithm:
-    """BiFL-Bi-UpOnly: 1-bit ballots up, vote counts down, blend_by into aux.
+    """BiFL-Bi-UpOnly: 1-bit ballots up, vote counts down, blended into aux.
 
     Take it to see what the maximum-likelihood update of biml gains.
     """
@@ -57,7 +57,7 @@ def up_only(beta: float = 0.3) -> Algorithm:
 
 @register
 def up_only_literal(beta: float = 0.3) -> Algorithm:
-    """BiFL-Bi-UpOnly as the text prints it: the sign of the vote is blend_by.
+    """BiFL-Bi-UpOnly as the text prints it: the sign of the vote is blended.
 
     Take it to see what the text gives, taken at its word.
     """
@@ -66,7 +66,7 @@ def up_only_literal(beta: float = 0.3) -> Algorithm:
 
 @register
 def up_down(beta: float = 0.3) -> Algorithm:
-    """BiFL-Bi-UpDown: 1-bit ballots up, the majority (1 bit) down, blend_by into aux.
+    """BiFL-Bi-UpDown: 1-bit ballots up, the majority (1 bit) down, blended into aux.
 
     Take it for a binary network with the fewest bits both ways, if accuracy may suffer.
     """
