@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import bifl
+from bifl.cli.dispatch import main
 from bifl.core.forward import Latent, real
 from bifl.core.message import NOTHING, Message
 from bifl.core.sides import ServerSide
@@ -83,25 +84,44 @@ def test_a_class_per_token_is_the_same_everywhere(tmp_path: Path, clock: Clock, 
     assert loss == pytest.approx(last.loss, rel=1e-5)
 
 
+def by_hand(model: Model, tokens: Any, mask: Any, labels: Any) -> tuple[float, float]:
+    """Accuracy and loss of the tokens that count."""
+    output, right = torch.from_numpy(model.predict(tokens, mask=mask)), torch.from_numpy(labels)
+    there = right >= 0
+    loss = nn.functional.cross_entropy(output[there], right[there])
+    return float((output.argmax(-1) == right)[there].float().mean()), float(loss)
+
+
 def test_metrics_are_of_tokens_that_count(tmp_path: Path, settings: dict[str, Any]) -> None:
     """Accuracy and loss by hand, of the test samples together and of every client's own."""
     experiment = Experiment(**settings | {"algorithm": "fedavg"})
     folder, made = simulated(tmp_path / "run", experiment), build(experiment)
     model = Model.read(folder / "model", trust=True)
-
-    def by_hand(tokens: Any, mask: Any, labels: Any) -> tuple[float, float]:
-        output, right = torch.from_numpy(model.predict(tokens, mask=mask)), torch.from_numpy(labels)
-        there = right >= 0
-        loss = nn.functional.cross_entropy(output[there], right[there])
-        return float((output.argmax(-1) == right)[there].float().mean()), float(loss)
-
     data, last = made.data, read_records(folder)[-1]
-    assert (last.accuracy, last.loss) == pytest.approx(by_hand(data.test_inputs, data.test_further["mask"], data.test_labels), 1e-5)
+    wanted = by_hand(model, data.test_inputs, data.test_further["mask"], data.test_labels)
+    assert (last.accuracy, last.loss) == pytest.approx(wanted, 1e-5)
     rows = json.loads((folder / "clients.jsonl").read_text().splitlines()[-1])["clients"]
     for row, shard in zip(rows, made.shards, strict=True):
-        wanted = by_hand(data.inputs[shard], data.further["mask"][shard], data.labels[shard])
+        wanted = by_hand(model, data.inputs[shard], data.further["mask"][shard], data.labels[shard])
         assert (row["accuracy"], row["loss"]) == pytest.approx(wanted, 1e-5)
         assert row["held"] == len(shard)
+
+
+def test_commands_take_the_masks_of_the_samples_that_they_test(
+    tmp_path: Path, settings: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file without samples for tests is tested on whole, and a client's model on what the client holds out."""
+    experiment = Experiment(**settings | {"algorithm": "fedavg"})
+    folder, made = simulated(tmp_path / "run", experiment), build(experiment)
+    data, shard, file = made.data, made.shards[1], tmp_path / "sentences.npz"
+    assert main(["eval", str(folder / "model"), str(file), "--trust"]) == 0
+    whole = sentences()
+    accuracy, _ = by_hand(Model.read(folder / "model", trust=True), *(whole[name] for name in ("inputs", "mask", "labels")))
+    assert f"accuracy {accuracy:.2%}" in capsys.readouterr().out
+    assert main(["personalise", str(folder), "1", "--trust"]) == 0
+    personal = Model.read(folder / "client-1.model", trust=True)
+    accuracy, _ = by_hand(personal, data.inputs[shard], data.further["mask"][shard], data.labels[shard])
+    assert f"accuracy {accuracy:.2%}, of the global network" in capsys.readouterr().out
 
 
 @pytest.mark.floats

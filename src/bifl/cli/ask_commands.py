@@ -129,8 +129,8 @@ def _given(name: str, settings: dict[str, str]) -> Tested:
     data = dataset.make(choice.name, choice.parameters)
     if not is_file or len(data.test_labels):
         return _its_tests(data, path.name if is_file else short(name))
-    whole = data._replace(test_inputs=data.inputs, test_labels=data.labels)
-    return Tested(whole, f"all {counted(len(data.labels), 'sample')} of {path.name}, which names none for tests")
+    about = f"all {counted(len(data.labels), 'sample')} of {path.name}, which names none for tests"
+    return Tested(data.tested_on(slice(None)), about)
 
 
 def _its_tests(data: Dataset, name: str) -> Tested:

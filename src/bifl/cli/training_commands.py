@@ -171,8 +171,8 @@ def personalise(options: argparse.Namespace) -> int:
     written = personal.save(path)
     out, shared = console(), simulation.model()
     shard = setup.shards[options.client]
-    held = setup.data._replace(test_inputs=setup.data.inputs[shard], test_labels=setup.data.labels[shard])
-    for what, data in {f"what client {options.client} holds out": held, "the test set": setup.data}.items():
+    held_out = setup.data.tested_on(shard)
+    for what, data in {f"what client {options.client} holds out": held_out, "the test set": setup.data}.items():
         if len(data.test_labels):
             mine, theirs = personal.metrics(data)[0], shared.metrics(data)[0]
             name = next(iter(mine))  # the one that tables show, in %

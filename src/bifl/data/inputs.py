@@ -70,9 +70,13 @@ class Dataset(NamedTuple):
     def without_samples(self) -> Dataset:
         """What its inputs look like and how they are normalised, and no more."""
         inputs, labels = self.inputs[:0].copy(), self.labels[:0].copy()
-        further = rows(self.further, slice(0))
+        none = self._replace(inputs=inputs, labels=labels, users=None, further=rows(self.further, slice(0)))
+        return none.tested_on(slice(0))
+
+    def tested_on(self, chosen: Index | slice) -> Dataset:
+        """The dataset with some of its training samples in place of its test samples."""
         return self._replace(
-            inputs=inputs, labels=labels, test_inputs=inputs, test_labels=labels, users=None, further=further, test_further=further
+            test_inputs=self.inputs[chosen], test_labels=self.labels[chosen], test_further=rows(self.further, chosen)
         )
 
     @property

@@ -21,7 +21,6 @@ from bifl.core.randomness import stream
 from bifl.core.sides import Abandoned, Accumulator, PrivateReplies, Reply, Request, ServerSide, Signed
 from bifl.core.state import Judge, Public, Server
 from bifl.core.sums import ExactSum
-from bifl.data.inputs import rows
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import Journal
 from bifl.engine.checkpoint import State
@@ -428,8 +427,7 @@ def judge(setup: Setup, round: int) -> Judge | None:
     if not len(setup.held):
         return None
     run = setup.run
-    data, held = setup.data, setup.held
-    samples = Samples.of(data.inputs[held], data.labels[held], data, rows(data.further, held)).on(run.network.device)
+    samples = Samples.testing(setup.data.tested_on(setup.held)).on(run.network.device)
     forward = run.algorithm.at(round).forward
 
     def score(weights: Floats, real: Floats) -> float:
