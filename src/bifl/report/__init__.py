@@ -1,1 +1,1 @@
-"""Finished runs as one HTML file that needs nothing else: collect → summary → figures → page."""
+"""Finished runs as one HTML file that needs nothing else: summary groups them, charts draws them, page writes it."""

@@ -2,7 +2,7 @@
 
 A server may choose what comes with bifl, within bounds, and files that the operator gave. Its words are checked before an
 experiment is made of them, as a name like `my.py:mine` runs that file. Whether the operator's images are of a run's kind is
-checked here too. The server's end is here as well: what it tells its clients of an experiment.
+checked here too. What a server says of an experiment is in `deploy/protocol.py`.
 """
 
 from __future__ import annotations
