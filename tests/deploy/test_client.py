@@ -16,7 +16,8 @@ from bifl import __version__
 from bifl.deploy import protocol
 from bifl.deploy.client import progress
 from bifl.deploy.client_app import app, client_app
-from bifl.deploy.server_app import federate, rules, run_rounds
+from bifl.deploy.server.nodes import run_rounds
+from bifl.deploy.server_app import federate
 from bifl.errors import RunError
 from bifl.experiment.settings import Experiment
 from bifl.runs.folder import RunFolder
@@ -105,7 +106,7 @@ def test_a_full_disk_is_told_without_paths(tmp_path: Path, small: Path, monkeypa
 
     run = RunFolder.start(tmp_path / "run", experiment)
     counts = []
-    for record in run_rounds(grid, run, rules(experiment)):
+    for record in run_rounds(grid, run):
         monkeypatch.setattr(Path, "replace", full if record.round == 1 else _replace)
         counts.append((record.clients, record.missing))
     said = grid.nodes[102].problems

@@ -16,7 +16,8 @@ import pytest
 from bifl import __version__
 from bifl.deploy import protocol
 from bifl.deploy.client_app import app
-from bifl.deploy.server_app import rules, run_rounds
+from bifl.deploy.server.nodes import run_rounds
+from bifl.deploy.server.requests import Rules
 from bifl.runs.folder import RunFolder
 from tests.deploy.test_requests import asked
 from tests.support.federation import neighbours, quick, told
@@ -40,7 +41,7 @@ def test_a_damaged_state_is_a_lost_one(tmp_path: Path, small: Path) -> None:
     grid = neighbours(tmp_path)
     damage: dict[int, Callable[[Path], None]] = {1: cut_short, 2: garbage}
     run = RunFolder.start(tmp_path / "run", experiment)
-    for record in run_rounds(grid, run, rules(experiment)):
+    for record in run_rounds(grid, run):
         assert (record.clients, record.refused, record.missing) == (3, 0, 0)
         name = (tmp_path / "run/run").read_text()
         for number, damaged in damage.items() if record.round <= len(FILES) else ():
@@ -58,12 +59,12 @@ def test_damage_is_found_when_a_new_server_process_greets(tmp_path: Path, small:
     """A restarted server greets everyone: a damaged client answered that it was lost, which made it a stranger."""
     experiment = quick(small, algorithm="fedavg", rounds=2, batchnorm="average")
     grid = neighbours(tmp_path)
-    rounds = run_rounds(grid, RunFolder.start(tmp_path / "run", experiment), rules(experiment))
+    rounds = run_rounds(grid, RunFolder.start(tmp_path / "run", experiment))
     next(rounds)
     rounds.close()  # type: ignore[attr-defined]
     name = (tmp_path / "run/run").read_text()
     garbage(tmp_path / "state-1" / name / "public.npz")
-    again = list(run_rounds(grid, RunFolder.resume(tmp_path / "run"), rules(experiment)))
+    again = list(run_rounds(grid, RunFolder.resume(tmp_path / "run")))
     assert [(record.round, record.clients, record.missing) for record in again] == [(2, 3, 0)]
     assert (tmp_path / "state-1" / f"{name}.damaged-1").is_dir()
 
@@ -75,7 +76,7 @@ def test_a_disk_that_cannot_be_read_is_not_a_damaged_file(tmp_path: Path, small:
     def unreadable(*_: Any) -> Any:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/home/me/state/public.npz")
 
-    for record in run_rounds(grid, RunFolder.start(tmp_path / "run", experiment), rules(experiment, 1, 5)):
+    for record in run_rounds(grid, RunFolder.start(tmp_path / "run", experiment), Rules(1, 5)):
         if record.round == 1:
             monkeypatch.setattr("bifl.deploy.client.client_state.map_dataset", unreadable)
             grid.nodes[101].online = grid.nodes[102].online = False
@@ -92,7 +93,7 @@ def test_another_number_or_other_data_is_another_client(tmp_path: Path, small: P
     grid = neighbours(tmp_path)
     experiment = quick(small, rounds=2, batchnorm="average")
     shutil.copy(small, tmp_path / "mine.npz")
-    for record in run_rounds(grid, RunFolder.start(tmp_path / "run", experiment), rules(experiment)):
+    for record in run_rounds(grid, RunFolder.start(tmp_path / "run", experiment)):
         if record.round == 1:
             grid.nodes[102].context.node_config["data"] = str(tmp_path / "mine.npz")
     name = (tmp_path / "run/run").read_text()

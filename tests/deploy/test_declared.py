@@ -15,7 +15,8 @@ from bifl.deploy import protocol
 from bifl.deploy.certificates import client_number
 from bifl.deploy.client_app import app
 from bifl.deploy.server.members import DECLARED, Declared, over, times
-from bifl.deploy.server_app import rules, run_rounds
+from bifl.deploy.server.nodes import run_rounds
+from bifl.deploy.server.requests import Rules
 from bifl.engine.round import sampled
 from bifl.errors import ConfigError, RunError
 from bifl.runs.events import REFUSED
@@ -107,12 +108,12 @@ def test_the_operator_lets_a_large_client_in(tmp_path: Path, small: Path) -> Non
     grid = neighbours(tmp_path, 2)
     assert [record.clients for record in deploy(grid, tmp_path / "run", experiment)] == [1]
     run = RunFolder.resume(tmp_path / "run", {"rounds": "2"})
-    assert [record.clients for record in run_rounds(grid, run, rules(run.experiment, max_images=10**6))] == [2]
+    assert [record.clients for record in run_rounds(grid, run, Rules(max_images=10**6))] == [2]
     run = RunFolder.resume(tmp_path / "run", {"rounds": "3"})
     with pytest.raises(RunError, match="every client has declared more images than --max-images 1 "):
-        list(run_rounds(grid, run, rules(run.experiment, max_images=1)))
+        list(run_rounds(grid, run, Rules(max_images=1)))
     with pytest.raises(ConfigError, match="max-images must be from 1"):
-        rules(experiment, max_images=-1)
+        Rules(max_images=-1)
 
 
 def test_a_number_of_images_cannot_change_during_a_run(tmp_path: Path, small: Path) -> None:
@@ -121,7 +122,7 @@ def test_a_number_of_images_cannot_change_during_a_run(tmp_path: Path, small: Pa
     assert [record.clients for record in deploy(grid, tmp_path / "run", experiment)] == [3]
     grid.nodes[102].app = claiming(images=200)  # not too many, but others than before
     run = RunFolder.resume(tmp_path / "run", {"rounds": "2"})
-    assert [record.clients for record in run_rounds(grid, run, rules(run.experiment, deadline=1))] == [2]
+    assert [record.clients for record in run_rounds(grid, run, Rules(deadline=1))] == [2]
     assert "client 2 (node 102) refused: it has declared 133 images before and says 200 now" in told(tmp_path / "run", REFUSED)
 
 
@@ -135,7 +136,7 @@ def test_others_are_drawn_where_those_who_were_may_not_vote(tmp_path: Path, smal
     assert [sampled(experiment, 3, round) for round in (1, 4)] == [[0], [1]], "first another, later this one"
     counts = []
     run = RunFolder.start(tmp_path / "run", experiment)
-    for record in run_rounds(grid, run, rules(experiment, deadline=1)):
+    for record in run_rounds(grid, run, Rules(deadline=1)):
         grid.nodes[101].online = True
         counts.append(record.clients)
     assert counts == [1] * 6
@@ -150,7 +151,7 @@ def test_a_node_is_the_client_that_its_key_says(tmp_path: Path, small: Path) -> 
     grid.nodes[200] = Node(1, tmp_path / "stranger")
     numbers = {100: 0, 101: 1, 102: 2}
     run = RunFolder.start(tmp_path / "run", quick(small, rounds=1))
-    assert [record.clients for record in run_rounds(grid, run, rules(run.experiment, 1, 1), numbers=lambda: numbers)] == [1]
+    assert [record.clients for record in run_rounds(grid, run, Rules(1, 1), numbers=lambda: numbers)] == [1]
     said = told(tmp_path / "run", REFUSED)
     assert "client 2 (node 102) refused: it says that it is client 1, and its key is that of client 2" in said
     assert "node 200 has a key that is none of the run's" in said
@@ -163,7 +164,7 @@ def test_keys_that_are_added_later_count(tmp_path: Path, small: Path) -> None:
     experiment = quick(small, rounds=2)
     counts = []
     run = RunFolder.start(tmp_path / "run", experiment)
-    for record in run_rounds(grid, run, rules(experiment, 2, 1), numbers=lambda: numbers):
+    for record in run_rounds(grid, run, Rules(2, 1), numbers=lambda: numbers):
         numbers[101] = 1
         counts.append(record.clients)
     assert counts == [2, 3]

@@ -7,6 +7,7 @@ import os
 import ssl
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from bifl.deploy.certificates import authority, client_key, make_keys, public_ke
 from bifl.deploy.client.data_check import check_data
 from bifl.deploy.flower.programs import refuse_blanks
 from bifl.deploy.server import server_commands
-from bifl.deploy.server.server_commands import SETTINGS, Settings
+from bifl.deploy.server.server_commands import SERVER, ServerStart
 from bifl.errors import RunError
 from bifl.experiment.settings import Experiment
 from bifl.runs.folder import RunFolder
@@ -83,7 +84,7 @@ def test_what_cannot_change_is_not_ignored(tmp_path: Path, here: Run) -> None:
 
 def test_a_server_s_run_has_no_clients_of_its_own_to_continue(tmp_path: Path, here: Run) -> None:
     folder = RunFolder.start(tmp_path / "run", Experiment()).path
-    (folder / SETTINGS).write_text(json.dumps(Settings("keys", "127.0.0.1", 8000, 0, 600.0, False)._asdict()))
+    (folder / SERVER).write_text(json.dumps(asdict(ServerStart(keys="keys", host="127.0.0.1", port=8000, keep_messages=False))))
     before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     words = ("federation", "up", "--resume", folder, "rounds=50", "--deadline", "9")
     assert "is not a run of bifl federation up" in refused(here(*words))
@@ -189,5 +190,6 @@ def test_clients_on_this_machine_know_their_peers_in_secure_sums_only(
     monkeypatch.setattr(server_commands, "stop", lambda process: None)
     run = RunFolder.start(tmp_path / "run", Experiment(clients=3, secure_sum=secure))
     make_keys(tmp_path / "keys", ["localhost"], 3)
-    with server_commands._neighbours(run, Settings(str(tmp_path / "keys"), "localhost", 8000, 0, 600.0, False)):
+    start = ServerStart(keys=str(tmp_path / "keys"), host="localhost", port=8000, keep_messages=False)
+    with server_commands._neighbours(run, start):
         assert ["--peers" in command for command in started] == [secure] * 3

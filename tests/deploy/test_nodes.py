@@ -16,7 +16,9 @@ from bifl import codec
 from bifl.data.datasets import dataset
 from bifl.deploy import protocol
 from bifl.deploy.client_app import app
-from bifl.deploy.server_app import federate, open_folder, rules, run_rounds
+from bifl.deploy.server.nodes import run_rounds
+from bifl.deploy.server.requests import Rules
+from bifl.deploy.server_app import federate, open_folder
 from bifl.errors import ConfigError
 from bifl.experiment.settings import Experiment
 from bifl.runs.folder import RunFolder
@@ -72,7 +74,7 @@ def test_one_is_missing_and_comes_back(tmp_path: Path, small: Path) -> None:
     run = RunFolder.start(tmp_path / "run", experiment)
     run.keep_messages = True
     counts, extra = [], []
-    for record in run_rounds(grid, run, rules(experiment)):
+    for record in run_rounds(grid, run):
         grid.nodes[102].online = record.round not in (1, 2)
         counts.append(record.clients)
         extra.append(record.catch_up_bytes)
@@ -89,7 +91,7 @@ def test_a_newcomer_joins_late(tmp_path: Path, small: Path) -> None:
     experiment = quick(small, rounds=4)
     run = RunFolder.start(tmp_path / "run", experiment)
     counts = []
-    for record in run_rounds(grid, run, rules(experiment, 2, 0.5)):
+    for record in run_rounds(grid, run, Rules(2, 0.5)):
         grid.nodes[101].online = record.round >= 2
         counts.append(record.clients)
     assert counts == [2, 2, 3, 3]
@@ -101,7 +103,7 @@ def test_a_client_that_lost_its_folder_is_told_everything_again(tmp_path: Path, 
     experiment = quick(small, algorithm="fedavg", rounds=4)  # whose clients remember nothing: the result is the same
     run = RunFolder.start(tmp_path / "deployed", experiment)
     run.keep_messages = True
-    for record in run_rounds(grid, run, rules(experiment)):
+    for record in run_rounds(grid, run):
         if record.round == 2:
             shutil.rmtree(tmp_path / "state-1")
     whole = simulated(tmp_path / "simulated", experiment)
@@ -167,7 +169,7 @@ def test_a_killed_server_continues(tmp_path: Path, small: Path, when: str) -> No
     grid.before_push = lambda message: None
     run, _ = open_folder("", str(tmp_path / "deployed"))
     run.keep_messages = True
-    assert [record.round for record in run_rounds(grid, run, rules(experiment))] == [2, 3]
+    assert [record.round for record in run_rounds(grid, run)] == [2, 3]
     whole = simulated(tmp_path / "simulated", experiment)
     assert (tmp_path / "deployed/model").read_bytes() == (whole / "model").read_bytes()
     for name in ("upload-00000", "upload-00002", "broadcast"):
@@ -197,10 +199,18 @@ def test_images_of_the_clients_own(tmp_path: Path) -> None:
 
 def test_rules_are_checked() -> None:
     with pytest.raises(ConfigError, match="min-clients must be from 1 to clients=3"):
-        rules(Experiment(clients=3), min_clients=4)
+        Rules(min_clients=4).check(Experiment(clients=3))
     with pytest.raises(ConfigError, match="deadline must be"):
-        rules(Experiment(), deadline=0)
-    assert rules(Experiment(clients=5)).least == 3
+        Rules(deadline=0)
+    assert Rules().least(Experiment(clients=5)) == 3
+
+
+def test_a_round_that_needs_more_clients_than_there_are_is_refused_everywhere(tmp_path: Path, small: Path) -> None:
+    experiment, grid = quick(small, rounds=1), neighbours(tmp_path)
+    with pytest.raises(ConfigError, match="min-clients must be from 1 to clients=3"):
+        list(federate(grid, experiment, min_clients=4))
+    with pytest.raises(ConfigError, match="min-clients must be from 1 to clients=3"):
+        deploy(grid, tmp_path / "run", experiment, least=4)
 
 
 def test_nobody_serves_what_has_no_clients(tmp_path: Path) -> None:

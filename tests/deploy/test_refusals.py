@@ -19,8 +19,8 @@ from rich.console import Console
 from bifl.core import FLOAT32
 from bifl.deploy import protocol
 from bifl.deploy.client_app import app
+from bifl.deploy.server.nodes import run_rounds
 from bifl.deploy.server.server_commands import shown_as_well
-from bifl.deploy.server_app import rules, run_rounds
 from bifl.errors import RunError, quoted
 from bifl.runs import events
 from bifl.runs.events import REFUSED
@@ -150,7 +150,7 @@ def test_what_a_client_says_of_its_errors_is_shown_and_obeyed_by_nobody(tmp_path
     grid.nodes[102].app = broken
     out = Console(file=io.StringIO(), force_terminal=True, markup=False, emoji=False, highlight=False, width=400)
     run = RunFolder.start(tmp_path / "run", quick(small, rounds=1))
-    assert len(list(run_rounds(grid, run, rules(run.experiment), tell=shown_as_well(run, Meter(out, 1))))) == 1
+    assert len(list(run_rounds(grid, run, tell=shown_as_well(run, Meter(out, 1))))) == 1
     kinds = [event.kind for event in events.read(tmp_path / "run")]
     assert kinds.count(events.FINISHED) == kinds.count(events.ERROR) == 1
     shown = out.file.getvalue()  # type: ignore[attr-defined]

@@ -20,11 +20,11 @@ from bifl import codec
 from bifl.core import BINARY, FLOAT32, TERNARY, Public, Votes
 from bifl.core import Message as Said
 from bifl.core.message import NOTHING
-from bifl.deploy import protocol, server_app
+from bifl.deploy import protocol
 from bifl.deploy.client_app import app
 from bifl.deploy.server import requests
 from bifl.deploy.server.nodes import Deployment, call_nodes
-from bifl.deploy.server_app import rules
+from bifl.deploy.server.requests import Rules
 from bifl.engine.round import Rounds
 from bifl.errors import quoted
 from bifl.exchanges.exchange import BYTES
@@ -58,7 +58,7 @@ class Stage:
     """Three clients in a run of one round. What honest ones answer is computed once, by the real app, and then repeated."""
 
     def __init__(self, folder: Path, images: Path) -> None:
-        self.experiment = quick(images, rounds=1, holdout=0.2, algorithm="biml")
+        self._setup = serve(quick(images, rounds=1, holdout=0.2, algorithm="biml"))  # once: a hundred runs need the same
         self._folder, self._known = folder, dict[Any, Fields]()
         self._past = dict[int, list[Message]]()  # what each client was asked in this run
         self.baseline = cache(self._baseline)
@@ -78,8 +78,8 @@ class Stage:
             told.append(events.Event(kind, quoted(text), client))
             assert len(text) < 1500
 
-        deployment = Deployment(grid, rules(self.experiment, deadline=1), "0123456789abcdef", tell)
-        rounds = Rounds(serve(self.experiment), partial(call_nodes, deployment))
+        deployment = Deployment(grid, Rules(deadline=1), "0123456789abcdef", tell)
+        rounds = Rounds(self._setup, partial(call_nodes, deployment))
         (record,) = rounds
         return Outcome(record, rounds.public, told)
 
@@ -108,10 +108,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory, small: Path) -> Iterator[Sta
         clock = Clock()
         patch.setattr(requests, "time", clock)
         patch.setattr(requests, "LOOK", 0.0)
-        stage = Stage(tmp_path_factory.mktemp("stage"), small)
-        setup = serve(stage.experiment)
-        patch.setattr(server_app, "serve", lambda experiment: setup)  # once: a hundred runs need the same network and images
-        yield stage
+        yield Stage(tmp_path_factory.mktemp("stage"), small)
 
 
 # ---- replies ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from bifl import codec
 from bifl.core.layout import Layout, Tensor
 from bifl.core.state import Client
 from bifl.data.inputs import FLOATS, Form
-from bifl.deploy.server_app import run_name
+from bifl.deploy.server.nodes import run_name
 from bifl.engine.client_side import client_tools
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate

@@ -20,7 +20,7 @@ from bifl.deploy.client.living_client import operator_of
 from bifl.deploy.client.operator_choices import permitted
 from bifl.deploy.client_app import app
 from bifl.deploy.protocol import Refusal
-from bifl.deploy.server_app import run_name
+from bifl.deploy.server.nodes import run_name
 from bifl.errors import ConfigError
 from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment

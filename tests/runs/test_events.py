@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bifl.deploy.server.server_commands import SETTINGS, remembered
-from bifl.errors import quoted
+from bifl.deploy.server.server_commands import SERVER, remembered
+from bifl.errors import ConfigError, quoted
 from bifl.experiment.settings import Experiment
 from bifl.runs.events import EVENTS, FINISHED, LONGEST, REFUSED, read, writer
 from bifl.runs.folder import RunFolder
@@ -52,8 +53,12 @@ def test_a_run_of_an_earlier_version_continues(tmp_path: Path) -> None:
     """It knows of no --max-images."""
     run = RunFolder.start(tmp_path / "run", Experiment(clients=2))
     old = {"keys": "keys", "host": "127.0.0.1", "port": 8000, "min_clients": 0, "deadline": 600.0, "keep_messages": False}
-    (run.path / SETTINGS).write_text(json.dumps(old))
-    assert remembered(run, {"max_images": 7, "deadline": None})._asdict() == old | {"max_images": 7}
+    (run.path / SERVER).write_text(json.dumps(old))
+    assert asdict(remembered(run, {"max_images": 7})) == old | {"max_images": 7}
+    with pytest.raises(ConfigError, match="max-images must be from 1"):
+        remembered(run, {"max_images": -1})
+    with pytest.raises(ConfigError, match="min-clients must be from 1 to clients=2"):
+        remembered(run, {"min_clients": 3})
 
 
 def test_a_limit_that_makes_no_sense_is_refused(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

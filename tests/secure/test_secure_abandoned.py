@@ -12,7 +12,8 @@ import pytest
 
 from bifl.core.message import Message as Said
 from bifl.deploy.client_app import app
-from bifl.deploy.server_app import rules, run_rounds
+from bifl.deploy.server.nodes import run_rounds
+from bifl.deploy.server.requests import Rules
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
 from bifl.errors import RunError
@@ -37,7 +38,7 @@ def experiment(small: Path) -> Experiment:
 
 def held(grid: LocalGrid, run: RunFolder, keys: Path, most: int = 9) -> list[Record]:
     """At most so many rounds of a run that may have been begun."""
-    return list(itertools.islice(run_rounds(grid, run, rules(run.experiment, 3, 60, 10_000), keys=keys), most))
+    return list(itertools.islice(run_rounds(grid, run, Rules(3, 60, 10_000), keys=keys), most))
 
 
 def rounds_in(folder: Path) -> list[tuple[int, int]]:

@@ -18,7 +18,8 @@ from bifl.data.datasets import dataset
 from bifl.data.inputs import Dataset
 from bifl.deploy import protocol
 from bifl.deploy.client_app import app
-from bifl.deploy.server_app import rules, run_rounds
+from bifl.deploy.server.nodes import run_rounds
+from bifl.deploy.server.requests import Rules
 from bifl.engine import running
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
@@ -52,7 +53,7 @@ def deploy(
 ) -> list[Record]:  # fmt: skip
     run = RunFolder.start(folder, experiment)
     run.keep_messages = True
-    return list(run_rounds(grid, run, rules(experiment, least, deadline, most), keys=keys))
+    return list(run_rounds(grid, run, Rules(least, deadline, most), keys=keys))
 
 
 def simulated(folder: Path, experiment: Experiment) -> Path:

@@ -15,7 +15,7 @@ from bifl.core.message import FLOAT32
 from bifl.core.message import Message as Said
 from bifl.core.state import Public
 from bifl.deploy import protocol
-from bifl.deploy.server_app import run_name
+from bifl.deploy.server.nodes import run_name
 from bifl.engine.catch_up import MODEL, Update, digest, restored
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build

@@ -31,7 +31,8 @@ from bifl.deploy.client.living_client import operator_of
 from bifl.deploy.client_app import client_app
 from bifl.deploy.protocol import named_files
 from bifl.deploy.server import requests
-from bifl.deploy.server_app import DEADLINE, federate
+from bifl.deploy.server.requests import DEFAULTS
+from bifl.deploy.server_app import federate
 from bifl.engine.catch_up import digest
 from bifl.experiment.settings import Experiment, of_words
 from tests.processors import environment
@@ -71,7 +72,7 @@ class Patience(Clock):
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
         super().sleep(seconds)
-        if self.now > 2 * DEADLINE:
+        if self.now > 2 * DEFAULTS.deadline:
             raise TimeoutError("the clients' answers do not count")
 
 

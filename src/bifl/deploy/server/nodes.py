@@ -1,4 +1,4 @@
-"""The clients of a deployment: Flower's nodes, asked over its grid, as a round sees them (`bifl.engine.round.Clients`).
+"""The clients of a deployment, Flower's nodes, as a round sees them (`bifl.engine.round.Clients`), and a folder's rounds with them.
 
 A round ends when every client that is there has answered, or at its deadline if enough have. What cannot be counted is refused
 before anything of it is added to what others have said.
@@ -6,8 +6,10 @@ before anything of it is added to what others have said.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,17 +19,26 @@ from flwr.serverapp import Grid
 from bifl.core.sides import Abandoned, Accumulator, Reply, Request, ServerSide, Signed
 from bifl.core.state import Public
 from bifl.core.sums import Weighing
+from bifl.data.fingerprint import loaded
 from bifl.deploy import protocol
 from bifl.deploy.server.members import Declared, Members
-from bifl.deploy.server.requests import Requests, Rules, Transport
+from bifl.deploy.server.requests import DEFAULTS, Requests, Rules, Transport
+from bifl.engine import running
 from bifl.engine.catch_up import Journal, digest
 from bifl.engine.round import Attendance, Clients, Rounds, Upkeep
 from bifl.errors import BiflError, RunError, quoted
 from bifl.exchanges.exchange import Exchange, Intake, Sender
 from bifl.exchanges.scoring import LARGEST_LOSS, Score
+from bifl.experiment.setup import Setup, serve
+from bifl.files import write_atomic, writing
 from bifl.nn.batch import Samples
-from bifl.runs.events import Tell
+from bifl.runs.events import FAILED, FINISHED, Tell, writer
+from bifl.runs.folder import RunFolder, ended_early
+from bifl.runs.record import Record
+from bifl.secure.identities import ClientKeys
 from bifl.training.evaluation import chunks, evaluate
+
+RUN = "run"  # in the run's folder: its name, by which clients know it
 
 
 class Deployment(NamedTuple):
@@ -45,9 +56,42 @@ class Deployment(NamedTuple):
 @contextmanager
 def call_nodes(deployment: Deployment, rounds: Rounds) -> Iterator[Nodes]:
     """Flower's nodes, for `Rounds`; if the rounds end well they have the last word."""
+    deployment.rules.check(rounds.run.experiment)
     nodes = Nodes(deployment, rounds)
     yield nodes
     nodes.finish()
+
+
+def run_name(folder: Path) -> str:
+    """The name by which clients know the run in a folder: made once."""
+    path = folder / RUN
+    if not path.is_file():
+        with writing(folder):
+            write_atomic(path, secrets.token_hex(8))
+    return path.read_text()
+
+
+def run_rounds(
+    grid: Grid, run: RunFolder, rules: Rules = DEFAULTS, setup: Setup | None = None, keys: Path | None = None,
+    numbers: Callable[[], Mapping[int, int]] | None = None, tell: Tell | None = None,
+) -> Iterator[Record]:  # fmt: skip
+    """The rounds of a folder that are not there yet, each written down; what happens besides is told, by default to its events.
+
+    By the clients' public `keys` what they sign is checked; without them that is left to the clients. `numbers` are which client
+    each node is; without them the nodes are believed.
+    """
+    tell = tell or writer(run.path)
+    name = run_name(run.path)
+    signed = ClientKeys(keys, name).signed if keys is not None and run.experiment.secure_sum else None
+    deployment = Deployment(grid, rules, name, tell, run.path, numbers, signed)
+    try:
+        setup = setup or serve(run.experiment)
+        run.settle(loaded(setup.data))
+        yield from running.run(run, setup, partial(call_nodes, deployment))
+    except BiflError as error:
+        tell(str(error), FAILED)
+        raise
+    tell(ended_early(run.experiment, run.records()) or "the run is complete", FINISHED)
 
 
 class Nodes(Clients):
@@ -56,14 +100,14 @@ class Nodes(Clients):
     def __init__(self, deployment: Deployment, rounds: Rounds) -> None:
         setup, (grid, rules, name, tell, folder, numbers, self.signed) = rounds.setup, deployment
         run = setup.run
-        self._setup, self._rules = setup, rules
+        self._setup, self._max_images, self._least = setup, rules.max_images, rules.least(run.experiment)
         self.journal = Journal(run, rounds.public, rounds.state.steps, lambda public, _: digest(public, run.in_context))
         alike = run.weighing is Weighing.UNTOLD
         model = setup.public.layout.fingerprint
         self._members = Members(run.clients, model, Declared(folder), numbers, rules.max_images, alike, tell)
         # twice the deadline, so that a late answer is still heard, and refused; but no node works through old rounds
         transport = Transport(grid, name, 2 * rules.deadline, tell)
-        self._requests = Requests(transport, self.journal, self._members, protocol.terms_of(setup), rules, tell)
+        self._requests = Requests(transport, self.journal, self._members, protocol.terms_of(setup), rules.deadline, tell)
         self._gathered = False  # whether those who are late have been waited for
         self._at_fault: frozenset[int] = frozenset()  # clients without whom the rounds are held from now on
 
@@ -77,12 +121,12 @@ class Nodes(Clients):
     def begin(self) -> Attendance:
         """Wait for the clients, before the first round; those that have declared too many images for the coming one are barred."""
         if not self._gathered:
-            self._requests.gather(self._setup.run.clients)
+            self._requests.gather(self._setup.run.clients, self._least)
             self._gathered = True
         self._members.judge()
         self._requests.notify()
         if len(self._members.barred) == self._setup.run.clients:
-            raise RunError(f"every client has declared more images than --max-images {self._rules.max_images} lets it count for")
+            raise RunError(f"every client has declared more images than --max-images {self._max_images} lets it count for")
         able = len(self._requests.answering() - self._at_fault)  # as far as is known
         return Attendance(self._at_fault.union(self._members.barred), able)
 
@@ -99,7 +143,7 @@ class Nodes(Clients):
     ) -> Accumulator:
         """Ask clients and add up what they say, each as soon as it is there; what cannot be counted is refused."""
         # a round needs enough ballots; what follows goes on with those who are there, unless the exchange needs more
-        wanted = min(self._rules.least, sum(request.uploads for request in requests)) if exchange.main else 0
+        wanted = min(self._least, sum(request.uploads for request in requests)) if exchange.main else 0
         begun = any(request.private_reply for request in requests)  # nobody can join such a round, so nobody is awaited
         least = 0 if begun else max(wanted, exchange.quorum)
         public, asked = self.journal.public, {request.number: request for request in requests}

@@ -10,6 +10,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import httpx
@@ -17,11 +18,14 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from bifl import __version__
+from bifl.core.sums import LARGEST_WEIGHT
 from bifl.deploy import protocol
 from bifl.deploy.server.members import Members
 from bifl.engine.catch_up import Journal
 from bifl.engine.round import NobodyVotes, Upkeep
-from bifl.errors import RunError, quoted
+from bifl.errors import ConfigError, RunError, quoted
+from bifl.experiment.run import voters_of
+from bifl.experiment.settings import Experiment
 from bifl.runs.events import ERROR, MISSING, REFUSED, Tell
 
 POLL = 0.2  # seconds between two looks for answers
@@ -34,12 +38,33 @@ _NETWORK = (OSError, httpx.HTTPError, RunError)  # the SuperLink's fault or the 
 Fields = dict[str, Any]
 
 
-class Rules(NamedTuple):
+@dataclass(frozen=True)
+class Rules:
     """When a round ends, and how much one client may count for."""
 
-    least: int  # ballots that a round needs
-    deadline: float  # seconds after which it goes on without the others
-    max_images: int = 0  # that one client may declare; 0: see `members`
+    min_clients: int = 0  # ballots that a round needs; 0: half of those who vote
+    deadline: float = 600.0  # seconds after which it goes on without the others
+    max_images: int = 0  # that one client may declare; 0: a limit relative to what the others declare (`members`)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.deadline < math.inf:
+            raise ConfigError(f"deadline must be a number of seconds greater than 0, not {self.deadline}")
+        if not 0 <= self.max_images <= LARGEST_WEIGHT:
+            words = f"max-images must be from 1 to {LARGEST_WEIGHT}, or 0 to go by what the others have"
+            raise ConfigError(f"{words}, not {self.max_images}")
+
+    def check(self, experiment: Experiment) -> None:
+        """Refuse rounds that need more clients than an experiment has, or less than none, by a ConfigError."""
+        if not 0 <= self.min_clients <= experiment.clients:
+            words = f"min-clients must be from 1 to clients={experiment.clients}, or 0 for half of them"
+            raise ConfigError(f"{words}, not {self.min_clients}")
+
+    def least(self, experiment: Experiment) -> int:
+        """The ballots that a round of an experiment needs."""
+        return self.min_clients or -(-voters_of(experiment, experiment.clients) // 2)
+
+
+DEFAULTS = Rules()
 
 
 # ---- over the grid ---------------------------------------------------------------------------------------------------
@@ -160,10 +185,10 @@ class Requests:
     """Asks clients, round by round."""
 
     def __init__(
-        self, transport: Transport, journal: Journal, members: Members, terms: protocol.Terms, rules: Rules, tell: Tell
+        self, transport: Transport, journal: Journal, members: Members, terms: protocol.Terms, deadline: float, tell: Tell
     ) -> None:
         self._transport, self._journal, self._members = transport, journal, members
-        self._terms, self._rules, self.tell = terms, rules, tell
+        self._terms, self._deadline, self.tell = terms, deadline, tell
         self._looked = -math.inf
         self._refused = 0
         self._missing: set[int] = set()
@@ -191,11 +216,10 @@ class Requests:
         self._rejected.add(number)
         self.tell(f"round {round}: client {number} refused: {reason}", REFUSED, number)
 
-    def gather(self, clients: int) -> None:
-        """Wait until all clients have introduced themselves, or time is up and enough have."""
-        least, deadline = self._rules.least, self._rules.deadline
-        self.tell(f"waiting for {clients} clients, at least {least}; after {deadline:g} s without the others")
-        ends, warned = time.monotonic() + deadline, False
+    def gather(self, clients: int, least: int) -> None:
+        """Wait until all clients have introduced themselves, or time is up and at `least` so many have."""
+        self.tell(f"waiting for {clients} clients, at least {least}; after {self._deadline:g} s without the others")
+        ends, warned = time.monotonic() + self._deadline, False
         while True:
             self._look()
             for _ in self._answers(protocol.HELLO):
@@ -207,7 +231,7 @@ class Requests:
             if (late or failed >= clients) and _hopeless(failed, clients, least):
                 raise RunError(f"{there} of {clients} clients are there, and {failed} could not join: see above why")
             if late and not warned:
-                self.tell(f"{there} clients after {deadline:g} s, and {least} are needed: waiting for more")
+                self.tell(f"{there} clients after {self._deadline:g} s, and {least} are needed: waiting for more")
                 warned = True
             time.sleep(POLL)
 
@@ -224,7 +248,7 @@ class Requests:
         accepted, failed, warned = 0, set[int](), False
         self._lost.clear()
         self._failures.clear()
-        ends = time.monotonic() + self._rules.deadline
+        ends = time.monotonic() + self._deadline
         while True:
             self._look()
             todo -= self._members.barred.keys()  # one that came after the round had begun
@@ -255,12 +279,12 @@ class Requests:
             if (late or failed == able) and _hopeless(len(failed), len(able), needed):
                 raise RunError(f"round {self._journal.public.round + 1}: too few ballots, {accepted} of {needed}; see above why")
             if late and not warned:
-                self.tell(f"{accepted} of {needed} ballots after {self._rules.deadline:g} s: waiting for more clients")
+                self.tell(f"{accepted} of {needed} ballots after {self._deadline:g} s: waiting for more clients")
                 warned = True
             if late and not awaited:  # those who failed may have been mended
                 todo |= failed
                 failed.clear()
-                ends = time.monotonic() + self._rules.deadline
+                ends = time.monotonic() + self._deadline
             time.sleep(POLL)
         self._close(kind, todo)
 

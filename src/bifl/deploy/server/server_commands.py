@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,8 @@ from bifl.deploy import certificates
 from bifl.deploy.flower.programs import address, ended_by_signals, free_port, refuse_blanks, stop
 from bifl.deploy.flower.superlink import SuperLink
 from bifl.deploy.protocol import named_files
-from bifl.deploy.server_app import DEADLINE, rules, run_rounds
+from bifl.deploy.server.nodes import run_rounds
+from bifl.deploy.server.requests import Rules
 from bifl.engine import running
 from bifl.errors import ConfigError, RunError, quoted
 from bifl.exchanges.input_counts import normalised_by
@@ -35,19 +37,17 @@ from bifl.show.output import console, say
 from bifl.show.terminal import Meter, data_line, run_table
 
 # in the run's folder: Flower's own files; how the server was started; the clients of a federation on this machine
-FLOWER, SETTINGS, NEIGHBOURS = "flower", "server.json", "clients"
+FLOWER, SERVER, NEIGHBOURS = "flower", "server.json", "clients"
 
 
-class Settings(NamedTuple):
-    """How a server was started: what `--resume` need not be told again."""
+@dataclass(frozen=True, kw_only=True)
+class ServerStart(Rules):
+    """How a server was started: what `--resume` need not be told again. Runs of earlier versions have no `max_images`."""
 
     keys: str
     host: str
     port: int
-    min_clients: int
-    deadline: float
     keep_messages: bool
-    max_images: int = 0  # runs of earlier versions have none
 
 
 class Service(NamedTuple):
@@ -55,7 +55,7 @@ class Service(NamedTuple):
 
     run: RunFolder
     setup: Setup
-    settings: Settings
+    start: ServerStart
     again: str
 
 
@@ -66,7 +66,7 @@ def server(options: argparse.Namespace) -> int:
     else:
         service = _begun(options, _asked(options, of_words(options.settings)), "", options.listen or "127.0.0.1:8000")
     service = service._replace(again=f"{service.again} (clients that ended must be started again)")
-    certificates.make_keys(Path(service.settings.keys), options.name, service.run.experiment.clients)
+    certificates.make_keys(Path(service.start.keys), options.name, service.run.experiment.clients)
     with ended_by_signals():
         return _serve_and_show(service)
 
@@ -92,40 +92,41 @@ def _asked(options: argparse.Namespace, experiment: Experiment) -> Experiment:
 def _begun(options: argparse.Namespace, experiment: Experiment, kind: str, listen: str) -> Service:
     """A new run, served at an address; what cannot be run is refused before anything is written."""
     host, port = address(listen)
-    run, setup = _start(options, experiment, kind)
-    settings = _settings(options, (options.keys or Path("keys")).resolve(), host, port)
-    return _service(run, setup, settings, "bifl server")
+    keys = (options.keys or Path("keys")).resolve()
+    start = ServerStart(**_rules(options), keys=str(keys), host=host, port=port, keep_messages=options.keep_messages)
+    run, setup = _start(options, experiment, kind, start)
+    return _service(run, setup, start, "bifl server")
 
 
-def _start(options: argparse.Namespace, experiment: Experiment, kind: str) -> tuple[RunFolder, Setup]:
+def _rules(options: argparse.Namespace) -> dict[str, Any]:
+    """The rules that were given."""
+    given = {field.name: getattr(options, field.name) for field in fields(Rules)}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _start(options: argparse.Namespace, experiment: Experiment, kind: str, rules: Rules) -> tuple[RunFolder, Setup]:
     setup = serve(experiment)
     running.check(setup)
-    rules(experiment, options.min_clients or 0, _deadline(options), options.max_images or 0)
+    rules.check(experiment)
     refuse_blanks()
     return RunFolder.start(options.out or claim(Path("runs"), kind + folder_name(experiment)), experiment), setup
 
 
-def _service(run: RunFolder, setup: Setup, settings: Settings, command: str) -> Service:
+def _service(run: RunFolder, setup: Setup, start: ServerStart, command: str) -> Service:
     """Show what the run is on, and write down how it is served; other data than before are refused."""
     data = loaded(setup.data)
     run.settle(data)
     say(console(), data_line(run.experiment, data))
     with writing(run.path):
-        write_atomic(run.path / SETTINGS, json.dumps(settings._asdict()))
+        write_atomic(run.path / SERVER, json.dumps(asdict(start)))
     trust = " --trust" if run.experiment.python_files() else ""
-    return Service(run, setup, settings, f"{command} --resume {shlex.quote(str(run.path))}{trust}")
-
-
-def _settings(options: argparse.Namespace, keys: Path, host: str, port: int, most: int = 0) -> Settings:
-    """As asked for, or with at `most` so many images a client."""
-    most = most if options.max_images is None else options.max_images
-    return Settings(str(keys), host, port, options.min_clients or 0, _deadline(options), options.keep_messages, most)
+    return Service(run, setup, start, f"{command} --resume {shlex.quote(str(run.path))}{trust}")
 
 
 def serve_once(options: argparse.Namespace, experiment: Experiment) -> RunFolder:
     """Hold the rounds of an experiment with the clients that come to an address, without a table of them; the run's folder."""
     service = _begun(options, experiment, f"{short(experiment.exchange.name)}-", options.listen)
-    certificates.make_keys(Path(service.settings.keys), [], experiment.clients)
+    certificates.make_keys(Path(service.start.keys), [], experiment.clients)
     with ended_by_signals():
         if _serve(service):
             raise RunError("stopped before all clients had answered")
@@ -141,18 +142,17 @@ def _serve_and_show(service: Service) -> int:
 
 def _serve(service: Service) -> int:
     """Start the SuperLink, hold the rounds and show them as they come."""
-    (run, setup, settings, again), out = service, console()
-    keys, rounds = Path(settings.keys), run.experiment.rounds
-    run.keep_messages = settings.keep_messages
-    given = rules(run.experiment, settings.min_clients, settings.deadline, settings.max_images)
+    (run, setup, start, again), out = service, console()
+    keys, rounds = Path(start.keys), run.experiment.rounds
+    run.keep_messages = start.keep_messages
     with Meter(out, rounds).running() as meter:
         meter.begin(short(run.experiment.algorithm.name), run.records())
         try:
-            with SuperLink(run.path / FLOWER, keys, settings.host, settings.port) as link, _flowers_log(run.path / FLOWER):
+            with SuperLink(run.path / FLOWER, keys, start.host, start.port) as link, _flowers_log(run.path / FLOWER):
                 link.numbers()  # so that clients are let in from now on
-                say(out, f"listening on {settings.host}:{settings.port}; run folder {run.path}")
+                say(out, f"listening on {start.host}:{start.port}; run folder {run.path}")
                 with link.grid() as grid:
-                    for record in run_rounds(grid, run, given, setup, keys, link.numbers, shown_as_well(run, meter)):
+                    for record in run_rounds(grid, run, start, setup, keys, link.numbers, shown_as_well(run, meter)):
                         meter.show(record, rounds)
         except KeyboardInterrupt:
             print(f"bifl: stopped after round {len(run.records())} of {rounds}; continue with: {again}", file=sys.stderr)
@@ -185,10 +185,6 @@ def _flowers_log(folder: Path) -> Iterator[None]:
         file.close()
 
 
-def _deadline(options: argparse.Namespace) -> float:
-    return DEADLINE if options.deadline is None else float(options.deadline)
-
-
 def _resumed(options: argparse.Namespace, fixed: tuple[str, ...], command: str) -> Service:
     """A run that goes on as its server was started, but for what is asked for now and is not fixed."""
     for name in fixed:
@@ -196,25 +192,24 @@ def _resumed(options: argparse.Namespace, fixed: tuple[str, ...], command: str) 
             flag = "--" + name.replace("_", "-")
             can = "--min-clients, --deadline, --max-images and rounds="
             raise ConfigError(f"{flag} cannot change when a run is continued, only {can} can")
-    given = {"min_clients": options.min_clients, "deadline": options.deadline, "max_images": options.max_images}
-    settings = remembered(RunFolder.resume(options.resume, {}, options.trust), given)
+    start = remembered(RunFolder.resume(options.resume, {}, options.trust), _rules(options))
     if command != "bifl server" and not (options.resume / NEIGHBOURS).is_dir():
         raise RunError(f"'{options.resume}' is not a run of {command}: continue it with bifl server --resume")
     refuse_blanks()
     run = RunFolder.resume(options.resume, pairs(options.settings), options.trust)
-    return _service(run, serve(run.experiment), settings, command)
+    return _service(run, serve(run.experiment), start, command)
 
 
-def remembered(run: RunFolder, given: Mapping[str, Any]) -> Settings:
+def remembered(run: RunFolder, given: Mapping[str, Any]) -> ServerStart:
     """As the server of a run was started, but for what is given now."""
-    path = run.path / SETTINGS
+    path = run.path / SERVER
     try:
-        old = Settings(**json.loads(path.read_text()))
+        old = ServerStart(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError) as error:
         raise RunError(f"'{run.path}' is not a run of bifl server: {path.name} cannot be read ({error})") from error
-    settings = old._replace(**{name: value for name, value in given.items() if value is not None})
-    rules(run.experiment, settings.min_clients, settings.deadline, settings.max_images)
-    return settings
+    start = replace(old, **given)
+    start.check(run.experiment)
+    return start
 
 
 def federation_up(options: argparse.Namespace) -> int:
@@ -224,19 +219,20 @@ def federation_up(options: argparse.Namespace) -> int:
         service = _resumed(options, ("clients", "keep_messages"), command)
     else:
         experiment = _asked(options, of_words([*options.settings, f"clients={options.clients or 5}"]))
-        run, setup = _start(options, experiment, "federation-")
-        # the clients are our own, whatever they have
-        settings = _settings(options, (run.path / "keys").resolve(), "127.0.0.1", free_port(), LARGEST_WEIGHT)
-        service = _service(run, setup, settings, command)
-    certificates.make_keys(Path(service.settings.keys), [], service.run.experiment.clients)
-    with ended_by_signals(), _neighbours(service.run, service.settings):
+        rules = {"max_images": LARGEST_WEIGHT} | _rules(options)  # the clients are our own, whatever they have
+        run, setup = _start(options, experiment, "federation-", Rules(**rules))
+        keys = str((run.path / "keys").resolve())
+        start = ServerStart(**rules, keys=keys, host="127.0.0.1", port=free_port(), keep_messages=options.keep_messages)
+        service = _service(run, setup, start, command)
+    certificates.make_keys(Path(service.start.keys), [], service.run.experiment.clients)
+    with ended_by_signals(), _neighbours(service.run, service.start):
         return _serve_and_show(service)
 
 
 @contextmanager
-def _neighbours(run: RunFolder, settings: Settings) -> Iterator[None]:
+def _neighbours(run: RunFolder, start: ServerStart) -> Iterator[None]:
     """Start every client as a process, with a state directory of its own."""
-    keys, server = Path(settings.keys), f"{settings.host}:{settings.port}"
+    keys, server = Path(start.keys), f"{start.host}:{start.port}"
     allowed = [word for path in named_files(run.experiment) for word in ("--allow", path)]  # they are the same person's
     if run.experiment.secure_sum:  # who is told of its peers takes part in nothing else
         allowed += ["--peers", certificates.peers(keys)]
