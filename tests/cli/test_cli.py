@@ -48,7 +48,7 @@ def test_eval_gives_the_accuracy_of_the_last_round(finished: Path, here: Run) ->
         (["run", "algorithm=biml", "algorithm.alpha=-1"], "algorithm.alpha must be greater than 0"),
         (["run", "participation=2"], "participation must be"),
         (["run", "clients=4001"], "clients=4001 is more than the 4000 training samples"),
-        (["run", "clients=3000"], "a client would hold 1 of 4000 images"),
+        (["run", "clients=3000"], "a client would hold 1 of 4000 samples"),
         (["run", "algorithm=fedavg", "optimizer=sgd", "lr=1e30", "clients=2", "workers=2"], "diverged; lower lr"),
         (["run", "--resume", "nowhere"], "'nowhere' holds no run"),
         (["compare", "--resume", "nowhere"], "'nowhere' holds no comparison"),

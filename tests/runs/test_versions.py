@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import tomllib
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from bifl import __version__
 from bifl.data.datasets import dataset
 from bifl.data.fingerprint import loaded
+from bifl.deploy import APP
 from bifl.errors import RunError
 from bifl.experiment import config_file
 from bifl.experiment.settings import Experiment
@@ -46,7 +46,7 @@ def test_the_version_stands_in_one_place_and_flower_s_app_has_it() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["project"]["dynamic"] == ["version"]
     assert f'__version__ = "{__version__}"' in (ROOT / project["tool"]["hatch"]["version"]["path"]).read_text()
-    app = tomllib.loads((files("bifl.deploy") / "app" / "pyproject.toml").read_text())
+    app = tomllib.loads((APP / "pyproject.toml").read_text())
     assert app["project"]["version"] == __version__
 
 

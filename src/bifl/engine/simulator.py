@@ -112,7 +112,9 @@ def simulated_clients(rounds: Rounds, start: Backend = processes) -> Iterator[Si
     fixed = bool(run.algorithm.keeps or run.remembering) or run.experiment.secure_sum
     dealer = Dealer(setup.parts, workers, fixed)
     with start([_job(rounds, dealer, rank) for rank in range(workers)], setup.data) as backend:
-        yield SimulatedClients(rounds, dealer, backend)
+        clients = SimulatedClients(rounds, dealer, backend)
+        del rounds  # who drops them ends their clients: what waits here must not keep them
+        yield clients
 
 
 def _job(rounds: Rounds, dealer: Dealer, rank: int) -> Job:
