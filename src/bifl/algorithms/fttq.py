@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from bifl import core
 from bifl.core import FLOAT32, TERNARY, Algorithm, Client, Message, Public, Server, Tally
-from bifl.core.forward import TERNARY_THRESHOLD
-from bifl.core.message import Symbols
+from bifl.core.message import TERNARY_THRESHOLD, Symbols
 
 SERVER_THRESHOLD = 0.05  # Δ / max|θ| where the server quantises again
 Reals = npt.NDArray[np.floating]

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-TERNARY_THRESHOLD = 0.7  # Δ / mean|θ|: FTTQ's (paper §5)
-
 
 class Latent(NamedTuple):
     """What the weights of a step may depend on."""

@@ -61,6 +61,7 @@ BINARY = Alphabet("binary", 2)  # 0 = −1, 1 = +1
 TERNARY = Alphabet("ternary", 3)  # 0 = −1, 1 = 0, 2 = +1
 FLOAT32 = Alphabet("float32", 0, 32)
 FLOAT16 = Alphabet("float16", 0, 16)
+TERNARY_THRESHOLD = 0.7  # Δ / mean|θ|, above which a weight is ±1: FTTQ's (paper §5)
 
 
 def even_levels(count: int) -> Alphabet:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bifl.core.forward import TERNARY_THRESHOLD
+from bifl.core.message import TERNARY_THRESHOLD
 
 
 class _StraightThroughSign(torch.autograd.Function):
