@@ -28,7 +28,7 @@ from bifl.errors import RunError
 from bifl.exchanges.exchange import Exchange, completing, main_of, make_answer
 from bifl.exchanges.scoring import NOT_EVALUATED, Results, Score
 from bifl.experiment.model import Model
-from bifl.experiment.run import Run, voters_of
+from bifl.experiment.run import Run
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import Setup
 from bifl.experiment.starting import refuse_nameless
@@ -417,7 +417,7 @@ def _client_rows(replies: dict[int, Reply], results: Mapping[int, dict[str, Any]
 def sampled(experiment: Experiment, clients: int, round: int, barred: Collection[int] = (), seed: int | None = None) -> list[int]:
     """The clients that upload in a round: a random ⌈λM⌉ of them, as far as there are so many that are not barred."""
     order = stream(experiment.seed if seed is None else seed, round, None, "voters").permutation(clients)
-    voters = voters_of(experiment, clients)
+    voters = experiment.voters(clients)
     allowed = (number for number in order.tolist() if number not in barred) if barred else order[:voters].tolist()
     return sorted(islice(allowed, voters))
 

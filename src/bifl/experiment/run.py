@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -116,7 +115,7 @@ def make_run(experiment: Experiment, network: Network, data: Dataset, dice: Dice
     composed = compose(experiment, dice)
     algorithm, goal, plan = composed.algorithm, task_of(experiment), plan_of(experiment)
     clients = 1 if algorithm.central else experiment.clients
-    fresh = Public(experiment.seed, 0, network.layout, *network.initial(), voters=voters_of(experiment, clients), clients=clients)
+    fresh = Public(experiment.seed, 0, network.layout, *network.initial(), voters=experiment.voters(clients), clients=clients)
     sleep = experiment.participation < 1 and (experiment.idle == "sleep" or not algorithm.keeps)
     run = Run(
         **composed._asdict(),
@@ -197,11 +196,6 @@ def make_network(experiment: Experiment, classes: int, kind: type[Network] = Net
         torch.manual_seed(experiment.seed)
         module = scores.make(experiment.model.name, experiment.model.parameters, classes, experiment.scores)
         return kind(module, forward or plain_algorithm(experiment).at(1).forward)
-
-
-def voters_of(experiment: Experiment, clients: int) -> int:
-    """How many clients are drawn to upload in a round: ⌈λM⌉."""
-    return max(1, math.ceil(experiment.participation * clients - 1e-9))  # 0.07·100 is 7, not 7.000000000000001
 
 
 def simulated_identity(experiment: Experiment) -> Identity | None:

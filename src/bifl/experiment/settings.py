@@ -126,6 +126,11 @@ class Experiment(Settings):
         """
         return not self.secure_sum and self.privacy.name == "none"
 
+    def voters(self, clients: int | None = None) -> int:
+        """How many clients are drawn to upload in a round, of so many or of all: ⌈λM⌉."""
+        share = self.participation * (self.clients if clients is None else clients)
+        return max(1, math.ceil(share - 1e-9))  # 0.07·100 is 7, not 7.000000000000001
+
     def processes(self) -> int:
         """How many worker processes to use."""
         return min(self.workers or cores(), self.clients)
@@ -274,7 +279,7 @@ def _check_secure_sum(experiment: Experiment) -> None:
     for module in ("cryptography", "Crypto"):
         if find_spec(module) is None:
             raise ConfigError("secure_sum=true needs cryptography and pycryptodome: pip install 'bifl[secure]'")
-    voters, least = math.ceil(experiment.participation * experiment.clients - 1e-9), 2 + experiment.colluders
+    voters, least = experiment.voters(), 2 + experiment.colluders
     if voters < least:
         raise ConfigError(
             f"secure_sum=true with colluders={experiment.colluders} needs {least} clients a round or more, so that each has "

@@ -21,7 +21,7 @@ from bifl.data.inputs import Dataset, Index, shape_text
 from bifl.data.partitions import Drawn, dealer, split
 from bifl.errors import ConfigError, DataError
 from bifl.experiment.declarations import Choice
-from bifl.experiment.run import Run, make_network, make_run, share_of, task_of, voters_of
+from bifl.experiment.run import Run, make_network, make_run, share_of, task_of
 from bifl.experiment.settings import Experiment, plain_algorithm
 from bifl.experiment.starting import start_with
 from bifl.nn.batch import network_arguments, task_arguments
@@ -31,7 +31,6 @@ from bifl.nn.sent import real_layers
 from bifl.privacy import privacy, secret_dice, simulated_dice
 from bifl.privacy.dice import Dice
 from bifl.registry import short
-from bifl.secure import threshold
 from bifl.tasks import Task
 from bifl.training.evaluation import example
 
@@ -263,8 +262,3 @@ def device_of(experiment: Experiment) -> torch.device:
     if not torch.cuda.is_available():
         raise ConfigError("device=cuda needs a GPU that PyTorch can use, and there is none: use device=auto")
     return torch.device("cuda")
-
-
-def secure_threshold(experiment: Experiment) -> int:
-    """k: of how many clients a secure sum is at least."""
-    return threshold(voters_of(experiment, experiment.clients), experiment.colluders)

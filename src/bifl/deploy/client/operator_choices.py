@@ -23,9 +23,10 @@ from bifl.errors import BiflError, DataError
 from bifl.experiment.declarations import MAY_CHANGE, SETTINGS
 from bifl.experiment.run import task_of
 from bifl.experiment.settings import REGISTRIES, Experiment, pairs, plain_algorithm
-from bifl.experiment.setup import cut, deal, load, refuse_undeployable, secure_threshold
+from bifl.experiment.setup import cut, deal, load, refuse_undeployable
 from bifl.experiment.starting import digest_alone
 from bifl.registry import of_file, short
+from bifl.secure import threshold
 
 
 def permitted(text: str, allowed: Sequence[Path], own_data: bool) -> Experiment:
@@ -121,7 +122,7 @@ class Operator(NamedTuple):
         wanted = permitted(text, self.allowed, own_data=bool(self.data or self.source))
         if self.peers and not wanted.secure_sum:
             raise Refusal("this client was started with --peers: it takes part in runs with secure_sum=true only")
-        if self.peers and (left := secure_threshold(wanted)) < self.least:
+        if self.peers and (left := threshold(wanted.voters(), wanted.colluders)) < self.least:
             raise Refusal(f"the sums of this run may be of {left} clients, and this client wants {self.least} or more")
         if self.peers and wanted.colluders < self.colluders:
             raise Refusal(f"this run has colluders={wanted.colluders}, and this client wants colluders={self.colluders} or more")

@@ -24,7 +24,6 @@ from bifl.deploy.server.members import Members
 from bifl.engine.catch_up import Journal
 from bifl.engine.round import NobodyVotes, Upkeep
 from bifl.errors import ConfigError, RunError, quoted
-from bifl.experiment.run import voters_of
 from bifl.experiment.settings import Experiment
 from bifl.runs.events import ERROR, MISSING, REFUSED, Tell
 
@@ -61,7 +60,7 @@ class Rules:
 
     def least(self, experiment: Experiment) -> int:
         """The ballots that a round of an experiment needs."""
-        return self.min_clients or -(-voters_of(experiment, experiment.clients) // 2)
+        return self.min_clients or -(-experiment.voters() // 2)
 
 
 DEFAULTS = Rules()
