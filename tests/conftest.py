@@ -28,7 +28,7 @@ from bifl.experiment.settings import REGISTRIES
 from tests.support.commands import BALLOTS, Run
 from tests.support.grid import Clock
 
-collect_ignore = ["hostile"]  # looking for doctests would import it, and spoil every message
+collect_ignore = ["base_install", "hostile"]  # looking for doctests would import them, and spoil messages and imports
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background shells let it be ignored, here and in what we start
 settings.register_profile("bifl", deadline=None, derandomize=True)
 settings.load_profile("bifl")
