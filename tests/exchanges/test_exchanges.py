@@ -17,12 +17,13 @@ from bifl.core.sides import ClientReply, ClientSide, ServerSide
 from bifl.core.state import Public
 from bifl.core.sums import Total
 from bifl.deploy.client import client_state
+from bifl.engine.backends import transfer
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
 from bifl.errors import AlgorithmError, ConfigError, RunError
 from bifl.exchanges.exchange import Exchange, exchange
 from bifl.exchanges.numbers import Numbers, Sums
-from bifl.experiment import run, setup, transfer
+from bifl.experiment import run, setup
 from bifl.experiment.model import Model
 from bifl.experiment.run import Run
 from bifl.runs.folder import read_records

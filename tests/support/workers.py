@@ -10,11 +10,11 @@ from typing import Any
 
 import bifl
 from bifl.data.inputs import Dataset
+from bifl.engine.backends.transfer import dumps, loads
 from bifl.engine.round import Rounds
 from bifl.engine.simulator import simulated_clients
 from bifl.engine.worker import Call, Job, Worker, Workers
 from bifl.experiment.settings import Experiment
-from bifl.experiment.transfer import dumps, loads
 
 
 class SideBySide(Workers):

@@ -25,8 +25,8 @@ from bifl.errors import Diverged
 from bifl.exchanges.exchange import Intake, completing, take_part
 from bifl.exchanges.scoring import Score
 from bifl.experiment.run import Run
-from bifl.experiment.setup import device_of
 from bifl.nn.batch import Samples
+from bifl.nn.compute import device_of
 from bifl.training.evaluation import evaluate
 
 
@@ -66,7 +66,7 @@ class Worker:
         self.shards, self._keep_messages, self.chunks = job.shards, job.keep_messages, job.chunks
         self.exchanges = {exchange.name: exchange for exchange in job.run.asked}
         self.completing = completing(job.run.exchanges)
-        device = device_of(job.run.experiment)
+        device = device_of(job.run.experiment.device)
         job.run.network.move(device)
         self.samples = Samples.training(data).on(device)
         self.test = Samples.testing(data).on(device)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from bifl.attacks import attack
 from bifl.core.randomness import stream
@@ -25,6 +24,7 @@ from bifl.experiment.run import Run, make_network, make_run, share_of, task_of
 from bifl.experiment.settings import Experiment, plain_algorithm
 from bifl.experiment.starting import start_with
 from bifl.nn.batch import network_arguments, task_arguments
+from bifl.nn.compute import device_of
 from bifl.nn.misfit import Misfit
 from bifl.nn.network import Network
 from bifl.nn.sent import real_layers
@@ -58,7 +58,7 @@ def build(
         data: the experiment's images, if they were loaded before.
         dealt: whose clients have the images, if not the experiment's own: that of the run whose model is evaluated.
     """
-    device_of(experiment)  # or a refusal
+    device_of(experiment.device)  # or a refusal
     data = load(experiment) if data is None else fitting(experiment, data)
     hands, held = deal(dealt or experiment, data)
     parts, shards = cut_all(hands, share_of(experiment, data), experiment.seed)
@@ -253,12 +253,3 @@ class LastDataset:
         data = self.of(experiment)
         self._loaded = self._loaded or fingerprint.loaded(data)
         return self._loaded
-
-
-def device_of(experiment: Experiment) -> torch.device:
-    """Where to compute: with `auto` on a GPU if there is one."""
-    if experiment.device == "cpu" or (experiment.device == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise ConfigError("device=cuda needs a GPU that PyTorch can use, and there is none: use device=auto")
-    return torch.device("cuda")

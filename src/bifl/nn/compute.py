@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bifl.core.message import Floats
+from bifl.errors import ConfigError
 from bifl.nn.batch import INPUT, Batch, among, judged, network_arguments, tensor_of
 
 
@@ -22,6 +23,19 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def device_of(chosen: str) -> torch.device:
+    """Where to compute, by the setting `device`: with `auto` on a GPU if there is one.
+
+    Raises:
+        ConfigError: a GPU is asked for, and there is none.
+    """
+    if chosen == "cpu" or (chosen == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError("device=cuda needs a GPU that PyTorch can use, and there is none: use device=auto")
+    return torch.device("cuda")
 
 
 Place = tuple[nn.Module, str]  # a layer and the name of its parameter

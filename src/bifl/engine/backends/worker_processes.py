@@ -26,9 +26,9 @@ from typing import Any, BinaryIO, cast
 
 from bifl.data.datasets import Dataset
 from bifl.data.inputs import map_dataset, save
+from bifl.engine.backends.transfer import dumps, loads
 from bifl.engine.worker import Call, Job, Worker, Workers
 from bifl.errors import BiflError, RunError
-from bifl.experiment.transfer import dumps, loads
 from bifl.files import writing
 from bifl.processes import KEEPS_MEMORY
 
