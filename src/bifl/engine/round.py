@@ -140,6 +140,7 @@ class Rounds:
             _refuse_uncounted(self.run, state.public, state.server, folder)
         else:
             refuse_nameless(self.experiment.start)
+            refuse_small_budget(self.run)
 
     @property
     def public(self) -> Public:
@@ -451,13 +452,23 @@ class Overspent(Abandoned):
 
 
 def affords_a_round(run: Run, public: Public, server: Server) -> bool:
-    """Whether the budget leaves room for another round, even if a secure sum is of no more clients than it must be.
-
-    Its server cannot unlearn a sum. A trusted one can: see `_refuse_to_overspend`.
-    """
-    fewest = max(exchange.quorum for exchange in run.exchanges) or public.voters
+    """Whether the budget leaves room for another round."""
     private = run.privacy
-    return private is None or private.affords(private.summed(server), fewest, run.clients, public.layout)
+    return private is None or private.affords(private.summed(server), _fewest(run), run.clients, public.layout)
+
+
+def refuse_small_budget(run: Run) -> None:
+    """Refuse a budget that does not leave room for the first round."""
+    if run.privacy is not None:
+        run.privacy.refuse_small_budget(_fewest(run), run.clients, run.fresh.layout)
+
+
+def _fewest(run: Run) -> int:
+    """Of how many clients a round's sum may be: of a secure sum the fewest, as its server cannot unlearn it.
+
+    A trusted one can: see `_refuse_to_overspend`.
+    """
+    return max(exchange.quorum for exchange in run.exchanges) or run.fresh.voters
 
 
 def _refuse_to_overspend(run: Run, public: Public, server: Server) -> None:

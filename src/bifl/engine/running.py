@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
-from bifl.core.state import Server
-from bifl.engine.round import CallClients, Rounds, affords_a_round
+from bifl.engine.round import CallClients, Rounds, refuse_small_budget
 from bifl.engine.simulator import simulated_clients
 from bifl.experiment.setup import Setup
 from bifl.runs.folder import RunFolder, locked
@@ -19,7 +18,7 @@ def check(setup: Setup) -> None:
     Raises:
         ConfigError: in one sentence.
     """
-    affords_a_round(setup.run, setup.public, Server())
+    refuse_small_budget(setup.run)
 
 
 def run(folder: RunFolder, setup: Setup, call_clients: CallClients = simulated_clients) -> Iterator[Record]:

@@ -184,18 +184,16 @@ class Private:
         return spent if spent > self.how.budget else 0.0
 
     def affords(self, summed: Summed, clients: int, among: int, layout: Layout) -> bool:
-        """Whether a further sum, of so many clients among so many, stays within the budget.
+        """Whether a further sum, of so many clients among so many, stays within the budget."""
+        return not self.over(once_more(summed, clients, among), layout)
 
-        Raises:
-            ConfigError: not even the first does.
-        """
-        then = self.over(once_more(summed, clients, among), layout)
-        if then and not summed:
+    def refuse_small_budget(self, clients: int, among: int, layout: Layout) -> None:
+        """Refuse a budget that is spent before the first sum, of so many clients among so many."""
+        if cost := self.over(once_more((), clients, among), layout):
             raise ConfigError(
-                f"privacy.budget={self.how.budget:g} is less than one round of {clients} clients costs, ε = {then:.3g}: more "
+                f"privacy.budget={self.how.budget:g} is less than one round of {clients} clients costs, ε = {cost:.3g}: more "
                 "clients, more noise or a smaller model cost less"
             )
-        return not then
 
 
 # ---- what a client has to tell ------------------------------------------------------------------------------------------------
