@@ -40,7 +40,7 @@ class DataError(BiflError):
 
 
 class RunError(BiflError):
-    """A run folder or checkpoint that cannot be read, written or continued."""
+    """A run that cannot begin or go on: its folder, a checkpoint, another process, the network or who is there do not allow it."""
 
 
 class Busy(RunError):

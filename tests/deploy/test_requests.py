@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from bifl import __version__
 from bifl.deploy import protocol
 from bifl.deploy.client.client_state import ClientState
+from bifl.deploy.client.living_client import LivingClient
 from bifl.deploy.client.operator_choices import Operator
 from bifl.deploy.client.progress import read_pipe, tell_pipe
 from bifl.deploy.client_app import client_app
@@ -209,6 +210,12 @@ def test_no_request_reaches_beyond_the_state_directory(
     assert settled.others(run) == others
     if "makes no sense" in said.get("failed", ""):
         assert settled.files() == before
+
+
+def test_another_app_is_told_that_it_is_another(victim: Victim) -> None:
+    client = LivingClient()
+    why = "a message without the record 'bifl': server and clients must run the same app"
+    assert client.answer(protocol.HELLO, {}, victim.context.node_config)["failed"] == why
 
 
 @settings(max_examples=300)

@@ -161,7 +161,7 @@ def named_files(experiment: Experiment) -> list[Path]:
 def read_request(kind: str, fields: Mapping[str, Any]) -> Envelope:
     """What the server asks, if every field is there, of its type and within its bounds. Unknown fields are passed over."""
     if not fields:
-        raise RunError(f"a message without the record '{RECORD}': server and clients must run the same app")
+        raise Refusal(f"a message without the record '{RECORD}': server and clients must run the same app")
     if kind not in (HELLO, EXCHANGE, HEAR):
         raise Refusal("the server asks for something that this client does not do")
     if problem := other_version(fields.get(VERSION), "the server", "this client"):
