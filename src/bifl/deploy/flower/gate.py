@@ -44,20 +44,20 @@ HEAD = 20.0  # seconds in which the head of a request must come
 PER_ADDRESS = 256  # connections that one address may hold; this machine's own may hold any number
 
 
-class Refusal(NamedTuple):
+class Rejection(NamedTuple):
     """An HTTP answer that the gate gives itself; the request does not reach Flower."""
 
     status: int
     reason: str
 
 
-CLOSED = Refusal(
+CLOSED = Rejection(
     403, "this port serves the calls of registered clients only; starting and stopping runs is for the server's operator"
 )
-AMBIGUOUS = Refusal(400, "a request's length must be given once, as Content-Length or as chunks")
-STRANGER = Refusal(401, f"more than {SMALL} bytes are taken from registered clients only")
-TOO_LARGE = Refusal(413, f"a request may have {LARGE} bytes at most")
-TOO_SLOW = Refusal(408, "the request did not come in time")
+AMBIGUOUS = Rejection(400, "a request's length must be given once, as Content-Length or as chunks")
+STRANGER = Rejection(401, f"more than {SMALL} bytes are taken from registered clients only")
+TOO_LARGE = Rejection(413, f"a request may have {LARGE} bytes at most")
+TOO_SLOW = Rejection(408, "the request did not come in time")
 
 
 class Gate:
@@ -76,8 +76,8 @@ class Gate:
         if scope["type"] == "lifespan" or (scope["type"] == "http" and self._trusted(scope)):
             await self._app(scope, receive, send)
             return
-        got = self._refusal(scope) or await self._body(scope, receive)
-        if isinstance(got, Refusal):
+        got = self._rejection(scope) or await self._body(scope, receive)
+        if isinstance(got, Rejection):
             await _answer(scope, send, got)
             return
         await self._app(scope, _replay(got, receive), send)
@@ -86,7 +86,7 @@ class Gate:
         shown = _values(scope, TOKEN.encode())
         return len(shown) == 1 and hmac.compare_digest(shown[0], self._token)
 
-    def _refusal(self, scope: Scope) -> Refusal | None:
+    def _rejection(self, scope: Scope) -> Rejection | None:
         """Why a stranger's request is refused, as far as its head tells. Paths are compared as they were sent, not decoded."""
         if scope["type"] != "http" or scope["query_string"] or scope["raw_path"] != scope["path"].encode():
             return CLOSED
@@ -96,7 +96,7 @@ class Gate:
             return AMBIGUOUS
         return None
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes | Refusal:
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | Rejection:
         """What Flower would read without a limit, and before it asks who sends it."""
         parts: list[bytes] = []
         size, limit, ends = 0, SMALL, time.monotonic() + UPLOAD
@@ -133,13 +133,13 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-async def _answer(scope: Scope, send: Send, refusal: Refusal) -> None:
+async def _answer(scope: Scope, send: Send, rejection: Rejection) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return
-    text = json.dumps({"detail": refusal.reason}).encode()
+    text = json.dumps({"detail": rejection.reason}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(text)), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.start", "status": rejection.status, "headers": headers})
     await send({"type": "http.response.body", "body": text})
 
 
