@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -14,8 +15,8 @@ from flwr.app import Context, Message
 
 from bifl import __version__
 from bifl.deploy import protocol
-from bifl.deploy.client import progress
 from bifl.deploy.client_app import app, client_app
+from bifl.deploy.flower.programs import read_pipe, tell_pipe
 from bifl.deploy.server.nodes import run_rounds
 from bifl.deploy.server_app import federate
 from bifl.errors import RunError
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("clock")
 @pytest.fixture
 def mute(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps Flower's own logger from the terminal."""
-    monkeypatch.setattr(progress.log, "disabled", True)
+    monkeypatch.setattr(logging.getLogger("flwr"), "disabled", True)
 
 
 # ---- what the operator reads -----------------------------------------------------------------------------------------
@@ -152,11 +153,11 @@ def test_a_file_that_the_operator_allows_is_dealt_out(tmp_path: Path, small: Pat
 def test_what_is_told_is_one_printable_line(mute: None) -> None:
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
-    tell = progress.tell_pipe(writing)
-    assert list(progress.read_pipe(reading)) == []
-    tell(progress.PROBLEM, text="x\nfinished\x1b[2J\u202e" + "y" * 5000)
-    tell("notice", text="a\rb\u2028")
-    (text, problem), notice = progress.read_pipe(reading)
+    tell = tell_pipe(writing)
+    assert list(read_pipe(reading)) == []
+    tell("x\nfinished\x1b[2J\u202e" + "y" * 5000, True)
+    tell("a\rb\u2028", False)
+    (text, problem), notice = read_pipe(reading)
     assert problem
     assert text.startswith(r"x\nfinished\x1b[2J\u202eyyy")
     assert len(text) == 900
@@ -167,12 +168,12 @@ def test_what_is_told_is_one_printable_line(mute: None) -> None:
 
 def test_a_pipe_that_nobody_reads_stops_nothing(mute: None) -> None:
     reading, writing = os.pipe()
-    tell = progress.tell_pipe(writing)
+    tell = tell_pipe(writing)
     for _ in range(1000):
-        tell("notice", text="\u00e4" * 900)  # more than a pipe holds
-    assert {text for text, _ in progress.read_pipe(reading)} == {"\u00e4" * 900}
+        tell("\u00e4" * 900, False)  # more than a pipe holds
+    assert {text for text, _ in read_pipe(reading)} == {"\u00e4" * 900}
     os.close(reading)
-    tell("notice", text="nobody listens: lost, and no harm done")
+    tell("nobody listens: lost, and no harm done", False)
     os.close(writing)
 
 
@@ -184,7 +185,7 @@ def test_two_versions_meet(tmp_path: Path, small: Path, monkeypatch: pytest.Monk
     grid = neighbours(tmp_path)
 
     told_by_newer: list[str] = []
-    newer_app = client_app(tell=lambda event, text: told_by_newer.append(text))
+    newer_app = client_app(tell=lambda text, problem: told_by_newer.append(text))
 
     def newer(message: Message, context: Context) -> Message:
         with monkeypatch.context() as patch:

@@ -21,8 +21,8 @@ from bifl.deploy import protocol
 from bifl.deploy.client.client_state import ClientState
 from bifl.deploy.client.living_client import LivingClient
 from bifl.deploy.client.operator_choices import Operator
-from bifl.deploy.client.progress import read_pipe, tell_pipe
 from bifl.deploy.client_app import client_app
+from bifl.deploy.flower.programs import read_pipe, tell_pipe
 from bifl.deploy.protocol import Refusal
 from bifl.errors import BiflError
 from bifl.experiment.settings import Experiment

@@ -15,7 +15,6 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from bifl.deploy import protocol
-from bifl.deploy.client.progress import PROBLEM, sentence
 from bifl.deploy.client_app import client_app
 
 BALLOT, STATISTICS, EVALUATION = "ballot", "statistics", "evaluation"
@@ -53,10 +52,10 @@ class Node:
         self.kinds: list[str] = []  # of the messages it got
         self.online = True
 
-    def _hear(self, event: str, **facts: Any) -> None:
-        self.heard.append(sentence(event, facts))
-        if event == PROBLEM:
-            self.problems.append(self.heard[-1])
+    def _hear(self, text: str, problem: bool) -> None:
+        self.heard.append(text)
+        if problem:
+            self.problems.append(text)
 
 
 class LocalGrid(Grid):

@@ -16,16 +16,15 @@ from flwr.clientapp import ClientApp
 
 from bifl.deploy import protocol
 from bifl.deploy.client.client_state import FILES
-from bifl.deploy.client.living_client import LivingClient, temporary
+from bifl.deploy.client.living_client import LivingClient, TellOperator, tell_log, temporary
 from bifl.deploy.client.operator_choices import Images, Source
-from bifl.deploy.client.progress import Tell, tell_log
 
 __all__ = ["Images", "app", "client_app"]
 
 _STATE = "bifl-state"
 
 
-def client_app(source: Source | None = None, tell: Tell = tell_log) -> ClientApp:
+def client_app(source: Source | None = None, tell: TellOperator = tell_log) -> ClientApp:
     """A ClientApp that runs any algorithm. Where Flower keeps its process, it keeps the run of the last message in memory.
 
     Without a `source` a client's images are what the node's `data` names, or come from the experiment's own dataset.

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from bifl.deploy.client.data_check import check_data
-from bifl.deploy.client.progress import read_pipe
-from bifl.deploy.flower.programs import ADMITTED, address, ended_by_signals, last_words, start, stop
+from bifl.deploy.flower.programs import ADMITTED, address, ended_by_signals, last_words, read_pipe, start, stop
 from bifl.errors import ConfigError, RunError, quoted
 from bifl.files import writing
 

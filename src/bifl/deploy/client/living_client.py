@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -13,18 +14,25 @@ from typing import Any
 from bifl import __version__
 from bifl.core.sides import Request
 from bifl.deploy import protocol
-from bifl.deploy.client import progress
 from bifl.deploy.client.client_state import ClientState, Kept, alone
 from bifl.deploy.client.operator_choices import Operator, Source
-from bifl.deploy.client.progress import Tell
 from bifl.deploy.protocol import Envelope, Refusal
 from bifl.engine.catch_up import digest
 from bifl.engine.worker import Worker
 from bifl.errors import BiflError, quoted
+from bifl.files import size
+from bifl.runs.events import LONGEST
 
 NUMBER = "partition-id"  # Flower's own word; in its simulation every node has one
 Config = Mapping[str, Any]
 Fields = dict[str, Any]
+TellOperator = Callable[[str, bool], None]  # takes a sentence, and whether it tells of a problem; never raises: training goes on
+log = logging.getLogger("flwr")
+
+
+def tell_log(text: str, problem: bool) -> None:
+    """Tell the client's operator by Flower's log."""
+    (log.error if problem else log.info)("%s", quoted(text, LONGEST))
 
 
 @contextmanager
@@ -37,7 +45,7 @@ def temporary(run: str) -> Iterator[Path]:
 class LivingClient:
     """Answers requests, one at a time. The run of the last one stays in memory, as its files say: data, network and state."""
 
-    def __init__(self, tell: Tell = progress.tell_log) -> None:
+    def __init__(self, tell: TellOperator = tell_log) -> None:
         self._tell = tell  # tells the operator
         self.kept: Kept | None = None  # the run of the last request
 
@@ -63,13 +71,13 @@ class LivingClient:
             if not isinstance(error, BiflError):  # a mistake in an algorithm, most likely: the log says where
                 traceback.print_exc()
             text = str(error) if isinstance(error, BiflError) else f"{type(error).__name__}: {error}"
-            self._tell(progress.PROBLEM, text=text)
+            self._tell(text, True)
         return answer
 
     def _carry_out(self, request: Envelope, operator: Operator, folder: Path) -> Fields:
         """What comes of a request. If it fails, nothing stays in memory: the next one begins with what the disk holds."""
         kept, self.kept = self.kept, None
-        state = ClientState(folder, request.run, operator, lambda text: self._tell("notice", text=text), kept)
+        state = ClientState(folder, request.run, operator, lambda text: self._tell(text, False), kept)
         if request.terms is not None:
             answer = _introduction(state.greet(request.terms), state, self._tell)
         else:
@@ -78,9 +86,11 @@ class LivingClient:
         return answer
 
 
-def _introduction(worker: Worker, state: ClientState, tell: Tell) -> Fields:
+def _introduction(worker: Worker, state: ClientState, tell: TellOperator) -> Fields:
     images, held = len(worker.parts[state.number]), len(worker.shards[state.number])
-    tell("joined", number=state.number, images=images, held=held, rounds=worker.run.experiment.rounds)
+    besides = f", {held} held out to evaluate on" if held else ""
+    run = f"a run of {worker.run.experiment.rounds} rounds as client {state.number}"
+    tell(f"joined {run}: {images} images to train on{besides}", False)
     return {
         "images": worker.weight(state.number),
         "model": worker.run.network.layout.fingerprint,
@@ -88,21 +98,22 @@ def _introduction(worker: Worker, state: ClientState, tell: Tell) -> Fields:
     }
 
 
-def _answer(request: Envelope, state: ClientState, tell: Tell) -> Fields:
+def _answer(request: Envelope, state: ClientState, tell: TellOperator) -> Fields:
     """What the client answers, after bringing the public state up to date."""
     if request.notice:
-        tell("notice", text=f"the server says: {request.notice}")
+        tell(f"the server says: {request.notice}", False)
     worker = state.open(request.round)
     if worker is None or request.update is None or not state.bring_up(worker, request.update):
         return {"lost": True}
     if request.kind == protocol.EXCHANGE:
         return _reply(worker, state, request, tell)
     if request.finished:
-        tell("finished", rounds=worker.public.round)
+        rounds = worker.public.round
+        tell(f"the run is finished after {rounds} rounds; waiting for the next one (Ctrl-C to stop)", False)
     return {}
 
 
-def _reply(worker: Worker, state: ClientState, request: Envelope, tell: Tell) -> Fields:
+def _reply(worker: Worker, state: ClientState, request: Envelope, tell: TellOperator) -> Fields:
     """The client's part in an exchange; its operator hears of training, not of what follows it."""
     if request.exchange not in worker.exchanges:
         raise Refusal(f"the server asks for the exchange '{request.exchange}', which this run does not have")
@@ -114,7 +125,9 @@ def _reply(worker: Worker, state: ClientState, request: Envelope, tell: Tell) ->
     round = request.round + exchange.ahead
     state.tidy(round)
     loss = {} if reply.loss is None else {"loss": reply.loss}  # not told where results of one client are not to be known
-    tell("trained", round=round, images=len(worker.parts[state.number]), bytes=len(reply.upload or b""), **loss)
+    result = "" if reply.loss is None else f" loss {reply.loss:.2f},"
+    sent = f"{size(len(reply.upload))} up" if reply.upload else "no upload asked for"
+    tell(f"round {round}: trained on {len(worker.parts[state.number])} images,{result} {sent}", False)
     return loss | upload
 
 

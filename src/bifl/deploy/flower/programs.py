@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from bifl.errors import ConfigError, RunError
+from bifl.errors import ConfigError, RunError, quoted
 from bifl.files import writing
 from bifl.processes import tied
 
 ADMITTED = "SuperNode ID:"  # in the log of a node that the server has let in
 TOKEN = "BIFL_TOKEN"  # in the environment, which only this user can read: the token by which a SuperLink knows its server
+_PROBLEM = "bifl: "  # how the sentence of a problem begins in a client's pipe
+_LONGEST = 900  # characters of a sentence: a line stays below the 4,096 bytes that a pipe takes at once
+_READ = 2**16  # bytes: as many as a pipe holds
 
 
 def without_proxy() -> dict[str, str]:
@@ -61,6 +65,27 @@ def start(
             pass_fds=[] if pipe is None else [pipe],
             start_new_session=True,  # Ctrl-C is for us
         )  # fmt: skip
+
+
+def tell_pipe(pipe: int) -> Callable[[str, bool], None]:
+    """Tells Flower's log, and `bifl client` through a pipe unless that is full, or closed: a sentence, and whether of a problem."""
+    os.set_blocking(pipe, False)
+    log = logging.getLogger("flwr")
+
+    def tell(text: str, problem: bool) -> None:
+        line = quoted(text, _LONGEST)
+        (log.error if problem else log.info)("%s", line)
+        with contextlib.suppress(OSError):
+            os.write(pipe, f"{_PROBLEM if problem else ''}{line}\n".encode())
+
+    return tell
+
+
+def read_pipe(pipe: int) -> Iterator[tuple[str, bool]]:
+    """What came since the last look, if the pipe is not to be waited for: sentences, and whether each is of a problem."""
+    with contextlib.suppress(BlockingIOError):
+        for line in os.read(pipe, _READ).decode(errors="replace").splitlines():
+            yield line.removeprefix(_PROBLEM), line.startswith(_PROBLEM)
 
 
 def stop(process: subprocess.Popen[bytes], patience: float = 10.0) -> None:

@@ -35,9 +35,8 @@ from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_f
 from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from bifl.deploy.client.progress import Tell, tell_pipe
 from bifl.deploy.flower import bundle
-from bifl.deploy.flower.programs import ADMITTED
+from bifl.deploy.flower.programs import ADMITTED, tell_pipe
 from bifl.errors import BiflError, RunError
 
 _IDLE = 3.0  # seconds between two looks for a message
@@ -141,7 +140,7 @@ def fleet(address: str, authority: Path, key: Path) -> Iterator[Fleet]:
         yield Fleet(*calls)
 
 
-def answers(config: dict[str, Any], tell: Tell) -> Answer:
+def answers(config: dict[str, Any], tell: Callable[[str, bool], None]) -> Answer:
     """A client with this configuration, which comes to life when it is first asked: until then it needs no PyTorch."""
 
     @functools.cache
