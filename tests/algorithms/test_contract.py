@@ -12,7 +12,7 @@ import pytest
 
 import bifl.algorithms  # noqa: F401
 from bifl import codec
-from bifl.codec.state_digest import state_digest
+from bifl.codec.format import state_digest
 from bifl.core import FLOAT32, VOTES, WEIGHTS, Client, Floats, Layout, Local, Message, Public, Server, Votes, register, stream
 from bifl.core.algorithm import Algorithms, first_vectors
 from bifl.core.layout import Tensor

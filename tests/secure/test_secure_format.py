@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from bifl import codec
-from bifl.codec.state_digest import digest_of, state_digest
+from bifl.codec.format import digest_of, state_digest
 from bifl.core.message import NOTHING, Message, Votes
 from bifl.core.state import Public
 from bifl.core.sums import Weighing

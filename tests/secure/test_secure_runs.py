@@ -12,7 +12,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message
 
 from bifl import codec
-from bifl.codec.state_digest import state_digest
+from bifl.codec.format import state_digest
 from bifl.core import Public
 from bifl.deploy import protocol
 from bifl.deploy.certificates import client_key, peers

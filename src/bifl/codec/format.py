@@ -1,6 +1,7 @@
 """Messages as bytes, format version 2 (docs/wire-format.md): header, symbols, reals, scales, further vectors, checksum.
 
-First the header: its fields, how they are read, and what no encoder writes; then how a whole message is spelled and read.
+First the header: its fields, how they are read, and what no encoder writes; then how a whole message is spelled and read;
+last a digest of the public state, by which two ends find out whether they know the same.
 
 >>> import numpy as np
 >>> from bifl.core.message import BINARY, Message
@@ -11,9 +12,10 @@ First the header: its fields, how they are read, and what no encoder writes; the
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -42,6 +44,7 @@ from bifl.core.message import (
     even_levels,
     is_name,
 )
+from bifl.core.state import Public
 from bifl.core.sums import LARGEST_WEIGHT
 from bifl.errors import BiflError
 
@@ -488,3 +491,24 @@ def _read_symbols(data: Bytes, vector: VectorHeader, alphabet: Alphabet, context
 
 def _read_floats(data: Bytes) -> Floats:
     return np.frombuffer(data, "<f4").astype(np.float32)
+
+
+def digest_of(parts: Iterable[bytes]) -> bytes:
+    """SHA-256 of several things of any length, each with its length before it: none can end where another one begins."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()
+
+
+def state_digest(public: Public, messages: Iterable[Message | None], first: str = "") -> bytes:
+    """A digest of a text, the public state, and the broadcasts that count as part of it."""
+    known = f"{public.layout.fingerprint} {public.seed} {public.round}"
+    vectors = [public.weights, public.real, public.scales]
+    broadcasts = (b"" if message is None else encode(message) for message in messages)
+    named = (part for name, vector in sorted(public.vectors.items()) for part in (name.encode(), _float_bytes(vector)))
+    return digest_of([first.encode(), known.encode(), *map(_float_bytes, vectors), *broadcasts, *named])
+
+
+def _float_bytes(vector: Floats) -> bytes:
+    return np.ascontiguousarray(vector, "<f4").tobytes()

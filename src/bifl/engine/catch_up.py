@@ -17,7 +17,7 @@ import numpy as np
 
 from bifl import codec
 from bifl.codec.context import NO_DIGEST
-from bifl.codec.state_digest import state_digest
+from bifl.codec.format import state_digest
 from bifl.core.message import FLOAT32, UPDATE, Message, Vector
 from bifl.core.state import Public
 from bifl.exchanges.exchange import Exchange, completing, last_telling

@@ -22,7 +22,7 @@ import numpy as np
 
 from bifl import codec
 from bifl.codec import Context, field_error
-from bifl.codec.state_digest import digest_of, state_digest
+from bifl.codec.format import digest_of, state_digest
 from bifl.core import UPDATE, Client, Message, Public, Vector
 from bifl.core.algorithm import Algorithms
 from bifl.core.sides import Abandoned, ClientReply, ClientSide, PrivateReplies, ServerSide

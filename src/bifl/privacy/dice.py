@@ -14,7 +14,7 @@ from collections.abc import Callable, MutableMapping
 import numpy as np
 import numpy.typing as npt
 
-from bifl.codec.state_digest import state_digest
+from bifl.codec.format import state_digest
 from bifl.core import Public, random_words, stream
 from bifl.errors import Refused
 
