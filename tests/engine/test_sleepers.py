@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import bifl
 import tests.support.algorithms  # noqa: F401
-from bifl.engine import worker
+from bifl.core.forward import PLAIN, Local
+from bifl.core.state import Client
+from bifl.engine.client_side import LocalSide
 from bifl.engine.round import sampled
 from bifl.engine.simulator import Simulation
 from bifl.experiment.setup import build
@@ -23,13 +24,13 @@ def test_nobody_trains_whose_work_is_thrown_away(
 ) -> None:
     """Before: all ten clients trained where two uploaded and nothing is remembered of the others."""
     trained: list[int] = []
-    train = getattr(worker, "train")  # noqa: B009
+    train = LocalSide.train
 
-    def noted(client: Any, *rest: Any) -> Any:
+    def noted(side: LocalSide, client: Client, local: Local = PLAIN) -> tuple[Client, float]:
         trained.append(client.number)
-        return train(client, *rest)
+        return train(side, client, local)
 
-    monkeypatch.setattr(worker, "train", noted)
+    monkeypatch.setattr(LocalSide, "train", noted)
     experiment = quick(small, algorithm=algorithm, participation=0.2, clients=10, rounds=1)
     list(bifl.simulate(experiment))
     assert len(trained) == trainings
