@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context
 from flwr.app import Message as Post
@@ -26,6 +27,9 @@ from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import serve
 from bifl.privacy import Private
+from bifl.runs.events import FINISHED
+from bifl.runs.folder import RunFolder
+from bifl.runs.record import Ending
 from tests.privacy.test_privacy_runs import BITS, NOISE, private
 from tests.support.commands import rounds
 from tests.support.federation import deploy, neighbours, simulated, told
@@ -153,16 +157,35 @@ def test_a_trusted_server_tells_nobody_of_a_sum_beyond_the_budget(tmp_path: Path
     assert not list((tmp_path / "run/messages").rglob("*broadcast*"))
 
 
+def test_clients_hear_that_the_budget_ended_the_run(tmp_path: Path, small: Path) -> None:
+    experiment = private(small, rounds=3, **NOISE)
+    accounts, layout = costs(experiment)
+    budget = sum(accounts.epsilon(((3, 3, count),), layout) for count in (1, 2)) / 2
+    grid = neighbours(tmp_path)
+    (record,) = deploy(grid, tmp_path / "run", experiment.changed({"privacy.budget": budget, "evaluate_every": 2}))
+    assert (record.evaluated, record.ending) == (True, Ending.BUDGET)
+    assert all("the run is finished after 1 rounds" in node.heard[-1] for node in grid.nodes.values())
+    assert "the run ends after round 1 of 3" in told(tmp_path / "run", FINISHED)
+
+
 @pytest.mark.usefixtures("clock")
 def test_a_run_ends_with_its_model_where_a_lost_client_would_cost_too_much(tmp_path: Path, small: Path) -> None:
-    experiment = private(small, rounds=2, clients=5, participation=0.4, privacy={"name": "gaussian", "noise": 4.0})
+    """That the round before was the last nobody knew when it was held: it is evaluated afterwards."""
+    noise = {"name": "gaussian", "noise": 4.0}
+    experiment = private(small, rounds=2, clients=5, participation=0.4, privacy=noise, evaluate_every=2)
     accounts, layout = costs(experiment)
     hidden, shown = accounts.epsilon(((2, 5, 2),), layout), accounts.epsilon(((1, 1, 1), (2, 5, 1)), layout)
     grid, asked = neighbours(tmp_path, 5), itertools.count()
     for node in grid.nodes.values():
         node.app = dying(node, asked, 2)  # whoever is asked first in the second round
     (record,) = deploy(grid, tmp_path / "run", experiment.changed({"privacy.budget": (hidden + shown) / 2}), least=1)
-    assert (record.round, record.clients) == (1, 2)
+    assert (record.round, record.clients, record.evaluated) == (1, 2, False)
+    (line,) = rounds(tmp_path / "run")
+    assert line["loss"] > 0
+    assert line["train_loss"] is None or np.isnan(line["train_loss"])
+    run = RunFolder.resume(tmp_path / "run", trust=True)
+    assert run.ending() is Ending.BUDGET
+    assert [node.kinds[-1] for node in grid.nodes.values()].count(protocol.HEAR) == 4  # it is over, for all but the lost one
     assert Model.read(tmp_path / "run/model").message.round == 1
     assert "nobody is told of it; round 2 is held again" in told(tmp_path / "run")
 

@@ -23,7 +23,8 @@ from bifl.experiment.setup import build
 from bifl.privacy.mechanism import numbers
 from bifl.report.remarks import remarks
 from bifl.report.summary import settings as grouped
-from bifl.runs.folder import ended_early
+from bifl.runs.folder import ended_early, ending_of
+from bifl.runs.record import Ending
 from bifl.runs.results import read
 from tests.support.commands import Run, rounds
 from tests.support.federation import quick, simulated
@@ -102,15 +103,20 @@ def test_a_budget_ends_the_run(tmp_path: Path, small: Path, here: Run) -> None:
     budget = (costs[1] + costs[2]) / 2  # type: ignore[operator]
     words = ["dataset=npz", f"dataset.path={small}", "algorithm=fedavg", "batchnorm=average", "model=mlp", "model.hidden=4"]
     words += ["clients=3", "rounds=9", "workers=1", "batch=32", "privacy=gaussian", f"privacy.budget={budget}"]
+    words.append("evaluate_every=5")  # the last round is evaluated all the same
     done = here("run", *words, "--out", tmp_path / "run")
     assert done.returncode == 0
-    assert len(rounds(tmp_path / "run")) == 2
+    before = rounds(tmp_path / "run")
+    assert [(line["loss"] is None, line.get("ending")) for line in before] == [(True, None), (False, "budget")]
     assert (tmp_path / "run/model").is_file()
     assert "the run ends after round 2 of 9: ε = " in done.stdout
     assert "ε = " in done.stdout.split("privacy")[1]
     again = here("run", "--resume", tmp_path / "run")
-    assert (again.returncode, len(rounds(tmp_path / "run"))) == (0, 2)
-    (setting,) = grouped(read([tmp_path / "run"]).results)
+    assert (again.returncode, rounds(tmp_path / "run")) == (0, before)
+    assert "the run ends after round 2 of 9: ε = " in again.stdout
+    (result,) = read([tmp_path / "run"]).results
+    assert ending_of(result.experiment, result.records) is Ending.BUDGET
+    (setting,) = grouped([result])
     assert any(f"ε = {costs[1]:.3g} for δ = 1e-05 after 2 rounds" in remark for remark in remarks(setting.series))
 
 

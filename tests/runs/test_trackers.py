@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bifl.experiment.settings import Experiment
 from bifl.runs.folder import RunFolder
-from bifl.runs.trackers import KINDS, Tracker
+from bifl.runs.record import Ending, Record
+from bifl.runs.trackers import KINDS, Tracker, followed
 from tests.support.commands import SMALL, Run, refused, rounds, start, wait_for_round
 
 
@@ -120,6 +124,41 @@ def test_a_tracker_that_fails_does_not_stop_a_run(tmp_path: Path, here: Run, mon
     assert done.returncode == 0
     assert done.stderr == "bifl: track=tensorboard failed, the run goes on without it (no route to host)\n"
     assert len(rounds(tmp_path / "run")) == 2
+
+
+class Noted:
+    """A tracker that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.logged = set[int]()
+        self.told: list[tuple[int, set[str]]] = []
+        self.complete = False
+
+    def log(self, round: int, numbers: Mapping[str, float], when: float) -> None:
+        self.told.append((round, set(numbers)))
+
+    def close(self, complete: bool) -> None:
+        self.complete = complete
+
+
+def test_a_last_round_that_is_evaluated_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every number is logged once; a run that something else than its last round's number ends is complete."""
+    noted = Noted()
+    monkeypatch.setitem(KINDS, "tensorboard", KINDS["tensorboard"]._replace(start=lambda run: noted))
+    run = RunFolder.start(tmp_path / "run", Experiment(rounds=9))
+    bare = Record(1, math.nan, math.nan, 0.5, 2, 100, 200, 100, 0.5, 1.5, 0.1, 1.0)
+    last = bare._replace(round=2, accuracy=0.9, loss=0.3, ending=Ending.BUDGET)
+
+    def held() -> Iterator[Record]:
+        for record in (bare, bare._replace(round=2)):
+            run.append(record)
+            yield record
+        run.mend_records(last)
+
+    assert len(list(followed(held(), run, "tensorboard"))) == 2
+    assert [round for round, _ in noted.told] == [1, 2, 2]
+    assert noted.told[2][1] == {"accuracy", "loss"}
+    assert noted.complete
 
 
 def test_what_is_logged_has_the_names_of_records_and_settings(finished: Path) -> None:

@@ -24,7 +24,7 @@ from bifl.engine.catch_up import Step
 from bifl.errors import RunError
 from bifl.exchanges.exchange import Exchange
 from bifl.files import parse_json, sync_folder, write_atomic, write_unlisted, writing
-from bifl.runs.record import Record
+from bifl.runs.record import Ending, Record
 
 _SERVER = "server.npz"
 _STATES = "states"  # their names
@@ -41,10 +41,12 @@ class State(NamedTuple):
     counted: frozenset[int] = frozenset()  # the clients whose ballots are in that round's broadcast
     server: Server = Server()  # what the server keeps for itself
     steps: tuple[Step, ...] = ()  # the last broadcasts
+    ending: Ending | None = None  # why no round follows, if none does; what is loaded does not tell, as `rounds` may change
 
 
-def save_server(folder: Path, state: State, record: Record, ballot: Exchange) -> None:
+def save_server(folder: Path, state: State, ballot: Exchange) -> None:
     """Declare the state's round complete, and delete the files that no longer matter."""
+    assert state.record is not None  # or no round would be complete
     with writing(folder):
         sync_folder(folder)  # of the clients' files, which this one relies on
     arrays = {
@@ -54,7 +56,7 @@ def save_server(folder: Path, state: State, record: Record, ballot: Exchange) ->
     }
     arrays |= {f"{_STATE}{name}": array for name, array in state.server.states.items()}
     arrays |= {f"step_{place}": np.frombuffer(step.data, np.uint8) for place, step in enumerate(state.steps)}
-    facts = {"record": record.to_json(), "steps": [[step.start, step.exchange, step.round] for step in state.steps]}
+    facts = {"record": state.record.to_json(), "steps": [[step.start, step.exchange, step.round] for step in state.steps]}
     save_public(folder / _SERVER, state.public, ballot, facts, arrays)
     needed = {_SERVER, *(_name(*item) for item in state.trained.items())}
     with writing(folder):

@@ -9,7 +9,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -35,7 +35,7 @@ from bifl.experiment.starting import refuse_nameless
 from bifl.nn.batch import Samples
 from bifl.robust import trust_of
 from bifl.runs.folder import Mailbox
-from bifl.runs.record import Record, Traffic, flips, spread, sureness
+from bifl.runs.record import Ending, Record, Traffic, flips, spread, sureness
 from bifl.training.evaluation import evaluate_all
 
 _ATTEMPTS = 5  # times in a row that a round is held and abandoned before the run ends
@@ -141,6 +141,7 @@ class Rounds:
         else:
             refuse_nameless(self.experiment.start)
             refuse_small_budget(self.run)
+        self.state = self.state._replace(ending=self._ending(self.public, self.state.server))
 
     @property
     def public(self) -> Public:
@@ -159,7 +160,7 @@ class Rounds:
     def __iter__(self) -> Iterator[Record]:
         """The rounds that are left. A loop that was left goes on where it was: the clients wait until `close`."""
         abandoned: list[Abandoned] = []
-        while self.public.round < self.experiment.rounds and affords_a_round(self.run, self.public, self.state.server):
+        while self.state.ending is None:
             try:
                 record = self.hold_round(self._called())
             except NobodyVotes:
@@ -168,7 +169,9 @@ class Rounds:
                 abandoned.append(error)
                 if len(abandoned) == _ATTEMPTS:
                     if self.public.round and all(isinstance(each, Overspent) for each in abandoned):
-                        break  # those who are there cannot afford another round: what was learnt is the run's model
+                        # those who are there cannot afford another round: what was learnt is the run's model
+                        self.state = self.state._replace(ending=Ending.BUDGET)
+                        continue
                     self._end(error)
                     raise
                 round = self.public.round + 1
@@ -179,7 +182,28 @@ class Rounds:
                 raise
             abandoned = []
             yield record
-        self.close()
+        with closing(self):
+            self._conclude()
+
+    def _ending(self, public: Public, server: Server) -> Ending | None:
+        """Why no round follows this state, if none does."""
+        if public.round >= self.experiment.rounds:
+            return Ending.ROUNDS
+        return None if affords_a_round(self.run, public, server) else Ending.BUDGET
+
+    def _conclude(self) -> None:
+        """Say in the last record why the run ends, and evaluate it, if nobody knew when it was made that no other would follow.
+
+        Where clients hold samples out they are not asked once more.
+        """
+        record, evaluation = self.state.record, self.run.evaluation
+        if record is None:
+            return
+        last = record._replace(ending=_early(self.state.ending))
+        if self._main.trains and not record.evaluated and (evaluation is None or not evaluation.share):
+            last = last._replace(**_evaluated(Results.of(self._called().score(), self.run.task)))
+        if last != record:
+            self._keep_state(self.state._replace(record=last))
 
     def _called(self) -> Clients:
         """Those who train: they are called when the first round needs them, and stay."""
@@ -218,10 +242,11 @@ class Rounds:
                 taking_part = outcome.replies.counted
             outcomes.append(outcome)
 
-        evaluates = self._main.trains and evaluated_in(self.experiment, round)
+        ending = self._ending(public, server.server)
+        evaluates = self._main.trains and (round % self.experiment.evaluate_every == 0 or ending is not None)
         results = self._evaluate(clients, barred, server) if evaluates else NOT_EVALUATED
         record = self._record(outcomes, results, clients.end(), clients.journal.settle())
-        record = record._replace(seconds=float(f"{time.perf_counter() - began:.3f}"))
+        record = record._replace(seconds=float(f"{time.perf_counter() - began:.3f}"), ending=_early(ending))
         main = next(outcome for outcome in outcomes if outcome.exchange is self._main)
         trained = {number for outcome in outcomes if outcome.exchange.trains for number in outcome.replies.by_client}
         reported = {number: {**results.clients.get(number, {}), **row} for number, row in server.clients.items()}
@@ -229,12 +254,16 @@ class Rounds:
         self.note_clients(round, _client_rows(main.replies.by_client, results.clients | reported, trust))
         state = State(
             public, record, {**self.state.trained, **dict.fromkeys(trained, round)}, main.replies.counted,
-            server.server._replace(judge=None), clients.journal.steps,
+            server.server._replace(judge=None), clients.journal.steps, ending,
         )  # fmt: skip
-        if self.folder is not None:
-            checkpoint.save_server(self.folder, state, record, self._completing)
-        self.state = state
+        self._keep_state(state)
         return record
+
+    def _keep_state(self, state: State) -> None:
+        """Go on from a state; in a folder it is written down first."""
+        if self.folder is not None:
+            checkpoint.save_server(self.folder, state, self._completing)
+        self.state = state
 
     def _hold_exchange(
         self, exchange: Exchange, clients: Clients, requests: list[Request], public: Public, server: ServerSide,
@@ -319,8 +348,7 @@ class Rounds:
         private = self.run.privacy
         return Record(
             round=before.round + 1,
-            accuracy=results.metrics.get("accuracy", math.nan),
-            loss=results.loss,
+            **_evaluated(results),
             train_loss=main.replies.loss,
             flips=flipped,
             layer_flips=by_layer,
@@ -330,7 +358,6 @@ class Rounds:
             **spread([row[next(iter(results.metrics))] for row in results.clients.values()]),
             refused=upkeep.refused,
             missing=upkeep.missing,
-            metrics=results.metrics or None,
             report=dict(server.report) or None,
             epsilon=None if private is None else private.epsilon(private.summed(server.server), before.layout),
             delta=None if private is None else private.how.delta,
@@ -401,6 +428,16 @@ class Outcome(NamedTuple):
     private_replies: PrivateReplies | None = None  # what each is told instead
 
 
+def _evaluated(results: Results) -> dict[str, Any]:
+    """A record's fields about the evaluation of the global model."""
+    return {"accuracy": results.metrics.get("accuracy", math.nan), "loss": results.loss, "metrics": results.metrics or None}
+
+
+def _early(ending: Ending | None) -> Ending | None:
+    """Why a run ends, for the record of its last round: that it has all rounds is nothing to tell."""
+    return None if ending is Ending.ROUNDS else ending
+
+
 def _client_rows(replies: dict[int, Reply], results: Mapping[int, dict[str, Any]], trust: Floats) -> list[dict[str, Any]]:
     """A round client by client: what it trained on, uploaded, how the model does on what it holds out, and its credit."""
     rows = []
@@ -437,11 +474,6 @@ def judge(setup: Setup, round: int) -> Judge | None:
         return next(iter(metrics.values()))
 
     return score
-
-
-def evaluated_in(experiment: Experiment, round: int) -> bool:
-    """Whether the global model is evaluated in a round."""
-    return round % experiment.evaluate_every == 0 or round == experiment.rounds
 
 
 # ---- what may be told of one client, where that is accounted ---------------------------------------------------------------

@@ -35,5 +35,6 @@ def run(folder: RunFolder, setup: Setup, call_clients: CallClients = simulated_c
         for record in rounds:
             folder.append(record)
             yield record
+        folder.mend_records(rounds.last)
         if setup.run.trains:
             rounds.model().save(folder.model)

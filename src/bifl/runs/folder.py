@@ -22,7 +22,7 @@ from bifl.experiment.settings import Experiment
 from bifl.experiment.starting import digest_alone, refuse_nameless
 from bifl.files import append_line, sync_folder, write_atomic, write_unlisted, writing
 from bifl.registry import short
-from bifl.runs.record import Record
+from bifl.runs.record import Ending, Record
 
 CONFIG, ROUNDS, CLIENTS, CHECKPOINT, MODEL, LOCK = "config.toml", "rounds.jsonl", "clients.jsonl", "checkpoint", "model", ".lock"
 DATA = "data.json"
@@ -141,6 +141,10 @@ class RunFolder:
         """The complete rounds so far."""
         return read_records(self.path)
 
+    def ending(self) -> Ending | None:
+        """Why no round follows, if none does."""
+        return ending_of(self.experiment, self.records())
+
     @property
     def checkpoint(self) -> Path:
         """The folder of what the run must remember to go on."""
@@ -159,7 +163,7 @@ class RunFolder:
         """Get ready for more rounds after the `last` one that is complete, which the checkpoint tells."""
         with writing(self.path):
             self.checkpoint.mkdir(exist_ok=True)
-            self._mend_records(last)
+            self.mend_records(last)
             if (self.path / CLIENTS).is_file():  # rounds that were not completed are run again
                 lines = (self.path / CLIENTS).read_text(errors="replace").splitlines()
                 write_atomic(self.path / CLIENTS, "".join(line + "\n" for line in lines[: last.round if last else 0]))
@@ -174,8 +178,11 @@ class RunFolder:
         with writing(self.path):
             append_line(self.path / CLIENTS, json.dumps({"round": round, "clients": clients}))
 
-    def _mend_records(self, last: Record | None) -> None:
-        """Make rounds.jsonl agree with the checkpoint: a kill may have cut its last line off, or kept it from being written."""
+    def mend_records(self, last: Record | None) -> None:
+        """Make rounds.jsonl agree with the checkpoint's `last` record, which may be evaluated only now.
+
+        A kill may have cut the last line off, or kept it from being written.
+        """
         kept = [record for record in self.records() if last and record.round < last.round] + ([last] if last else [])
         if last and len(kept) != last.round:
             raise RunError(f"'{self.path / ROUNDS}' lacks rounds that the checkpoint has: it was changed or cut short")
@@ -231,12 +238,19 @@ def read_records(path: Path) -> list[Record]:
     return records
 
 
+def ending_of(experiment: Experiment, records: Sequence[Record]) -> Ending | None:
+    """Why no round follows these of a run; None for a run that is not over."""
+    if len(records) >= experiment.rounds:
+        return Ending.ROUNDS
+    return records[-1].ending if records else None
+
+
 def ended_early(experiment: Experiment, records: Sequence[Record]) -> str | None:
-    """Why a run has fewer rounds than it was to have: `privacy.budget`. None if that did not end it, as far as its records say."""
-    budget = experiment.privacy.parameters.get("budget", 0.0)
-    if not records or not budget or len(records) >= experiment.rounds or records[-1].epsilon is None:
+    """Why a run has fewer rounds than it was to have, in a sentence; None if it has them, or is not over."""
+    if ending_of(experiment, records) is not Ending.BUDGET:
         return None
-    spent = f"ε = {records[-1].epsilon:.3g} is spent, and another round could exceed privacy.budget={budget:g}"
+    budget, epsilon = experiment.privacy.parameters.get("budget", 0.0), records[-1].epsilon or 0.0
+    spent = f"ε = {epsilon:.3g} is spent, and another round could exceed privacy.budget={budget:g}"
     return f"the run ends after round {len(records)} of {experiment.rounds}: {spent}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from enum import StrEnum
 from types import NoneType
 from typing import Any, NamedTuple, get_args, get_type_hints
 
@@ -15,6 +16,13 @@ from bifl.files import parse_json
 
 SURENESS_BINS = 10
 LARGEST = 2**63  # of whole numbers: larger ones are not what a round counts
+
+
+class Ending(StrEnum):
+    """Why no round follows a run's last one."""
+
+    ROUNDS = "rounds"  # it has all that it was to have
+    BUDGET = "budget"  # another one could cost more than `privacy.budget` leaves
 
 
 class Record(NamedTuple):
@@ -46,6 +54,7 @@ class Record(NamedTuple):
     epsilon: float | None = None  # ε spent so far, of one client's data (docs/privacy.md); None where none is accounted
     delta: float | None = None  # δ of this ε
     report: dict[str, float] | None = None  # what an exchange reports that is held instead of training
+    ending: Ending | None = None  # why the run ended with this round before it had all rounds; it may have been continued
 
     @property
     def evaluated(self) -> bool:
@@ -69,7 +78,7 @@ class Record(NamedTuple):
     def fields(self) -> dict[str, Any]:
         """The numbers by name; what a round without evaluation does not know is None."""
         fields = self._asdict() if self.evaluated else self._asdict() | dict.fromkeys(_EVALUATED)
-        return fields if self.report is not None else {name: value for name, value in fields.items() if name != "report"}
+        return {name: value for name, value in fields.items() if value is not None or name not in _SELDOM}
 
     def numbers(self) -> dict[str, float]:
         """Every number by name; nothing of an evaluation that there was not."""
@@ -88,11 +97,13 @@ class Record(NamedTuple):
         for name, value in known.items():
             if not _fits(value, _KINDS[name]):
                 raise ValueError(f"{name} is {value!r:.40}")
-        return cls(**known)
+        ending = None if known.get("ending") is None else Ending(known["ending"])
+        return cls(**known | {"ending": ending})
 
 
 _KINDS = get_type_hints(Record)
 _EVALUATED = ("accuracy", "loss", "metrics")  # what only an evaluation tells
+_SELDOM = ("report", "ending")  # what most records do not have
 
 
 def tested(records: Sequence[Record]) -> list[Record]:
@@ -108,6 +119,8 @@ def _fits(value: Any, kind: Any) -> bool:
         return kind == dict[str, float] | None and all(_fits(number, float) for number in value.values())
     if isinstance(value, list):
         return kind == list[float] | None and all(_fits(number, float) for number in value)
+    if isinstance(value, str):
+        return kind == Ending | None and value in set(Ending)
     whole = type(value) is int and abs(value) < LARGEST
     return whole if kind is int else (whole or type(value) is float) and kind in (float, float | None)
 

@@ -12,7 +12,7 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from bifl.errors import ConfigError
@@ -31,8 +31,8 @@ class Tracker(Protocol):
 
     logged: set[int]  # rounds that it has from before
 
-    def log(self, record: Record, when: float) -> None:
-        """Log a round that ended at a time."""
+    def log(self, round: int, numbers: Mapping[str, float], when: float) -> None:
+        """Log numbers of a round that ended at a time."""
 
     def close(self, complete: bool) -> None:
         """The run is over, or was stopped."""
@@ -54,10 +54,10 @@ class TensorBoard:
         self._writer = SummaryWriter(str(folder), purge_step=1)  # a TensorBoard that is watching forgets what it has read
         self._writer.add_text("config", "".join(f"    {line}\n" for line in config_file.to_toml(run.experiment).splitlines()))
 
-    def log(self, record: Record, when: float) -> None:
+    def log(self, round: int, numbers: Mapping[str, float], when: float) -> None:
         """One scalar a number."""
-        for name, value in record.numbers().items():
-            self._writer.add_scalar(name, value, record.round, walltime=when)
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, round, walltime=when)
         self._writer.flush()
 
     def close(self, complete: bool) -> None:
@@ -93,11 +93,11 @@ class MLflow:
         self._client.log_batch(begun, params=[Param(key, str(value)) for key, value in run.experiment.flat().items()])
         return begun
 
-    def log(self, record: Record, when: float) -> None:
+    def log(self, round: int, numbers: Mapping[str, float], when: float) -> None:
         """One metric a number."""
         from mlflow.entities import Metric
 
-        metrics = [Metric(name, float(value), int(1000 * when), record.round) for name, value in record.numbers().items()]
+        metrics = [Metric(name, float(value), int(1000 * when), round) for name, value in numbers.items()]
         self._client.log_batch(self._run, metrics)
 
     def close(self, complete: bool) -> None:
@@ -147,25 +147,32 @@ class _Log:
         self._run, self._kind = run, kind
         self._tracker: Tracker | None = None
         self._done, self._failed = 0, False
+        self._known: Collection[str] = ()  # the numbers of that round that are logged
 
     def update(self, record: Record | None = None) -> None:
-        """Log a round that is complete; what rounds.jsonl has and the log has not, where this is not the next one."""
+        """Log a round that is complete; what rounds.jsonl has and the log has not, where this is not the next one.
+
+        In the end that may be an evaluation of the last round, which is looked at once more.
+        """
         follows = record is not None and record.round == self._done + 1
-        self._attempt(lambda: self._log([record] if follows and record else self._run.records()[self._done :]))
+        self._attempt(lambda: self._log([record] if follows and record else self._run.records()[max(self._done - 1, 0) :]))
 
     def close(self) -> None:
         """The end, for now."""
         if tracker := self._tracker:
-            self._attempt(lambda: tracker.close(self._done == self._run.experiment.rounds))
+            self._attempt(lambda: tracker.close(self._run.ending() is not None))
 
     def _log(self, records: list[Record]) -> None:
         self._tracker = tracker = self._tracker or KINDS[self._kind].start(self._run)
         when = time.time() - sum(record.seconds for record in records)
         for record in records:
             when += record.seconds
-            if record.round not in tracker.logged:
-                tracker.log(record, when)
-            self._done = record.round
+            numbers = record.numbers()
+            known = self._known if record.round == self._done else ()
+            new = {name: value for name, value in numbers.items() if name not in known}
+            if new and record.round not in tracker.logged:
+                tracker.log(record.round, new, when)
+            self._done, self._known = record.round, numbers.keys()
 
     def _attempt(self, deed: Callable[[], None]) -> None:
         """Do it; whatever a tracker's trouble is, a disk or a server, it is told once and no reason to lose a training."""

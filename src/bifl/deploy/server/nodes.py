@@ -55,11 +55,12 @@ class Deployment(NamedTuple):
 
 @contextmanager
 def call_nodes(deployment: Deployment, rounds: Rounds) -> Iterator[Nodes]:
-    """Flower's nodes, for `Rounds`; if the rounds end well they have the last word."""
+    """Flower's nodes, for `Rounds`; they hear that the run is over, if it is."""
     deployment.rules.check(rounds.run.experiment)
     nodes = Nodes(deployment, rounds)
     yield nodes
-    nodes.finish()
+    if rounds.state.ending is not None:
+        nodes.finish()
 
 
 def run_name(folder: Path) -> str:
@@ -112,11 +113,10 @@ class Nodes(Clients):
         self._at_fault: frozenset[int] = frozenset()  # clients without whom the rounds are held from now on
 
     def finish(self) -> None:
-        """Let everyone have the last word, if the rounds are done."""
-        if self.journal.public.round == self._setup.run.experiment.rounds:
-            last = {number: {"finished": True} for number in self._members.voting()}
-            for _ in self._requests.ask_all(protocol.HEAR, last, 0):
-                pass
+        """Tell everyone the last broadcast, and that the run is over."""
+        last = {number: {"finished": True} for number in self._members.voting()}
+        for _ in self._requests.ask_all(protocol.HEAR, last, 0):
+            pass
 
     def begin(self) -> Attendance:
         """Wait for the clients, before the first round; those that have declared too many images for the coming one are barred."""
