@@ -20,14 +20,14 @@ from bifl.engine.simulator import simulate
 from bifl.errors import ConfigError, RunError
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from bifl.privacy.mechanism import numbers
+from bifl.privacy.mechanism import INSTEAD, numbers
 from bifl.report.remarks import remarks
 from bifl.report.summary import settings as grouped
 from bifl.runs.folder import ended_early, ending_of
 from bifl.runs.record import Ending
 from bifl.runs.results import read
 from tests.support.commands import Run, rounds
-from tests.support.federation import quick, simulated
+from tests.support.federation import named, quick, simulated
 
 BITS: dict[str, Any] = {"privacy": {"name": "poisson_binomial", "theta": 0.2}}
 NOISE: dict[str, Any] = {"privacy": "gaussian"}
@@ -132,6 +132,11 @@ def test_a_comparison(tmp_path: Path, small: Path, here: Run) -> None:
 def test_a_budget_that_allows_nothing(small: Path) -> None:
     with pytest.raises(ConfigError, match=r"privacy.budget=0.1 is less than one round of 3 clients costs, ε = "):
         list(simulate(private(small, privacy={"name": "gaussian", "budget": 0.1})))
+
+
+@pytest.mark.parametrize("algorithm", named(INSTEAD))
+def test_those_that_a_refusal_names_instead_are_private(small: Path, algorithm: str) -> None:
+    assert build(private(small, algorithm=algorithm, **NOISE)).run.privacy is not None
 
 
 def test_a_run_without_a_budget_did_not_end_early(small: Path) -> None:

@@ -20,11 +20,12 @@ from bifl.deploy.client_app import app
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
 from bifl.errors import ConfigError, RunError
+from bifl.exchanges import secure_sum
 from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.runs.record import Record
-from tests.support.federation import deploy, neighbours, quick, simulated, told
+from tests.support.federation import deploy, named, neighbours, quick, simulated, told
 from tests.support.grid import Clock, Handler, LocalGrid, Node, kind_of
 from tests.support.workers import beside
 
@@ -105,6 +106,12 @@ def test_every_byte_is_counted(tmp_path: Path, small: Path) -> None:
 def test_algorithms_that_cannot_be_summed_are_refused(small: Path, algorithm: str) -> None:
     with pytest.raises(ConfigError, match=f"algorithm '{algorithm}' cannot be used with secure_sum=true: .*: take biml, "):
         simulate(quick(small, algorithm=algorithm, secure_sum=True))
+
+
+@pytest.mark.parametrize("algorithm", named(secure_sum.INSTEAD))
+def test_those_that_a_refusal_names_instead_are_summed(small: Path, algorithm: str) -> None:
+    names = [exchange.name for exchange in build(quick(small, algorithm=algorithm, clients=8, secure_sum=True)).run.exchanges]
+    assert names[: len(STEPS)] == list(STEPS)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,11 @@ def quick(small: Path, **settings: Any) -> Experiment:
     return Experiment(**QUICK | {"dataset": "few_digits", "batch": 32} | settings)
 
 
+def named(sentence: str) -> list[str]:
+    """The names in `one, another or a third`."""
+    return sentence.replace(" or ", ", ").split(", ")
+
+
 def neighbours(folder: Path, count: int = 3) -> LocalGrid:
     return LocalGrid({100 + number: Node(number, folder / f"state-{number}") for number in range(count)})
 
