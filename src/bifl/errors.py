@@ -58,6 +58,6 @@ class AlgorithmError(BiflError):
 class Refused(BiflError):
     """One end does not go along with the other.
 
-    A client: what it was asked could uncover somebody, in a secure sum or by private noise that is told twice, or is not to be done.
+    A client: what it was asked could uncover somebody, in a secure sum or by noise that is drawn twice, or cannot be done.
     A server: a plain upload is well-formed, and says what no client can have counted or measured.
     """
