@@ -27,7 +27,7 @@ from bifl.deploy.server.nodes import Deployment, call_nodes
 from bifl.deploy.server.requests import Rules
 from bifl.engine.round import Rounds
 from bifl.errors import quoted
-from bifl.exchanges.exchange import BYTES
+from bifl.exchanges.exchange import BYTE_ALPHABET
 from bifl.experiment.setup import serve
 from bifl.runs import events
 from bifl.runs.record import Record
@@ -296,7 +296,7 @@ def evaluated(message: Message, honest: Message, rows: list[tuple[float, ...]]) 
     """The same client's evaluation, but for its numbers."""
     header = codec.read_header(protocol.fields_of(honest)["upload"])
     symbols = np.frombuffer(np.array(rows, "<f8").tobytes(), np.uint8)
-    upload = codec.encode(Said.of(symbols, BYTES, NOTHING, NOTHING, header.sender, header.weight, header.round))
+    upload = codec.encode(Said.of(symbols, BYTE_ALPHABET, NOTHING, NOTHING, header.sender, header.weight, header.round))
     return changed(message, honest, {"upload": upload})
 
 

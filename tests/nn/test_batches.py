@@ -25,7 +25,7 @@ from bifl.data.fingerprint import loaded
 from bifl.data.inputs import read_further
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError, DataError, Refused
-from bifl.exchanges.exchange import BYTES
+from bifl.exchanges.exchange import BYTE_ALPHABET
 from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment, agreed
 from bifl.experiment.setup import build
@@ -161,7 +161,7 @@ def test_a_liar_counts_no_more_tokens_than_it_has(settings: dict[str, Any]) -> N
     def said(weight: float) -> Message:
         """A model, three samples, what is counted in them, the loss, how many are correct."""
         data = np.array([0, 3, weight, 2.5, 4], "<f8").tobytes()
-        return Message.of(np.frombuffer(data, np.uint8), BYTES, NOTHING, sender=0, weight=20, round=judge.ahead)
+        return Message.of(np.frombuffer(data, np.uint8), BYTE_ALPHABET, NOTHING, sender=0, weight=20, round=judge.ahead)
 
     server = ServerSide(Server())
     assert judge.open(said(11), run.fresh, server).sender == 0
@@ -180,7 +180,7 @@ def test_where_samples_are_counted_a_liar_counts_no_more_than_those(tmp_path: Pa
     assert run.evaluation is not None
     for weight, refusal in ((3, nullcontext()), (15, pytest.raises(Refused, match="its evaluation makes no sense"))):
         rows = np.array([0, 3, weight, 2.5, 1, 1, 1, 1, 1], "<f8").tobytes()
-        upload = Message.of(np.frombuffer(rows, np.uint8), BYTES, NOTHING, sender=0, weight=20, round=run.evaluation.ahead)
+        upload = Message.of(np.frombuffer(rows, np.uint8), BYTE_ALPHABET, NOTHING, sender=0, weight=20, round=run.evaluation.ahead)
         with refusal:
             run.evaluation.open(upload, run.fresh, ServerSide(Server()))
 

@@ -19,7 +19,7 @@ from bifl.core.message import NOTHING, Message, Votes
 from bifl.core.state import Public
 from bifl.core.sums import Weighing
 from bifl.data.inputs import Dataset
-from bifl.exchanges.exchange import BYTES
+from bifl.exchanges.exchange import BYTE_ALPHABET
 from bifl.exchanges.secure_sum import CommonGround
 from bifl.experiment.settings import Experiment, agreed
 from bifl.experiment.setup import build
@@ -148,7 +148,7 @@ def test_a_mark_is_of_one_share() -> None:
 
 
 def test_such_bytes_are_a_message_of_256_levels() -> None:
-    message = Message.of(np.frombuffer(b"\0\xff\x10", np.uint8), BYTES, NOTHING, NOTHING, 3, 450, 7)
+    message = Message.of(np.frombuffer(b"\0\xff\x10", np.uint8), BYTE_ALPHABET, NOTHING, NOTHING, 3, 450, 7)
     data = codec.encode(message)
     assert (data[5], data[6], data[7], data[28:44]) == (1, 5, 0, bytes(16))  # an upload, levels, packed; no model, no context
     assert struct.unpack("<III", data[12:24]) == (7, 3, 450)

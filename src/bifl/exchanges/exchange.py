@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bifl.robust import RobustSum
     from bifl.tasks import Task
 
-BYTES = Alphabet("bytes", 256)
+BYTE_ALPHABET = Alphabet("bytes", 256)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +182,7 @@ class ByteExchange(Exchange):
 
 def message_of(data: bytes) -> Message:
     """Bytes as a message, for any reader."""
-    return Message.of(np.frombuffer(data, np.uint8), BYTES, NOTHING)
+    return Message.of(np.frombuffer(data, np.uint8), BYTE_ALPHABET, NOTHING)
 
 
 def bytes_in(upload: Message) -> bytes:

@@ -28,7 +28,7 @@ from bifl.core.algorithm import Algorithms
 from bifl.core.sides import Abandoned, ClientReply, ClientSide, PrivateReplies, ServerSide
 from bifl.core.sums import Weighing
 from bifl.errors import ConfigError, Refused
-from bifl.exchanges.exchange import BYTES, ByteExchange, Exchange, Summable, bytes_in, from_client, message_of
+from bifl.exchanges.exchange import BYTE_ALPHABET, ByteExchange, Exchange, Summable, bytes_in, from_client, message_of
 from bifl.secure import cards, threshold, unmasking
 from bifl.secure.cards import SumTerms
 from bifl.secure.integers import WIDEST, fields, pack, summands
@@ -117,7 +117,7 @@ class Step(ByteExchange):
         """The upload, if it is bytes of this round and not too many. A worker believes its own clients."""
         if upload.round != public.round + self.ahead:
             raise field_error("round", f"is of round {upload.round}, this is round {public.round + self.ahead}")
-        if upload.update.alphabet != BYTES or len(upload.vectors) > 1 or len(upload.real) or len(upload.update.scales):
+        if upload.update.alphabet != BYTE_ALPHABET or len(upload.vectors) > 1 or len(upload.real) or len(upload.update.scales):
             raise field_error("alphabet", "is no message of a secure sum")
         if not 0 < len(upload.update.symbols) <= self.longest(public):
             raise field_error("symbols", f"is {len(upload.update.symbols)} bytes long, where {self.longest(public)} are the most")

@@ -101,7 +101,7 @@ class Constants:
         self.reset()
 
 
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+TRACKING_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
 CROSS_ENTROPY: Loss = nn.functional.cross_entropy
 
@@ -119,7 +119,11 @@ class Network:
         self.module = module  # computes with whatever `place` put there last; `learn` need not put anything there
         self.device = torch.device("cpu")  # where it computes; the flat vectors come from and go to the processor's memory
         found, trainable = layers_of(module, forward.all_layers), Trainable(module)
-        norms = [(name, child) for name, child in module.named_modules() if isinstance(child, NORMS) and child.track_running_stats]
+        norms = [
+            (name, child)
+            for name, child in module.named_modules()
+            if isinstance(child, TRACKING_NORMS) and child.track_running_stats
+        ]
         self._norms = [child for _, child in norms]
         layers: list[str] = []
         self._slots: list[Slot] = []
