@@ -23,10 +23,10 @@ class SideBySide(Workers):
     def __init__(self, jobs: Sequence[Job], data: Dataset) -> None:
         self._workers = [Worker(loads(dumps(job, job.run, data)), data) for job in jobs]
 
-    def ask(self, calls: Mapping[int, Call]) -> Iterator[Any]:
+    def ask(self, calls: Mapping[int, Call[Any]]) -> Iterator[Any]:
         """The last worker answers first: nothing may depend on the order."""
         for rank in sorted(calls, reverse=True):
-            for result in self._workers[rank].do(pickle.loads(pickle.dumps(calls[rank]))):
+            for result in pickle.loads(pickle.dumps(calls[rank])).of(self._workers[rank]):
                 yield pickle.loads(pickle.dumps(result))
 
 
@@ -41,4 +41,4 @@ call_clients = partial(simulated_clients, start=side_by_side)
 
 def beside(experiment: Experiment, **objects: Any) -> Rounds:
     """What `bifl.simulate` makes of these, with its workers in this process."""
-    return Rounds(bifl.simulate(experiment, **objects).setup, call_clients)
+    return bifl.simulate(experiment, backend=side_by_side, **objects)

@@ -43,8 +43,7 @@ def from_checkpoint(setup: Setup, number: int, voted: bool, folder: Path | None,
         )
     parts, shards = {number: setup.parts[number]}, {number: setup.shards[number]}
     job = Job(setup.run, parts, shards, [], setup.public, folder, past)
-    (client,) = Worker(job, setup.data).train(number, voted)
-    return client
+    return Worker(job, setup.data).train(number, voted)
 
 
 def own_model(setup: Setup, public: Public, client: Client) -> Model:

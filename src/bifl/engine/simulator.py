@@ -9,22 +9,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from heapq import heapify, heapreplace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
 from bifl.core.sides import Accumulator, Reply, Request, ServerSide
 from bifl.core.state import Client, Public
-from bifl.data.inputs import Dataset
 from bifl.data.partitions import Drawn
 from bifl.engine.backends.worker_processes import processes
 from bifl.engine.catch_up import Journal
 from bifl.engine.own_model import from_checkpoint, own_model
 from bifl.engine.round import Attendance, Clients, Rounds
-from bifl.engine.worker import Call, Job, Workers
+from bifl.engine.worker import Backend, Call, Collect, Hear, Job, ScoreTests, TrainOnce, Workers
 from bifl.errors import ConfigError
 from bifl.exchanges.exchange import Exchange, completing, last_telling
 from bifl.exchanges.scoring import Score
@@ -42,12 +42,13 @@ from bifl.training.evaluation import chunks
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Backend = Callable[[Sequence[Job], Dataset], AbstractContextManager[Workers]]  # starts workers with these jobs
+T = TypeVar("T")
 
 
 def simulate(
-    experiment: Experiment, *, model: Net | None = None, data: Data | None = None, folder: str | Path | None = None
-) -> Simulation:
+    experiment: Experiment, *, model: Net | None = None, data: Data | None = None, folder: str | Path | None = None,
+    backend: Backend = processes,
+) -> Simulation:  # fmt: skip
     """Run an experiment: iterate over the result for one `Record` per round.
 
     Args:
@@ -57,6 +58,7 @@ def simulate(
         data: samples instead of the dataset that the experiment names: arrays (inputs, labels), or more of them by the names that
             an .npz file has, or a `bifl.data.datasets.Dataset`.
         folder: where what is needed to go on is kept after every round, and taken from if it is there.
+        backend: where the clients' workers run: see `bifl.engine.backends`. Results do not depend on it.
     """
     if model is not None:
         experiment = experiment.changed({"model": model_name(model)})
@@ -68,14 +70,14 @@ def simulate(
     if path is not None:
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
-    return Simulation(build(experiment, data=given), path)
+    return Simulation(build(experiment, data=given), path, backend)
 
 
 class Simulation(Rounds):
     """An experiment under way on this machine: an iterable of records; for arguments and attributes see `Rounds`."""
 
-    def __init__(self, setup: Setup, folder: Path | None = None) -> None:
-        super().__init__(setup, simulated_clients, folder)
+    def __init__(self, setup: Setup, folder: Path | None = None, backend: Backend = processes) -> None:
+        super().__init__(setup, partial(simulated_clients, start=backend), folder)
         self._records = list[Record]()
 
     def __iter__(self) -> Iterator[Record]:
@@ -155,7 +157,7 @@ class SimulatedClients(Clients):
             self._known[request.number] = self.journal.name
             dealt.setdefault(ranks[request.number], []).append(request)
         total = exchange.total(self.journal.public)
-        for result in self._backend.ask({rank: Call("collect", (exchange.name, some)) for rank, some in dealt.items()}):
+        for result in self._backend.ask({rank: Collect(exchange.name, some) for rank, some in dealt.items()}):
             if isinstance(result, Reply):
                 note(result)
             else:
@@ -164,21 +166,20 @@ class SimulatedClients(Clients):
 
     def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> Collection[int]:
         """Give a broadcast to all workers; all who should hear it are there."""
-        self._ask_all(Call("hear", (exchange.name, np.frombuffer(news, np.uint8))))  # an array need not go through a pipe
+        self._ask_all(Hear(exchange.name, np.frombuffer(news, np.uint8)))
         self.journal.add(exchange.name, news, after, hearers)
         return hearers
 
     def score(self) -> list[Score]:
         """Let the workers evaluate the global model on the test samples, each on its part."""
-        return self._ask_all(Call("score"))
+        return self._ask_all(ScoreTests())
 
     def train(self, number: int, voted: bool) -> Client:
         """A client as it would be after training once more."""
-        client: Client
-        (client,) = self._backend.ask({self._dealer.owner(number): Call("train", (number, voted))})
+        (client,) = self._backend.ask({self._dealer.owner(number): TrainOnce(number, voted)})
         return client
 
-    def _ask_all(self, call: Call) -> list[Any]:
+    def _ask_all(self, call: Call[T]) -> list[T]:
         """What comes of a call to every worker."""
         return list(self._backend.ask(dict.fromkeys(range(self._dealer.workers), call)))
 

@@ -6,9 +6,10 @@ Between it and the server go the wire's messages. Where workers run is not their
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,18 +30,62 @@ from bifl.nn.batch import Samples
 from bifl.nn.compute import device_of
 from bifl.training.evaluation import evaluate
 
+T_co = TypeVar("T_co", covariant=True)
 
-class Call(NamedTuple):
-    """What a worker is asked to do: a method, which gives any number of results."""
 
-    method: str
-    arguments: tuple[Any, ...] = ()
+class Call(Protocol[T_co]):
+    """What a worker is asked to do, which gives any number of results."""
+
+    def of(self, worker: Worker) -> Iterable[T_co]:
+        """What comes of it."""
+
+
+class Collect(NamedTuple):
+    """Let clients take part in an exchange: their replies, and at last the sum of what they said."""
+
+    exchange: str
+    requests: list[Request]
+
+    def of(self, worker: Worker) -> Iterable[Reply | Accumulator]:
+        """As they come."""
+        return worker.collect(self.exchange, self.requests)
+
+
+class Hear(NamedTuple):
+    """Absorb a broadcast: no results."""
+
+    exchange: str
+    news: npt.NDArray[np.uint8]  # its bytes: an array need not go through a pipe
+
+    def of(self, worker: Worker) -> Iterable[None]:
+        """Nothing."""
+        worker.hear(self.exchange, self.news)
+        return ()
+
+
+class ScoreTests(NamedTuple):
+    """Evaluate the global model on the worker's part of the test samples."""
+
+    def of(self, worker: Worker) -> Iterable[Score]:
+        """Chunk by chunk."""
+        return worker.score()
+
+
+class TrainOnce(NamedTuple):
+    """Train a client once more, without remembering it."""
+
+    number: int
+    voted: bool
+
+    def of(self, worker: Worker) -> Iterable[Client]:
+        """The client afterwards."""
+        return (worker.train(self.number, self.voted),)
 
 
 class Workers(Protocol):
     """The workers of a simulation, wherever they run: all that a backend makes of their jobs (`bifl.engine.backends`)."""
 
-    def ask(self, calls: Mapping[int, Call]) -> Iterator[Any]:
+    def ask(self, calls: Mapping[int, Call[T_co]]) -> Iterator[T_co]:
         """What comes of calls to some workers, by the places of their jobs, at the same time; in any order."""
 
 
@@ -56,6 +101,9 @@ class Job(NamedTuple):
     trained: dict[int, int]  # those of its clients whose state is there already, and of which round
     keep_messages: bool = False  # whether the server wants to see the uploads
     identity: Identity | None = None  # what its clients sign with
+
+
+Backend = Callable[[Sequence[Job], Dataset], AbstractContextManager[Workers]]  # starts workers with these jobs
 
 
 class Worker:
@@ -96,15 +144,10 @@ class Worker:
         self.clients.pop(number, None)
         self.kept.pop(number, None)
 
-    def ask(self, calls: Mapping[int, Call]) -> Iterator[Any]:
+    def ask(self, calls: Mapping[int, Call[T_co]]) -> Iterator[T_co]:
         """As one of `Workers`: what comes of calls to this one."""
         for call in calls.values():
-            yield from self.do(call)
-
-    def do(self, call: Call) -> Iterable[Any]:
-        """What comes of a call."""
-        results: Iterable[Any] | None = getattr(self, call.method)(*call.arguments)
-        return () if results is None else results
+            yield from call.of(self)
 
     def _fresh_client(self, number: int) -> Client:
         return Client(self.fresh, self.fresh, NOTHING, self.weight(number), number)
@@ -133,10 +176,10 @@ class Worker:
         upload = None if reply.message is None else codec.encode(reply.message, exchange.uploads_in(context))
         return Reply(number, self.weight(number), loss, upload)
 
-    def train(self, number: int, voted: bool) -> tuple[Client]:
-        """One result: a client as it would be after training once more; it is not remembered."""
+    def train(self, number: int, voted: bool) -> Client:
+        """A client as it would be after training once more; it is not remembered."""
         side = self._tools.side(self._client(number), self.fresh, self.public, voted=voted)
-        return (self.run.ballot.train(side.client, self.public, side.train)[0],)
+        return self.run.ballot.train(side.client, self.public, side.train)[0]
 
     def _remember(self, client: Client, round: int) -> None:
         """Keep what a client must know of a round."""

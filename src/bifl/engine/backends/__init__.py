@@ -1,1 +1,1 @@
-"""Where the workers of a simulation run (`bifl.engine.worker.Workers`), a module for each kind; `transfer` carries a run there."""
+"""Where the workers of a simulation run (`simulate(backend=)`), a module for each kind; `transfer` carries a run there."""

@@ -57,7 +57,7 @@ class _Processes(Workers):
     def __init__(self, pipes: Sequence[Connection]) -> None:
         self._pipes = pipes
 
-    def ask(self, calls: Mapping[int, Call]) -> Iterator[Any]:
+    def ask(self, calls: Mapping[int, Call[Any]]) -> Iterator[Any]:
         """What comes of calls to some workers at the same time, as it comes."""
         waiting = [self._pipes[rank] for rank in calls]
         for pipe, call in zip(waiting, calls.values(), strict=True):
@@ -133,7 +133,7 @@ def main() -> None:
             worker = Worker(job, map_dataset(folder))
             send(server, _NO_MORE)  # ready
             while True:
-                for result in worker.do(receive(server)):
+                for result in receive(server).of(worker):
                     send(server, result)
                 send(server, _NO_MORE)
         except (EOFError, ConnectionError):
