@@ -13,14 +13,15 @@ import pytest
 
 from bifl.data.arrays import normaliser
 from bifl.data.datasets import Dataset, dataset
-from bifl.deploy.client.data_check import check_data
 from bifl.deploy.client.operator_choices import local_images
-from bifl.deploy.protocol import Terms
+from bifl.deploy.client.own_data import check_data
+from bifl.deploy.protocol import Refusal, Terms
 from bifl.errors import BiflError, ConfigError, DataError
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from tests.support.commands import Run, refused
 
+TERMS = Terms("", 62, (1, 28, 28), 0.1, 0.3, 0.2)
 GOOD: dict[str, Any] = {
     "images": np.arange(6 * 4 * 4, dtype=np.uint8).reshape(6, 4, 4),
     "labels": np.array([0, 1, 2, 0, 1, 2], np.uint8),
@@ -160,12 +161,23 @@ def test_femnist_from_leafs_folder(tmp_path: Path) -> None:
     assert data.test_labels.tolist() == [truth[shade] for shade in data.test_inputs[:, 0, 27, 27].tolist()]
     assert data.users is not None
     assert data.users.tolist() == [1, 1, 1, 0, 0], "numbered by name"
-    mine = local_images(str(folder))(Terms("", 62, (1, 28, 28), 0.1, 0.3, 0.2), Experiment(), 0)
+    mine = local_images(str(folder))(TERMS, Experiment(), 0)
     assert sorted(mine.labels.tolist()) == sorted(truth.values()), "bifl client --data takes the same folder, all of it"
     half = dataset.make("femnist", {"path": str(folder), "share": 0.5, "test_share": 0.0})
     assert len(half.labels) in (4, 6), "whole users are chosen"
     with pytest.raises(ConfigError, match=r"dataset\.share"):
         dataset.make("femnist", {"path": str(folder), "share": 0.0})
+
+
+def test_a_client_without_data_does_not_take_what_lies_in_its_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, array in GOOD.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    assert len(local_images(str(tmp_path))(TERMS, Experiment(), 0).labels) == 6
+    with pytest.raises(Refusal, match="the server has no dataset"):
+        local_images("")(TERMS, Experiment(dataset="remote"), 0)
 
 
 PIXELS = [[0.5] * 784]

@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from bifl.deploy.certificates import authority, client_key, make_keys, public_keys
-from bifl.deploy.client.data_check import check_data
+from bifl.deploy.client.own_data import check_data
 from bifl.deploy.flower.programs import refuse_blanks
 from bifl.deploy.server import server_commands
 from bifl.deploy.server.server_commands import SERVER, ServerStart

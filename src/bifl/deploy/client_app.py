@@ -17,7 +17,8 @@ from flwr.clientapp import ClientApp
 from bifl.deploy import protocol
 from bifl.deploy.client.client_state import FILES
 from bifl.deploy.client.living_client import LivingClient, TellOperator, tell_log, temporary
-from bifl.deploy.client.operator_choices import Images, Source
+from bifl.deploy.client.operator_choices import Source
+from bifl.deploy.client.own_data import Images
 
 __all__ = ["Images", "app", "client_app"]
 

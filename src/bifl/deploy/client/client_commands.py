@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from bifl.deploy.client.data_check import check_data
+from bifl.deploy.client.own_data import check_data
 from bifl.deploy.flower.programs import ADMITTED, address, ended_by_signals, last_words, read_pipe, start, stop
 from bifl.errors import ConfigError, RunError, quoted
 from bifl.files import writing

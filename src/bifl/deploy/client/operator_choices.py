@@ -8,16 +8,16 @@ checked here too. What a server says of an experiment is in `deploy/protocol.py`
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
 import numpy as np
 
 from bifl.core.sides import Identity
-from bifl.data.arrays import from_npz, further_array, input_array, is_arrays, target_array
-from bifl.data.datasets import dataset
-from bifl.data.inputs import NONE, Array, Dataset, Index, forms_of, further_text, kind_of, read_further, rows
+from bifl.data.arrays import further_array, input_array, target_array
+from bifl.data.inputs import Dataset, forms_of, further_text, kind_of, read_further, rows
+from bifl.deploy.client.own_data import Images, read_files
 from bifl.deploy.protocol import DATA_PATH, Refusal, Terms
 from bifl.errors import BiflError, DataError
 from bifl.experiment.declarations import MAY_CHANGE, SETTINGS
@@ -92,16 +92,6 @@ def _allowed(asked: str, key: str, allowed: Sequence[Path]) -> Path:
     )
 
 
-class Images(NamedTuple):
-    """Inputs, pictures or others, and which of them are the client's."""
-
-    images: Array  # (n, …) uint8, floats or tokens; pictures (n, channels, height, width) or (n, height, width) uint8
-    labels: Array  # (n,) class numbers, or what else the run's task takes
-    hand: Index | None = None  # all, if not told
-    classes: int | None = None  # how many there are, where the dataset knows
-    further: Mapping[str, Array] = NONE  # name → (n, …) what the run's network or task takes beside the inputs
-
-
 Source = Callable[[Terms, Experiment, int], Images]
 
 
@@ -141,13 +131,9 @@ def local_images(where: str) -> Source:
     """What `--data` stands for: an .npz file, a folder of .npy files or of LEAF's, or a dataset's name; "" for the run's own."""
 
     def read(terms: Terms, experiment: Experiment, number: int) -> Images:
-        path = Path(where)
-        if where.endswith(".npz") or is_arrays(path):
-            data = from_npz(path)
-            return Images(data.inputs, data.labels, further=data.further)
-        if where and path.is_dir():
-            data = dataset.make("femnist" if terms.shape[0] == 1 else "celeba", {"path": where, "test_share": 0.0})
-            return Images(data.inputs, data.labels, None, data.classes)
+        images = read_files(where, ["femnist" if terms.shape[0] == 1 else "celeba"])
+        if images is not None:
+            return images
         if not where and experiment.dataset.name == "remote":
             raise Refusal(
                 "the server has no dataset: start this client with --data FILE.npz, a folder of LEAF's or a name",
