@@ -27,6 +27,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 from weakref import WeakKeyDictionary
 
@@ -95,14 +96,15 @@ def source_of(module: str) -> Source | None:
 
 
 def run_file(path: Path, text: bytes) -> None:
-    """Run a user's Python file, whose path is resolved, unless that has been done, so that the things in it are registered."""
-    name = _module_name(path)
-    if name in sys.modules:
+    """Run a user's Python file, whose path is resolved, so that its things are registered; again only if the text is another."""
+    name, source = _module_name(path), Source(path, text)
+    if source_of(name) == source:
         return
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
         raise ConfigError(f"'{path}' is not a Python file: its name must end in .py")
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    vars(module)[_SOURCE] = source
     try:
         exec(compile(text, path, "exec"), module.__dict__)
     except Exception as error:
@@ -110,7 +112,6 @@ def run_file(path: Path, text: bytes) -> None:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"Python file '{path}' fails to load: {type(error).__name__}: {error}") from error
-    vars(module)[_SOURCE] = Source(path, text)
 
 
 def defaults(factory: Callable[..., Any], called: str) -> dict[str, Any]:
@@ -138,6 +139,7 @@ class Registry(Generic[T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._factories: dict[str, Callable[..., T]] = {}
+        self._modules: dict[str, ModuleType | None] = {}  # name → the module as it was when it registered that
         self._parameters: WeakKeyDictionary[Callable[..., T], dict[str, Any]] = WeakKeyDictionary()  # of those that were looked up
 
     def __call__(self, factory: F) -> F:
@@ -146,6 +148,7 @@ class Registry(Generic[T]):
         if earlier is not None and not _same_home(earlier, factory):
             raise ConfigError(f"{self.kind} '{factory.__name__}' exists already, in {_file(earlier)}: choose another name")
         self._factories[factory.__name__] = factory
+        self._modules[factory.__name__] = sys.modules.get(factory.__module__)
         return factory
 
     def names(self) -> list[str]:
@@ -176,9 +179,9 @@ class Registry(Generic[T]):
         return factories[short(name)]
 
     def _of_file(self, file: str) -> dict[str, Callable[..., T]]:
-        """What a user's file that was run has registered."""
-        module = _module_name(Path(file))
-        return {name: factory for name, factory in self._factories.items() if factory.__module__ == module}
+        """What a user's file has registered when it was last run."""
+        module = sys.modules[_module_name(Path(file))]
+        return {name: factory for name, factory in self._factories.items() if self._modules[name] is module}
 
     def parameters(self, name: str) -> dict[str, Any]:
         """What a config may set: the factory's keyword arguments, with their defaults."""

@@ -102,6 +102,28 @@ def test_a_cell_is_edited_and_run_again() -> None:
     assert counts[0] < counts[1]
 
 
+def test_a_file_is_edited_and_run_again(tmp_path: Path) -> None:
+    """A thing that the new text has no more is gone; a text that fails is no reason to go on with the old one."""
+    file, counts = tmp_path / "edited.py", []
+    text = (
+        "from bifl.nn.models import mlp, model\n\n"
+        "@model\n"
+        "def {}(classes: int, hidden: int = {}):\n    return mlp(classes, 32, hidden)\n"
+    )
+    for name, hidden in (("first", 4), ("first", 4), ("first", 9), ("second", 9)):
+        file.write_text(text.format(name, hidden))
+        simulation = bifl.simulate(Experiment(**TINY, model=str(file), workers=2), data=arrays())
+        list(simulation)
+        counts.append((simulation.experiment.model.name.rpartition(":")[2], simulation.public.layout.count))
+    assert counts[0] == counts[1]
+    assert counts[1] < counts[2]
+    assert counts[3] == ("second", counts[2][1])
+    file.write_text("1 / 0")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="fails to load: ZeroDivisionError"):
+            Experiment(model=f"{file}:second")
+
+
 def test_arrays_by_name_in_order_and_as_a_dataset_are_the_same() -> None:
     named = arrays()
     data = bifl.simulate(Experiment(**TINY, workers=1), model=Windows(), data=named).setup.data
