@@ -14,18 +14,18 @@ from typing import Any
 from bifl.errors import RunError
 
 
-def write_atomic(path: Path, data: bytes | str) -> None:
+def write_atomic(path: Path, data: bytes | str, mode: int = 0o666) -> None:
     """Write to a temporary name beside `path`, then rename. What returns survives a power cut."""
-    write_unlisted(path, data)
+    write_unlisted(path, data, mode)
     sync_folder(path.parent)
 
 
-def write_unlisted(path: Path, data: bytes | str) -> None:
+def write_unlisted(path: Path, data: bytes | str, mode: int = 0o666) -> None:
     """The same without the folder's entry: for many files in one folder, after which one `sync_folder` is enough."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     raw = data.encode() if isinstance(data, str) else data
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(raw)
             file.flush()
             os.fsync(file.fileno())  # before the rename: the new name must not outlive a power cut without its contents
@@ -82,11 +82,7 @@ def gunzip(packed: bytes, most: int) -> bytes:
 
 def write_secret(path: Path, data: bytes) -> Path:
     """Write a file that is readable by its owner only from the moment it exists."""
-    mask = os.umask(0o177)
-    try:
-        write_atomic(path, data)
-    finally:
-        os.umask(mask)
+    write_atomic(path, data, 0o600)
     return path
 
 

@@ -11,7 +11,7 @@ import pytest
 from bifl.engine.running import run
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from bifl.files import append_line, write_atomic
+from bifl.files import append_line, write_atomic, write_secret
 from bifl.runs.folder import RunFolder
 
 Log = list[tuple[str, str]]
@@ -65,3 +65,12 @@ def test_a_round_is_on_the_disk_before_it_is_reported(tmp_path: Path, log: Log) 
     server = log.index(("rename", "server.npz"))
     assert ("sync", "checkpoint") in log[log.index(("rename", clients[-1])) : server], "the clients' names before the server's"
     assert log[server + 1 :] == [("sync", "checkpoint"), ("sync", "rounds.jsonl")]
+
+
+def test_a_secret_leaves_other_files_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that writes a file while a secret is written gets the mode that files usually have."""
+    usual, meanwhile = tmp_path / "usual", tmp_path / "meanwhile"
+    usual.touch()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: meanwhile.touch())
+    assert write_secret(tmp_path / "secret", b"1").stat().st_mode & 0o777 == 0o600
+    assert meanwhile.stat().st_mode == usual.stat().st_mode
