@@ -28,7 +28,8 @@ from torch import nn
 from bifl.data.datasets import dataset
 from bifl.experiment.model import Model
 from bifl.export.c_model import Code, code_of, folder_of, generate
-from bifl.export.raw import Normalisation, normalised, outputs, raw_inputs
+from bifl.export.raw import Normalisation, outputs, raw_inputs
+from bifl.nn.batch import normalise
 from bifl.nn.binarize import binarize, layers_of
 from bifl.nn.models import femnist_cnn
 
@@ -118,7 +119,7 @@ def latency(path: Path) -> None:
                 "C": (caller(library(Path(folder), "model"), code, raw, 10), 10),
                 "onnxruntime, packed": (repeated(lambda: sessions[0].run(None, {"input": raw}), 10), 10),
                 "onnxruntime, float": (repeated(lambda: sessions[1].run(None, {"input": raw}), 10), 10),
-                "PyTorch": (repeated(lambda: module(normalised(model, tensor)), 5), 5),
+                "PyTorch": (repeated(lambda: module(normalise(tensor, model.mean, model.std)), 5), 5),
             }
         )
     report(times, "onnxruntime, packed")
@@ -134,7 +135,7 @@ def agreement(path: Path, name: str) -> None:
     module, data = model.module().eval(), dataset.make(name, dataset.parameters(name))
     raw = data.test_inputs.copy()
     with torch.inference_mode():
-        wanted = module(normalised(model, torch.from_numpy(raw))).numpy()
+        wanted = module(normalise(torch.from_numpy(raw), model.mean, model.std)).numpy()
     session = onnxruntime.InferenceSession(onnx_file.contents(model, module, model.shape, path))
     scores = session.run(None, {"input": raw})[0]
     with tempfile.TemporaryDirectory() as folder:

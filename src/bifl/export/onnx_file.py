@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from bifl import __version__
 from bifl.errors import DataError
 from bifl.experiment.model import Model
-from bifl.export.raw import normalised, raw_inputs
+from bifl.export.raw import raw_inputs
 from bifl.export.weights import Rows, Unsupported, fold, rows_of
+from bifl.nn.batch import normalise
 from bifl.registry import without_folder
 
 OPSET = 18
@@ -41,7 +42,7 @@ class _Normalised(nn.Module):
 
     def forward(self, raw: Tensor) -> Any:
         """Scores of raw inputs."""
-        return self.network(normalised(self._model, raw))
+        return self.network(normalise(raw, self._model.mean, self._model.std))
 
 
 def contents(model: Model, module: nn.Module, shape: tuple[int, ...], path: str | Path) -> bytes:
@@ -57,7 +58,7 @@ def float_model(model: Model, module: nn.Module, shape: tuple[int, ...], path: s
     """As PyTorch exports it, with batch-norm folded and weights as floats."""
     raw = torch.from_numpy(raw_inputs(model, shape, 2))
     with suppress(Unsupported):  # code that only PyTorch's exporter can trace keeps its batch-norm
-        module, _ = fold(module, normalised(model, raw[:1]))
+        module, _ = fold(module, normalise(raw[:1], model.mean, model.std))
     file, batch = io.BytesIO(), {0: "batch"}
     try:
         with warnings.catch_warnings():

@@ -13,6 +13,7 @@ from torch import nn
 from bifl.data.inputs import BYTES, TOKENS
 from bifl.errors import ConfigError
 from bifl.experiment.model import MOST_VALUES, Model
+from bifl.nn.batch import normalise
 
 
 class Normalisation(NamedTuple):
@@ -31,17 +32,6 @@ def normalisation(model: Model) -> Normalisation:
     return Normalisation(kind, divisor, tuple(mean.tolist()), tuple(std.tolist()))
 
 
-def normalised(model: Model, raw: torch.Tensor) -> torch.Tensor:
-    """Raw inputs as the network takes them; tokens stay as they are."""
-    if model.inputs == TOKENS:
-        return raw
-    how = normalisation(model)
-    column = (-1, *[1] * (raw.dim() - 2))
-    mean, std = (torch.tensor(scale, dtype=torch.float32).view(column) for scale in (how.mean, how.std))
-    floats = raw.float() / how.divisor if how.divisor != 1 else raw.float()
-    return (floats - mean) / std
-
-
 def raw_inputs(model: Model, shape: tuple[int, ...], count: int) -> npt.NDArray[Any]:
     """(count, *shape) random inputs, the same every time."""
     draw = np.random.default_rng(0)
@@ -57,7 +47,7 @@ def raw_inputs(model: Model, shape: tuple[int, ...], count: int) -> npt.NDArray[
 @torch.no_grad()
 def outputs(model: Model, module: nn.Module, raw: npt.NDArray[Any]) -> Any:
     """What PyTorch makes of raw inputs."""
-    return module(normalised(model, torch.from_numpy(raw)))
+    return module(normalise(torch.from_numpy(raw), model.mean, model.std))
 
 
 def input_shape(text: str, key: str) -> tuple[int, ...]:

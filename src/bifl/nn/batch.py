@@ -126,22 +126,23 @@ class Samples(NamedTuple):
         return batch
 
     def _inputs(self, index: Tensor | slice) -> Tensor:
-        if self.inputs.dtype != torch.uint8:
-            return self._others(index)
-        images = self._on_cpu(index) if self.inputs.device.type == "cpu" else _normalised(self.inputs[index], self.mean, self.std)
+        looked_up = self.inputs.dtype == torch.uint8 and self.inputs.device.type == "cpu"
+        inputs = self._on_cpu(index) if looked_up else normalise(self.inputs[index], self.mean, self.std)
+        if inputs.dim() != 4 or not inputs.is_floating_point():
+            return inputs
         # .to, not .contiguous: with one channel both orders are "contiguous", and only .to makes the layers take the fast one
-        if images.dim() == 4:
-            images = images.to(memory_format=torch.channels_last)
-        return images
+        return inputs.to(memory_format=torch.channels_last)
 
-    def _others(self, index: Tensor | slice) -> Tensor:
-        chosen = self.inputs[index]
-        if not chosen.is_floating_point():
-            return chosen.long()
-        column = (-1, *[1] * (chosen.dim() - 2))
-        mean, std = (torch.tensor(scale, dtype=torch.float32, device=chosen.device).view(column) for scale in (self.mean, self.std))
-        normalised = (chosen.float() - mean) / std
-        return normalised.to(memory_format=torch.channels_last) if normalised.dim() == 4 else normalised
+
+def normalise(raw: Tensor, mean: Scale, std: Scale) -> Tensor:
+    """Raw inputs as a network takes them: pixels normalised, floats too, for each channel, and tokens as they are."""
+    if raw.dtype == torch.uint8:
+        return raw.to(torch.float32).div_(255.0).sub_(cast(float, mean)).div_(cast(float, std))
+    if not raw.is_floating_point():
+        return raw.long()
+    column = (-1, *[1] * (raw.dim() - 2))
+    centre, deviation = (torch.tensor(scale, dtype=torch.float32, device=raw.device).view(column) for scale in (mean, std))
+    return (raw.float() - centre) / deviation
 
 
 def as_taken(found: Tensor) -> Tensor:
@@ -155,12 +156,8 @@ def _tensor(array: Array) -> Tensor:
     return torch.from_numpy(np.require(array, requirements=("C", "W")))  # PyTorch warns of arrays that it may not write
 
 
-def _normalised(pixels: Tensor, mean: Scale, std: Scale) -> Tensor:
-    return pixels.to(torch.float32).div_(255.0).sub_(cast(float, mean)).div_(cast(float, std))
-
-
 @lru_cache(maxsize=4)
 def _shades(mean: Scale, std: Scale) -> npt.NDArray[np.float32]:
     """(256,) what each byte becomes."""
-    shades: npt.NDArray[np.float32] = _normalised(torch.arange(256), mean, std).numpy()
+    shades: npt.NDArray[np.float32] = normalise(torch.arange(256, dtype=torch.uint8), mean, std).numpy()
     return shades
