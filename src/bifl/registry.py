@@ -190,10 +190,6 @@ class Registry(Generic[T]):
             self._parameters[factory] = defaults(factory, f"{self.kind} '{name}'")
         return dict(self._parameters[factory])
 
-    def summary(self, name: str) -> str:
-        """First line of the factory's docstring."""
-        return first_line(self.factory(name))
-
     def make(self, name: str, parameters: Mapping[str, Any], *given: Any) -> T:
         """Build the thing called `name` from the config's parameters, and from what is `given` besides."""
         return self.factory(name)(*given, **parameters)

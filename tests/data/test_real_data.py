@@ -16,6 +16,7 @@ from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.nn.models import model
 from bifl.nn.network import Network
+from bifl.registry import first_line
 from tests.support.commands import Run
 
 # ---- UNIPEN ----------------------------------------------------------------------------------------------------------
@@ -101,7 +102,7 @@ def test_a_folder_of_leafs_trains(tmp_path: Path, here: Run) -> None:
 def test_networks_have_as_many_parameters_as_they_say(name: str, shape: tuple[int, ...], classes: int, parameters: int) -> None:
     module = model.make(name, {}, classes)
     assert sum(parameter.numel() for parameter in module.parameters()) == parameters
-    assert f"{parameters:,} parameters" in model.summary(name)
+    assert f"{parameters:,} parameters" in first_line(model.factory(name))
     assert Network(module).misfit({"input": torch.zeros(1, *shape)}, (classes,)) is None
 
 

@@ -183,8 +183,8 @@ def test_a_saved_model_computes_what_the_trained_one_did(tmp_path: Path) -> None
     size = simulation.model().save(tmp_path / "model")
     assert size < 1.3 * 82_242 / 8
     model = Model.read(tmp_path / "model")
-    accuracy, loss = model.score(simulation.setup.data)
-    assert accuracy == records[-1].accuracy
+    metrics, loss = model.metrics(simulation.setup.data)
+    assert metrics["accuracy"] == records[-1].accuracy
     assert loss == pytest.approx(records[-1].loss, rel=1e-6)
     weights = bifl.load(tmp_path / "model").get_parameter("conv1.weight").detach().numpy()
     assert len(np.unique(np.abs(weights))) == 1  # ±ϑ

@@ -176,10 +176,12 @@ def test_names_of_given_objects_are_not_offered() -> None:
 def test_the_model_file_of_an_object_loads_again(tmp_path: Path) -> None:
     simulation, records = run(model=Windows(width=7))
     simulation.model().save(tmp_path / "model")
-    assert Model.read(tmp_path / "model").score(simulation.setup.data)[0] == records[-1].accuracy  # in the same process
+    assert (
+        Model.read(tmp_path / "model").metrics(simulation.setup.data)[0]["accuracy"] == records[-1].accuracy
+    )  # in the same process
     assert "was given as an object, Windows" in refused(command("eval", "model", "mnist5k", cwd=tmp_path))
     again = Model.read(tmp_path / "model", network=lambda classes: Windows(classes, 7))
-    assert again.score(simulation.setup.data)[0] == records[-1].accuracy
+    assert again.metrics(simulation.setup.data)[0]["accuracy"] == records[-1].accuracy
     assert isinstance(bifl.load(tmp_path / "model", model=Windows(width=7)), Windows)
     with pytest.raises(DataError, match="is not a model file of this program"):
         bifl.load(tmp_path / "model", model=Windows(width=6))

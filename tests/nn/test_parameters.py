@@ -196,8 +196,8 @@ def test_one_and_two_workers_the_loop_and_the_saved_model_agree(name: str, batch
 
     simulation.model().save(tmp_path / "model")
     loaded = simulation.setup.data
-    accuracy, loss = Model.read(tmp_path / "model").score(loaded)
-    assert accuracy == records[-1].accuracy
+    metrics, loss = Model.read(tmp_path / "model").metrics(loaded)
+    assert metrics["accuracy"] == records[-1].accuracy
     assert loss == pytest.approx(records[-1].loss, rel=1e-5)
     network = bifl.load(tmp_path / "model")
     images = (torch.tensor(loaded.test_inputs).float() / 255 - torch.tensor(loaded.mean)) / torch.tensor(loaded.std)

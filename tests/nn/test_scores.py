@@ -101,7 +101,7 @@ def test_simulator_loop_and_files_agree(words: dict[str, Any], tmp_path: Path) -
     simulation.model().save(tmp_path / "model")
     read, data = Model.read(tmp_path / "model"), simulation.setup.data
     assert read.scores == "fixed"
-    assert read.score(data)[0] == records[-1].accuracy
+    assert read.metrics(data)[0]["accuracy"] == records[-1].accuracy
     images = (torch.from_numpy(data.test_inputs) / 255 - torch.tensor(data.mean)) / torch.tensor(data.std)
     with torch.no_grad():
         ours = bifl.load(tmp_path / "model")(images).numpy()

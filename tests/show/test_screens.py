@@ -16,6 +16,7 @@ from bifl.errors import RunError
 from bifl.experiment.catalogue import catalogue
 from bifl.experiment.settings import REGISTRIES, Experiment
 from bifl.experiment.setup import load
+from bifl.registry import first_line
 from bifl.report import page
 from bifl.report.charts import _labels
 from bifl.report.summary import settings
@@ -208,7 +209,9 @@ def test_the_catalogue_is_what_is_registered() -> None:
     found = catalogue()
     assert list(found) == list(REGISTRIES)
     for key, registry in REGISTRIES.items():
-        usual = {name: (registry.parameters(name), registry.summary(name)) for name in registry.names() if ":" not in name}
+        usual = {
+            name: (registry.parameters(name), first_line(registry.factory(name))) for name in registry.names() if ":" not in name
+        }
         ours = {entry.name: (entry.parameters(), entry.about()) for entry in found[key]}
         assert ours == {name: usual[name] for name in ours}
         strangers = [name for name in usual if name not in ours]

@@ -20,7 +20,7 @@ from bifl.core.message import NOTHING, Floats, Message
 from bifl.core.randomness import stream
 from bifl.core.sides import Abandoned, Accumulator, PrivateReplies, Reply, Request, ServerSide, Signed
 from bifl.core.state import Judge, Public, Server
-from bifl.core.sums import ExactSum
+from bifl.core.sums import ExactSum, UploadList
 from bifl.engine import checkpoint
 from bifl.engine.catch_up import Journal
 from bifl.engine.checkpoint import State
@@ -309,8 +309,8 @@ class Rounds:
         if exchange is not None and exchange.share:
             asked = [number for number in range(self.run.clients) if number not in barred]
             requests = [Request(number, number in self.state.counted, uploads=True) for number in asked]
-            total = exchange.total(self.public)
-            total.merge(clients.collect(exchange, requests, lambda reply: None, server))
+            total = clients.collect(exchange, requests, lambda reply: None, server)
+            assert isinstance(total, UploadList)  # as `Evaluation.total` has it
             scores = scores + exchange.scores(total)
         return Results.of(scores, self.run.task)
 

@@ -214,11 +214,6 @@ class Model:
         network.show(self.message.update.values(), self.message.real, self.forward)
         return network
 
-    def score(self, data: Dataset) -> tuple[float, float]:
-        """The task's first metric, which is accuracy for classes, and the loss on a dataset's test samples; see `metrics`."""
-        metrics, loss = self.metrics(data)
-        return next(iter(metrics.values())), loss
-
     def metrics(self, data: Dataset) -> tuple[dict[str, float], float]:
         """All metrics of the task, and the loss, on a dataset's test samples."""
         network, goal = self._network(), task.make(self.task.name, self.task.parameters)

@@ -10,6 +10,8 @@ import numpy as np
 from rich.table import Table as RichTable
 
 from bifl import codec
+from bifl.codec.context import NO_DIGEST
+from bifl.codec.format import UPLOAD
 from bifl.core.message import Message
 from bifl.data.inputs import BYTES, TOKENS
 from bifl.errors import DataError
@@ -67,7 +69,7 @@ def _message(path: Path, data: bytes, trust: bool) -> FileContents:
     header = codec.read_header(data)
     run = _run_of(path)
     known = None if run is None else _context(run, header, trust)
-    decodable = header.context == bytes(8) or (known is not None and known.digest == header.context)
+    decodable = header.context == NO_DIGEST or (known is not None and known.digest == header.context)
     layers = _layers(data, codec.decode(data, known), known) if decodable else []
     return FileContents(_facts(header, known), header.sections(), layers, known.layout.parameters if known else 0)
 
@@ -109,14 +111,14 @@ def _facts(header: codec.Header, known: codec.Context | None) -> dict[str, str]:
     vectors = {vector.section(name): fact for vector in header.vectors for name, fact in _vector_facts(vector).items()}
     precision = f"{header.precision} binary digits" if header.precision else "float32"
     precision += f", changes of {header.change_bits} bit" if header.change_bits else ""
-    if header.context == bytes(8):
+    if header.context == NO_DIGEST:
         digest = "none needed"
     else:
         ours = "" if known is None else ", the run's" if known.digest == header.context else ", not the run's: symbols not decoded"
         digest = header.context.hex() + (ours or ": symbols not decoded, the file lies in no run's messages folder")
     return {
         "kind": codec.KINDS[header.kind], "round": str(header.round),
-        "sender": f"client {header.sender}, {header.weight} images" if header.kind == 1 else "server",
+        "sender": f"client {header.sender}, {header.weight} images" if header.kind == UPLOAD else "server",
         "model": header.model.hex() if any(header.model) else "any",
         **vectors, "context": digest, "reals": f"{header.reals:,}, {precision}", "format": f"version {header.version}",
         "checksum": "ok",
