@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +45,7 @@ from bifl.core.message import (
     is_name,
 )
 from bifl.core.state import Public
-from bifl.core.sums import LARGEST_WEIGHT
+from bifl.core.sums import LARGEST_TRAINED, LARGEST_WEIGHT, all_below
 from bifl.errors import BiflError
 
 MAGIC = b"BIFL"
@@ -268,6 +268,19 @@ def _sensible_alphabet(vector: VectorHeader) -> None:
 def field_error(field: str, reason: str) -> WireError:
     """The error of a field of the first header, or of the `body` behind it."""
     return WireError(_OFFSETS[field], reason)
+
+
+def free_numbers(message: Message) -> list[npt.NDArray[Any]]:
+    """All numbers of a message that its alphabets do not bound."""
+    vectors = message.vectors.values()
+    symbols = [vector.symbols for vector in vectors if vector.alphabet.size == 0]
+    return [message.real, *(vector.scales for vector in vectors), *symbols]
+
+
+def refuse_infinite(*vectors: npt.NDArray[Any]) -> None:
+    """Refuse numbers that are not finite and below `LARGEST_TRAINED`."""
+    if not all_below(LARGEST_TRAINED, *vectors):
+        raise field_error("body", "holds numbers that are not finite or far too large")
 
 
 def demand(holds: bool, field: str, reason: str) -> None:

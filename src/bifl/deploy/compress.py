@@ -28,7 +28,6 @@ from bifl.core.randomness import dithered_signs
 from bifl.core.sums import all_below
 from bifl.deploy.server.members import over
 from bifl.errors import BiflError, quoted
-from bifl.exchanges.exchange import finite
 from bifl.runs.events import say
 
 RECORD, METRICS = "bifl-one-bit", "metrics"
@@ -59,13 +58,13 @@ def expand(start: Arrays, data: bytes) -> Arrays:
         raise codec.field_error(
             "reals", f"has {len(message.update.scales)} widths and {len(message.real)} real numbers: these are other arrays"
         )
-    finite(message.update.scales, message.real)
+    codec.refuse_infinite(message.update.scales, message.real)
     signs, reals = iter(_split(message.update.values(), coded)), iter(_split(message.real, exact))
     widths = iter(message.update.scales)
     new = [array + next(widths) * next(signs) if array.ndim > 1 else next(reals) for array in start]
     with np.errstate(over="ignore"):  # found in the next line
         arrays = [after.astype(before.dtype) for before, after in zip(start, new, strict=True)]
-    finite(*arrays)
+    codec.refuse_infinite(*arrays)
     return arrays
 
 

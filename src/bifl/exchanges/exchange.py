@@ -17,14 +17,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from bifl import codec
 from bifl.codec import Context, Precision, field_error
 from bifl.core import NOTHING, UPDATE, Alphabet, Client, Floats, Layout, Message, Public, Selection, Tally, Total
 from bifl.core.message import reals_only
 from bifl.core.sides import Accumulator, ClientReply, ClientSide, PrivateReplies, ServerSide
-from bifl.core.sums import LARGEST_TRAINED, Weighing, all_below
+from bifl.core.sums import Weighing
 from bifl.errors import Refused, RunError
 from bifl.registry import Registry
 
@@ -286,9 +285,11 @@ class Intake:
         alone.add(opened)
         if isinstance(alone, Total):
             tally = alone.tally()
-            finite(tally.real, *(part for vector in tally.vectors.values() for part in (vector.mean, vector.scales)))
+            codec.refuse_infinite(tally.real, *(part for vector in tally.vectors.values() for part in (vector.mean, vector.scales)))
         else:  # what is made of several uploads may need several
-            finite(opened.real, *(part for vector in opened.vectors.values() for part in (vector.values(), vector.scales)))
+            codec.refuse_infinite(
+                opened.real, *(part for vector in opened.vectors.values() for part in (vector.values(), vector.scales))
+            )
 
 
 def _refuse_misfit(upload: Message, sender: Sender, form: Message) -> None:
@@ -297,7 +298,7 @@ def _refuse_misfit(upload: Message, sender: Sender, form: Message) -> None:
         raise field_error("sender", f"is from client {upload.sender}, not from {sender.number}")
     if upload.weight != sender.weight:
         raise field_error("weight", f"weighs {upload.weight} images, the client has {sender.weight}")
-    finite(*numbers(upload))
+    codec.refuse_infinite(*codec.free_numbers(upload))
     if upload.vectors.keys() != form.vectors.keys():
         names, wanted = (", ".join(sorted(vectors)) for vectors in (upload.vectors, form.vectors))
         raise field_error("further", f"holds the vectors {names}, this algorithm's uploads hold {wanted}")
@@ -309,16 +310,3 @@ def _refuse_misfit(upload: Message, sender: Sender, form: Message) -> None:
         if len(vector.scales) != len(fitting.scales):
             counted = f"has {len(vector.scales)} scales, this algorithm's uploads have {len(fitting.scales)}"
             raise field_error("scales", which + counted)
-
-
-def numbers(message: Message) -> list[npt.NDArray[Any]]:
-    """All numbers of a message that its alphabets do not bound."""
-    vectors = message.vectors.values()
-    symbols = [vector.symbols for vector in vectors if vector.alphabet.size == 0]
-    return [message.real, *(vector.scales for vector in vectors), *symbols]
-
-
-def finite(*vectors: npt.NDArray[Any]) -> None:
-    """Refuse numbers that are not finite and below `LARGEST_TRAINED`."""
-    if not all_below(LARGEST_TRAINED, *vectors):
-        raise field_error("body", "holds numbers that are not finite or far too large")

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bifl import codec
 from bifl.codec import WireError
 from bifl.core.state import Public
 from bifl.data.arrays import further_array, input_array, refuse_missing, target_array
@@ -35,7 +36,6 @@ from bifl.engine import checkpoint
 from bifl.engine.catch_up import BEFORE, MODEL, Update, digest, restored
 from bifl.engine.worker import Job, Worker
 from bifl.errors import ConfigError, DataError, RunError
-from bifl.exchanges.exchange import finite, numbers
 from bifl.experiment.run import make_run
 from bifl.experiment.setup import fitting_network
 from bifl.files import write_atomic, write_secret, writing
@@ -340,10 +340,10 @@ def _whole(data: Dataset) -> Dataset:
 
 def _refuse_not_finite(public: Public) -> None:
     """Refuse a public state that holds numbers which no training gives, before it is saved: it could not be read again."""
-    finite(public.weights, public.real, public.scales, *public.vectors.values())
+    codec.refuse_infinite(public.weights, public.real, public.scales, *public.vectors.values())
     for message in (public.news, public.before):
         if message is not None:
-            finite(*numbers(message))
+            codec.refuse_infinite(*codec.free_numbers(message))
 
 
 def _refuse_long(update: Update, fresh: Public) -> None:
