@@ -86,7 +86,7 @@ def watch(experiment: Experiment, rounds: Collection[int], deals: int) -> Iterat
             total, known = exchange.total(public), exchange.context(public)
             for number in range(present):
                 side = tools.side(clients[number], setup.public.weights, public, voted=round > 1)
-                reply = take_part(exchange, side, public, uploads=True, tells_loss=True)
+                reply = take_part(exchange, side, public, uploads=True, tells_results=True)
                 clients[number] = reply.client
                 assert reply.message is not None, "all upload"
                 upload = exchange.open(codec.decode(codec.encode(reply.message, known), known), public)

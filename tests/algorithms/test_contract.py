@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,13 @@ from bifl.core.algorithm import Algorithms, first_vectors
 from bifl.core.layout import Tensor
 from bifl.core.sides import ServerSide
 from bifl.core.state import forget_but_for
+from bifl.core.sums import Weighing
+from bifl.data.inputs import Form
 from bifl.exchanges.ballot import Ballot, make_upload
 from bifl.exchanges.bounds import Bounds
+from bifl.exchanges.exchange import Surroundings
 from bifl.registry import first_line
+from bifl.tasks import task
 from tests.support.algorithms import EXAMPLES
 from tests.support.messages import same
 
@@ -53,13 +58,23 @@ class Unbounded(Bounds):
 UNBOUNDED = Unbounded()
 
 
+def surroundings(algorithm: Algorithms) -> Surroundings:
+    """A run that leaves everything to its algorithm."""
+    return Surroundings(
+        algorithm=algorithm, weighing=Weighing.SAMPLES, robust=None, privacy=None,
+        task=task.make("classification", {}), form=Form((1,)), classes=2, bounds=UNBOUNDED, precision=codec.SHORT,
+        in_context=True, idle_trains=True, recalibrates=False,
+        tells_results=True, share=0.0,
+    )  # fmt: skip
+
+
 class Laws:
     """An algorithm in rounds whose training is a random step."""
 
     def __init__(self, algorithm: Algorithms) -> None:
         self.algorithm = algorithm
-        self.ballot = Ballot(algorithm, UNBOUNDED, codec.SHORT)
-        self.plain = Ballot(algorithm, UNBOUNDED, codec.SHORT, in_context=False)
+        run = surroundings(algorithm)
+        self.ballot, self.plain = Ballot(run), Ballot(replace(run, in_context=False))
         weights = np.random.default_rng(0).uniform(-1, 1, COUNT).astype(np.float32)
         public = Public(0, 0, LAYOUT, frozen(weights), frozen(np.ones(LAYOUT.reals, np.float32)), clients=len(SIZES))
         self.public = public._replace(vectors=first_vectors(algorithm, public))

@@ -78,7 +78,8 @@ def adding(public: Public, news: Message) -> Public:
 def test_the_whole_state_does_without_the_readers_initial_weights(rounds: int, react: Callable[[Public, Message], Public]) -> None:
     experiment = Experiment(algorithm="fedavg", clients=2)
     setup = serve(experiment)
-    ballot, fresh = replace(setup.run.ballot, algorithm=replace(setup.run.algorithm.at(1), absorb=react)), setup.public
+    run, fresh = replace(setup.run, algorithm=replace(setup.run.algorithm.at(1), absorb=react)), setup.public
+    ballot = run.ballot
     public, generator = fresh, np.random.default_rng(0)
     for round in range(1, rounds + 1):
         symbols = generator.normal(size=fresh.layout.count).astype(np.float32)

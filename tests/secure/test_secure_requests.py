@@ -62,14 +62,14 @@ def test_a_message_that_was_not_asked_for_is_not_sent() -> None:
     talks: Any = _Talks()
     side: Any = Side()
     public: Any = SimpleNamespace(round=3)
-    message = take_part(talks, side, public, uploads=True, tells_loss=False).message
+    message = take_part(talks, side, public, uploads=True, tells_results=False).message
     assert message is not None
     assert (message.round, message.sender, message.weight) == (4, 2, 5), "which are filled in"
-    assert take_part(talks, side, public, uploads=False, tells_loss=False) == ClientReply(None, side.client)
-    assert take_part(talks, side, public, uploads=False, tells_loss=True).loss == 0.5, "of an exchange that tells it anyway"
+    assert take_part(talks, side, public, uploads=False, tells_results=False) == ClientReply(None, side.client)
+    assert take_part(talks, side, public, uploads=False, tells_results=True).loss == 0.5, "of an exchange that tells it anyway"
     talks.trains = False
     with pytest.raises(Refused, match="asks for no upload"):
-        take_part(talks, side, public, uploads=False, tells_loss=False)
+        take_part(talks, side, public, uploads=False, tells_results=False)
 
 
 def test_statistics_and_masks_say_nothing_by_themselves(small: Path) -> None:

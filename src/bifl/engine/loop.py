@@ -50,7 +50,7 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
                     clients[number], setup.public.weights, public,
                     voted=number in counted, private_reply=private_replies.get(number, b""), notes=notes[number], identity=identity,
                 )  # fmt: skip
-                reply = take_part(exchange, local, public, uploads=number in uploaders, tells_loss=run.tells_results)
+                reply = take_part(exchange, local, public, uploads=number in uploaders, tells_results=run.tells_results)
                 if reply.client is not local.client:  # it has trained
                     clients[number] = run.remembered(reply.client, round, fresh[number])
                 if reply.message is not None:

@@ -167,7 +167,7 @@ class Worker:
             self._client(number), self.fresh, self.public,
             voted=request.voted, private_reply=request.private_reply, notes=self.notes[number], identity=self.identity,
         )  # fmt: skip
-        reply = take_part(exchange, side, self.public, uploads=request.uploads, tells_loss=self.run.tells_results)
+        reply = take_part(exchange, side, self.public, uploads=request.uploads, tells_results=self.run.tells_results)
         context, loss = self._context(name), reply.loss
         if loss is not None and not np.isfinite(loss):
             raise Diverged(f"round {context.round}: the loss of client {number} is {loss}: the training diverged; lower lr")

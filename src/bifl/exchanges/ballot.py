@@ -8,40 +8,28 @@ from functools import partial
 
 import numpy as np
 
-from bifl.codec import Context, Precision
+from bifl.codec import Context
 from bifl.core import return_checks
-from bifl.core.algorithm import Algorithm, Algorithms, selections
+from bifl.core.algorithm import Algorithm, selections
 from bifl.core.forward import PLAIN, Local
 from bifl.core.layout import Layout
 from bifl.core.message import UPDATE, Floats, Message, Selection, Selections
 from bifl.core.randomness import random_signs
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
 from bifl.core.state import Client, Public
-from bifl.core.sums import Tally, Total, UploadList, Weighing
+from bifl.core.sums import Tally, Total, UploadList
 from bifl.errors import AlgorithmError
-from bifl.exchanges.bounds import Bounds
 from bifl.exchanges.exchange import Summable, Surroundings, exchange
 from bifl.privacy.dice import round_secret
-from bifl.privacy.mechanism import Private
-from bifl.robust.rule import RobustSum
 
 Train = Callable[[Client, Local], tuple[Client, float]]  # local training of aux and real, and its mean loss
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ballot(Summable):
     """The exchange in which clients train, and which completes the round."""
 
-    algorithm: Algorithms
-    bounds: Bounds  # how far the real numbers of one upload may reach
-    precision: Precision  # of the real numbers
-    in_context: bool = True  # messages are coded in what both ends know
-    idle_trains: bool = True  # clients that do not upload train all the same
-    repeats_statistics: bool = False  # instead of those of training, which nobody needs where an exchange of their own follows
-    tells_loss: bool = True
-    weighing: Weighing = Weighing.SAMPLES  # what a client counts for
-    robust: RobustSum | None = None  # a sum that liars cannot steer; None takes the algorithm's own
-    privacy: Private | None = None  # how clients say their updates so that the sum tells little of one
+    run: Surroundings
     name: str = "ballot"
     main: bool = True
     trains: bool = True
@@ -52,11 +40,11 @@ class Ballot(Summable):
 
     def context(self, public: Public) -> Context:
         """The public state, as far as it is made use of."""
-        known = public if self.in_context else None
+        known = public if self.run.in_context else None
         selects = partial(self._selects, public.bare(public.round))
-        changes = self.precision.upload_change and public.layout.kept  # of layers kept real: told from the public ones
+        changes = self.run.precision.upload_change and public.layout.kept  # of layers kept real: told from the public ones
         start = public.real[: public.layout.trained][public.layout.of_kept] if changes else None
-        return Context(public.layout, public.round + 1, self.precision, known, selects, start)
+        return Context(public.layout, public.round + 1, self.run.precision, known, selects, start)
 
     def plain(self, public: Public, round: int) -> Context:
         """The layout, and what the messages of that round are about."""
@@ -68,9 +56,9 @@ class Ballot(Summable):
 
     def _selects(self, bare: Public, sender: int | None) -> Selections:
         """What the vectors of a message are about, given what everyone knows from the start."""
-        if self.privacy is not None and sender is not None:
-            return {UPDATE: self.privacy.selects(bare.layout)}
-        return selections(self.algorithm.at(bare.round + 1), bare, sender)
+        if self.run.privacy is not None and sender is not None:
+            return {UPDATE: self.run.privacy.selects(bare.layout)}
+        return selections(self.run.algorithm.at(bare.round + 1), bare, sender)
 
     def form(self, public: Public) -> Message:
         """An algorithm's own `upload` tells, of a client that has trained a little."""
@@ -78,39 +66,39 @@ class Ballot(Summable):
 
     def moved_form(self, public: Public, moved: float) -> Message:
         """An upload of a client all of whose weights have moved so far, as far as its form goes."""
-        algorithm = self.algorithm.at(public.round + 1)
+        algorithm = self.run.algorithm.at(public.round + 1)
         form = upload_form(algorithm, public, moved)
-        return form if self.privacy is None else self.privacy.form(form, public)
+        return form if self.run.privacy is None else self.run.privacy.form(form, public)
 
     # ---- the clients' part -------------------------------------------------------------------------------------------
 
     def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
         """The others, where they train without uploading and something of that is remembered."""
-        return set(present).difference(voters) if self.idle_trains else set()
+        return set(present).difference(voters) if self.run.idle_trains else set()
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """React to the last news, train, and upload what came of it."""
         client, loss = self._trained(side.client, public, side.train)
-        if not self.tells_loss and not all(np.isfinite(numbers).all() for numbers in (loss, client.aux, client.real)):
+        if not self.run.tells_results and not all(np.isfinite(numbers).all() for numbers in (loss, client.aux, client.real)):
             client, _ = self._trained(side.client, public, lambda client, local: (client, 0.0))  # a failure would tell something
-        told_loss = loss if self.tells_loss else None
+        told_loss = loss if self.run.tells_results else None
         if not uploads or (told_loss is not None and not np.isfinite(told_loss)):
             return ClientReply(None, client, told_loss)
-        counted = client._replace(weight=self.weighing.counts(client.weight))
-        if self.privacy is None:
-            counted, upload = make_upload(self.algorithm.at(public.round + 1), counted, public)
+        counted = client._replace(weight=self.run.weighing.counts(client.weight))
+        if self.run.privacy is None:
+            counted, upload = make_upload(self.run.algorithm.at(public.round + 1), counted, public)
         else:
-            upload = self.privacy.upload(counted, public, round_secret(side.notes, public))
+            upload = self.run.privacy.upload(counted, public, round_secret(side.notes, public))
         return ClientReply(upload, counted._replace(weight=client.weight), told_loss)
 
     def train(self, client: Client, public: Public, train: Train) -> tuple[Client, float]:
         """React to the news, the last round's broadcast, which there is none of in the first round, and train."""
         if public.news is not None:
-            algorithm = self.algorithm.at(public.news.round)
-            counted = client._replace(weight=self.weighing.counts(client.weight))
+            algorithm = self.run.algorithm.at(public.news.round)
+            counted = client._replace(weight=self.run.weighing.counts(client.weight))
             updated = return_checks.client(algorithm.name, algorithm.update(counted, public, public.news), public)
             client = updated._replace(weight=client.weight)
-        client, algorithm = client._replace(start=client.aux, real=public.real), self.algorithm.at(public.round + 1)
+        client, algorithm = client._replace(start=client.aux, real=public.real), self.run.algorithm.at(public.round + 1)
         if algorithm.local is None:
             return train(client, PLAIN)
         return train(client, return_checks.local(algorithm.name, algorithm.local(client, public), public))
@@ -123,28 +111,30 @@ class Ballot(Summable):
     def _sent_reals(self, real: Floats, public: Public) -> Floats:
         """The real numbers that a message carries, given those after training."""
         trained = public.layout.trained
-        return np.concatenate([real[:trained], public.real[trained:]]) if self.repeats_statistics else real
+        # nobody needs the statistics of training where an exchange of their own follows; but a judge scores the broadcast before
+        repeats = self.run.recalibrates and not self.run.algorithm.validation
+        return np.concatenate([real[:trained], public.real[trained:]]) if repeats else real
 
     # ---- the server's part -------------------------------------------------------------------------------------------
 
     def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
         """The upload within bounds, read as the algorithm reads it, with what it counts for."""
-        algorithm = self.algorithm.at(public.round + 1)
-        counted = self.bounds.ballot(upload, public)._replace(weight=self.weighing.counts(upload.weight))
+        algorithm = self.run.algorithm.at(public.round + 1)
+        counted = self.run.bounds.ballot(upload, public)._replace(weight=self.run.weighing.counts(upload.weight))
         return return_checks.read_upload(algorithm.name, algorithm.reads(counted, public), public)
 
     def total(self, public: Public) -> Total | UploadList:
         """Exact sums, or a list for a sum that must see all uploads together."""
-        alone = self.algorithm.at(public.round + 1).aggregate is None and self.robust is None
+        alone = self.run.algorithm.at(public.round + 1).aggregate is None and self.run.robust is None
         return Total() if alone else UploadList()
 
     def answer(self, total: Total | UploadList, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
         """The algorithm's broadcast."""
-        algorithm = self.algorithm.at(public.round + 1)
+        algorithm = self.run.algorithm.at(public.round + 1)
         server, tally = self._tally(total, public, server)
-        if self.privacy is not None:
-            server = server._replace(server=self.privacy.account(server.server, tally.clients, public.voters, server.present))
-            tally = self.privacy.hear(tally, public)
+        if self.run.privacy is not None:
+            server = server._replace(server=self.run.privacy.account(server.server, tally.clients, public.voters, server.present))
+            tally = self.run.privacy.hear(tally, public)
         abouts = selections(algorithm, public, None)
         broadcast = algorithm.broadcast(tally, public, server.server)
         message, memory = return_checks.message(algorithm.name, "broadcast", broadcast, public, abouts)
@@ -157,21 +147,21 @@ class Ballot(Summable):
         """What was counted, by whichever sum the run has."""
         if isinstance(total, Total):
             return server, total.tally()
-        if self.robust is not None:
-            kept, tally = self.robust(total.in_order(), public, server.server)
+        if self.run.robust is not None:
+            kept, tally = self.run.robust(total.in_order(), public, server.server)
             return server._replace(server=kept), tally
-        algorithm = self.algorithm.at(public.round + 1)
+        algorithm = self.run.algorithm.at(public.round + 1)
         assert algorithm.aggregate is not None  # or `total` would have made an exact sum
         return server, return_checks.tally(algorithm.name, algorithm.aggregate(total.in_order(), public), public)
 
     def plausible(self, tally: Tally, public: Public, largest: int) -> bool:
         """Whether real numbers and scales can be means of honest ones."""
-        real = self.bounds.plausible_ballot(tally.real, public, largest)
-        return real and self.bounds.plausible_scales(tally, public, largest, partial(self.moved_form, public))
+        real = self.run.bounds.plausible_ballot(tally.real, public, largest)
+        return real and self.run.bounds.plausible_scales(tally, public, largest, partial(self.moved_form, public))
 
     def advance(self, public: Public, news: Message) -> Public:
         """The broadcast is absorbed, by the algorithm that made it, and one more round is complete."""
-        algorithm = self.algorithm.at(news.round)
+        algorithm = self.run.algorithm.at(news.round)
         after = return_checks.public(algorithm.name, algorithm.absorb(public, news), public)
         return after._replace(round=news.round, news=news, before=public.news)
 
@@ -183,19 +173,7 @@ class Ballot(Summable):
 @exchange
 def ballot(run: Surroundings) -> Ballot:
     """Training: clients upload what came of it, the server broadcasts what `algorithm` makes of the sum."""
-    return Ballot(
-        run.algorithm,
-        run.bounds,
-        run.precision,
-        run.in_context,
-        idle_trains=run.idle_trains,
-        # a judge must hear the statistics of training: it scores the broadcast before the others are there
-        repeats_statistics=run.recalibrates and not run.algorithm.validation,
-        tells_loss=run.tells_results,
-        weighing=run.weighing,
-        robust=run.robust,
-        privacy=run.privacy,
-    )
+    return Ballot(run)
 
 
 def make_upload(algorithm: Algorithm, client: Client, public: Public) -> tuple[Client, Message]:

@@ -189,8 +189,8 @@ def bytes_in(upload: Message) -> bytes:
     return upload.update.symbols.astype(np.uint8).tobytes()
 
 
-def take_part(which: Exchange, side: ClientSide, public: Public, *, uploads: bool, tells_loss: bool) -> ClientReply:
-    """A client's part, with a message only where one is asked for, and a loss only where losses are told (`tells_loss`).
+def take_part(which: Exchange, side: ClientSide, public: Public, *, uploads: bool, tells_results: bool) -> ClientReply:
+    """A client's part, with a message only where one is asked for, and a loss only where it may be told (`tells_results`).
 
     A server that lies may ask for anything. What is not to be counted is under no masks: it does not leave, whatever `say` returns.
     """
@@ -198,7 +198,7 @@ def take_part(which: Exchange, side: ClientSide, public: Public, *, uploads: boo
         raise Refused(f"the server asks for no upload in the exchange '{which.name}', in which clients do nothing else")
     reply = which.say(side, public, uploads=uploads)
     message = None if reply.message is None or not uploads else from_client(reply.message, which, side.client, public)
-    return reply._replace(message=message, loss=reply.loss if tells_loss else None)
+    return reply._replace(message=message, loss=reply.loss if tells_results else None)
 
 
 def from_client(message: Message, which: Exchange, client: Client, public: Public) -> Message:

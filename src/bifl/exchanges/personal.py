@@ -21,7 +21,7 @@ class Personal(Exchange):
     """Those who voted train their own models a round further: v ← v − η(∇F(v) + λ(v − w)), w the shared model."""
 
     pull: float  # λ
-    tells_loss: bool
+    tells_results: bool
     name: str = "personal"
     trains: bool = True
     uploads: bool = False
@@ -39,10 +39,10 @@ class Personal(Exchange):
             weights, real = self.own_model(client, public) or (public.weights, public.real)
             local = Local(pull=self.pull, centre=(public.weights, public.real))
             trained, loss = side.train(client._replace(aux=weights, start=weights, real=real), local)
-            if np.isfinite(loss) or self.tells_loss:  # of one that must not tell how it went a diverged training is none
+            if np.isfinite(loss) or self.tells_results:  # of one that must not tell how it went a diverged training is none
                 state = _HEAD.pack(public.round, loss) + trained.aux.tobytes() + self._measured(side, trained, public).tobytes()
                 client = client._replace(states={**client.states, self.name: state})
-        return ClientReply(None, client, loss if self.tells_loss else None)
+        return ClientReply(None, client, loss if self.tells_results else None)
 
     def _measured(self, side: ClientSide, trained: Client, public: Public) -> Floats:
         """Real numbers with batch-norm's statistics of the model as it is now: those of a few steps are half those of before."""
