@@ -13,6 +13,7 @@ from rich.console import Console
 
 import bifl
 from bifl import __version__
+from bifl.cli import commands
 from bifl.errors import RunError
 from bifl.experiment.settings import Experiment, identity
 from bifl.experiment.setup import LastDataset
@@ -25,7 +26,7 @@ from bifl.runs.results import read as read_results
 from studies import runner
 from studies.cells import PLACES, STUDIES
 from studies.cells import cells as cells_of
-from studies.reproduce import _announced, _parts, request, theory_seed, wanted
+from studies.reproduce import ALL, THEORY, _announced, _parts, request, theory_seed, wanted
 from studies.runner import Store
 from studies.study_tables import Shown
 from tests.support.commands import BIFL, Run, refused, wait_for_round
@@ -35,6 +36,11 @@ RECORD = Record(1, 0.5, 1.0, 1.0, 10, 100, 200, 20, 0.5, 1.5, 0.1, 1.0)
 
 def records(*accuracies: float) -> list[Record]:
     return [RECORD._replace(round=n, accuracy=accuracy) for n, accuracy in enumerate(accuracies, 1)]
+
+
+def test_the_help_names_every_study() -> None:
+    """It is in the package, and what runs the studies is not."""
+    assert {*commands.STUDIES} == {*STUDIES, THEORY, ALL}
 
 
 def test_every_study_runs_on_every_dataset_and_no_two_cells_share_a_name() -> None:
