@@ -186,8 +186,7 @@ def _hold(
     if options.keys or options.out or options.min_clients or options.deadline:
         raise ConfigError("--keys, --out, --min-clients and --deadline go with --listen: a simulation has no network")
     rows: dict[int, list[dict[str, Any]]] = {}  # by round
-    simulation = Simulation(build(experiment, dealt=dealt))
-    simulation.note_clients = lambda round, clients: rows.update({round: clients})
+    simulation = Simulation(build(experiment, dealt=dealt), note_clients=lambda round, clients: rows.update({round: clients}))
     try:
         *_, record = simulation
     except BiflError:

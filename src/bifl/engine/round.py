@@ -120,19 +120,21 @@ class Rounds:
         call_clients: calls those who train, given these rounds; they stay until the last round, or `close`.
         folder: where a checkpoint is written after every round, and taken from if there is one; None keeps nothing.
         mailbox: keeps a copy of every message, if given.
+        note_clients: called with a round's number and what is known of each client, before the round is complete.
 
     Attributes:
         state: the run after the last complete round.
         keeps_messages: whether uploads are wanted as bytes.
-        note_clients: called with a round's number and what is known of each client, before the round is complete.
     """
 
-    def __init__(self, setup: Setup, call_clients: CallClients, folder: Path | None = None, mailbox: Mailbox | None = None) -> None:
+    def __init__(
+        self, setup: Setup, call_clients: CallClients, folder: Path | None = None, mailbox: Mailbox | None = None,
+        note_clients: NoteClients | None = None,
+    ) -> None:  # fmt: skip
         self.experiment, self.setup, self.run = setup.run.experiment, setup, setup.run
         self._main, self._completing = main_of(self.run.exchanges), completing(self.run.exchanges)
         self.state = State(setup.public)
-        self.note_clients: Callable[[int, list[dict[str, Any]]], None] = lambda round, clients: None
-        self._call_clients, self._mailbox = call_clients, mailbox
+        self._call_clients, self._mailbox, self._note_clients = call_clients, mailbox, note_clients
         self.folder, self.keeps_messages = folder, mailbox is not None
         self._clients: Clients | None = None  # while they are there
         if folder is not None and (state := checkpoint.load_server(folder, setup.public, self._completing)):
@@ -251,7 +253,8 @@ class Rounds:
         trained = {number for outcome in outcomes if outcome.exchange.trains for number in outcome.replies.by_client}
         reported = {number: {**results.clients.get(number, {}), **row} for number, row in server.clients.items()}
         trust = NOTHING if self.run.robust is None else trust_of(server.server)
-        self.note_clients(round, _client_rows(main.replies.by_client, results.clients | reported, trust))
+        if self._note_clients is not None:
+            self._note_clients(round, _client_rows(main.replies.by_client, results.clients | reported, trust))
         state = State(
             public, record, {**self.state.trained, **dict.fromkeys(trained, round)}, main.replies.counted,
             server.server._replace(judge=None), clients.journal.steps, ending,
@@ -369,6 +372,7 @@ class Rounds:
 
 
 CallClients = Callable[[Rounds], AbstractContextManager[Clients]]
+NoteClients = Callable[[int, list[dict[str, Any]]], None]
 
 
 # ---- what a round consists of --------------------------------------------------------------------------------------------

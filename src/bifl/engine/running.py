@@ -29,9 +29,11 @@ def run(folder: RunFolder, setup: Setup, call_clients: CallClients = simulated_c
         setup: what the folder's experiment stands for.
         call_clients: calls those who train.
     """
-    with locked(folder.path), closing(Rounds(setup, call_clients, folder.checkpoint, folder.mailbox())) as rounds:
+    with (
+        locked(folder.path),
+        closing(Rounds(setup, call_clients, folder.checkpoint, folder.mailbox(), folder.append_clients)) as rounds,
+    ):
         folder.prepare(rounds.last)
-        rounds.note_clients = folder.append_clients
         for record in rounds:
             folder.append(record)
             yield record

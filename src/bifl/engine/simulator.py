@@ -23,7 +23,7 @@ from bifl.data.partitions import Drawn
 from bifl.engine.backends.worker_processes import processes
 from bifl.engine.catch_up import Journal
 from bifl.engine.own_model import from_checkpoint, own_model
-from bifl.engine.round import Attendance, Clients, Rounds
+from bifl.engine.round import Attendance, Clients, NoteClients, Rounds
 from bifl.engine.worker import Backend, Call, Collect, Hear, Job, ScoreTests, TrainOnce, Workers
 from bifl.errors import ConfigError
 from bifl.exchanges.exchange import Exchange, completing, last_telling
@@ -76,8 +76,10 @@ def simulate(
 class Simulation(Rounds):
     """An experiment under way on this machine: an iterable of records; for arguments and attributes see `Rounds`."""
 
-    def __init__(self, setup: Setup, folder: Path | None = None, backend: Backend = processes) -> None:
-        super().__init__(setup, partial(simulated_clients, start=backend), folder)
+    def __init__(
+        self, setup: Setup, folder: Path | None = None, backend: Backend = processes, note_clients: NoteClients | None = None
+    ) -> None:
+        super().__init__(setup, partial(simulated_clients, start=backend), folder, note_clients=note_clients)
         self._records = list[Record]()
 
     def __iter__(self) -> Iterator[Record]:
