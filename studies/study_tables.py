@@ -11,7 +11,7 @@ from bifl.files import write_atomic, writing
 from bifl.report import paper_values
 from bifl.report.remarks import made_by, ordering, other_data, seldom, switches
 from bifl.report.summary import Setting, about, idealised, megabytes, printed
-from bifl.runs.results import LAST, Series, Spread, grouped
+from bifl.runs.results import LAST, Series, grouped
 from bifl.show.plot import BITS, draw
 from bifl.show.tables import NUMBER, SPREAD, TEXT, Column, Table
 from studies.cells import STUDIES, Cell
@@ -46,12 +46,12 @@ class Line(NamedTuple):
         series = self.series
         of_paper, final = printed(series), series.final()
         difference = "–" if of_paper is None or isnan(final.mean) else f"{final.mean - of_paper.mean:+.2f}".replace("-", "−")
-        paper = "–" if of_paper is None else f"{of_paper.mean:.2f} ± {of_paper.std:.2f}"
+        paper = str(of_paper or "–")
         bits = [f"{series.average(way):.3f}" if series.sends else "–" for way in ("up_bpp", "down_bpp")]
         fewer = f" of {len(series.results)}" if len(series.runs) < len(series.results) else ""
         short = f" of {series.planned}" if series.rounds < series.planned else ""
         counts = f"{series.rounds}{short} × {len(series.runs)}{fewer}"
-        return [self.cell.row, self.cell.column, counts, _text(final), _text(series.best()), paper, difference, *bits]
+        return [self.cell.row, self.cell.column, counts, str(final), str(series.best()), paper, difference, *bits]
 
     def wide_texts(self) -> list[str]:
         """What stands below all headings of a page."""
@@ -169,11 +169,5 @@ def _collect(store: Store, study: list[Cell], seeds: Iterable[int]) -> list[Line
 def _stand_in(series: list[Series]) -> list[str]:
     """What the paper has where it used other data of the same kind."""
     known = {one.label: value for one in series if (value := paper_values.beside(one.experiment))}
-    figures = ", ".join(f"{label} {value.mean:.2f} ± {value.std:.2f}" for label, value in known.items())
+    figures = ", ".join(f"{label} {value}" for label, value in known.items())
     return [f"This is not FEMNIST, on which the paper has after 100 rounds: {figures} %."] if known else []
-
-
-def _text(spread: Spread) -> str:
-    if isnan(spread.mean):
-        return "–"
-    return f"{spread.mean:.2f}" if spread.std is None else f"{spread.mean:.2f} ± {spread.std:.2f}"

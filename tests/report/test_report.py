@@ -14,13 +14,13 @@ import pytest
 
 from bifl.core.forward import binary
 from bifl.experiment.settings import Experiment, pairs
-from bifl.report import charts, paper_values
+from bifl.report import charts
 from bifl.report.page import render
 from bifl.report.remarks import ordering
 from bifl.report.summary import printed, settings
 from bifl.runs.folder import Result
 from bifl.runs.record import Record
-from bifl.runs.results import read
+from bifl.runs.results import Spread, read
 from bifl.show.plot import PALETTE
 from tests.support.commands import Run, refused
 from tests.support.exports import saved
@@ -50,7 +50,7 @@ def test_seeds_are_averaged_and_stand_beside_the_paper() -> None:
     assert len(row.runs) == 2  # one more is still under way, and one was given twice
     assert row.final().mean == pytest.approx(97.0, abs=0.01)
     assert row.final().std == pytest.approx(1.414, abs=0.01)
-    assert printed(row) == paper_values.Value(97.17, 0.21)
+    assert printed(row) == Spread(97.17, 0.21)
     assert row.average("up_bpp") == 0.5
     assert row.up_per_client() == 100_000
     assert row.until(97) is None  # one seed does not

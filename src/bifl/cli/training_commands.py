@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bifl.data.fingerprint import Loaded, loaded
+from bifl.data.fingerprint import loaded
 from bifl.engine import running
 from bifl.engine.simulator import Simulation
 from bifl.errors import ConfigError, RunError
@@ -18,7 +19,7 @@ from bifl.files import size
 from bifl.nn.sent import remark
 from bifl.registry import short
 from bifl.runs.comparison import ALGORITHMS, Comparison, planned
-from bifl.runs.folder import CONFIG, RunFolder, claim, ended_early, folder_name, locked
+from bifl.runs.folder import RunFolder, claim, ended_early, folder_name, locked
 from bifl.runs.trackers import checked, followed
 from bifl.show.output import console, say
 from bifl.show.plot import BITS, ROUNDS, draw, title
@@ -31,15 +32,18 @@ from bifl.tasks import usual
 def run(options: argparse.Namespace) -> int:
     """Train one model, or continue."""
     track, out = _take_track(options), console()
-    run, setup = _resume(options) if options.resume else _start(options)
+    if options.resume:
+        run = RunFolder.resume(options.resume, pairs(options.settings), options.trust)
+        setup = build(run.experiment)
+    else:
+        run, setup = _start(options)
     run.keep_messages = options.keep_messages
     run.settle(data := loaded(setup.data))
     say(out, data_line(run.experiment, data))
-    with Meter(out, run.experiment.rounds).running() as meter:
-        try:
-            _train(run, setup, meter, short(run.experiment.algorithm.name), track)
-        except KeyboardInterrupt:
-            return _stopped(run, f"bifl run --resume {shlex.quote(str(run.path))}", track)
+    if not _train(
+        {short(run.experiment.algorithm.name): run}, lambda _: setup, f"run --resume {shlex.quote(str(run.path))}", track
+    ):
+        return 130
     lies = {"attack": attack_text(run.experiment), "robust": robust_text(run.experiment, run.path)}
     out.print(run_table(run.records(), run.path / "model", lies))
     if run.experiment.privacy.name != "none":
@@ -47,11 +51,6 @@ def run(options: argparse.Namespace) -> int:
     if ended := ended_early(run.experiment, run.records()):
         say(out, ended)
     return 0
-
-
-def _resume(options: argparse.Namespace) -> tuple[RunFolder, Setup]:
-    run = RunFolder.resume(options.resume, pairs(options.settings), options.trust)
-    return run, build(run.experiment)
 
 
 def _start(options: argparse.Namespace) -> tuple[RunFolder, Setup]:
@@ -65,10 +64,21 @@ def _start(options: argparse.Namespace) -> tuple[RunFolder, Setup]:
     return RunFolder.start(options.out or claim(Path("runs"), folder_name(experiment, preset)), experiment), setup
 
 
-def _train(run: RunFolder, setup: Setup, meter: Meter, label: str, track: str | None) -> None:
-    meter.begin(label, run.records())
-    for record in followed(running.run(run, setup), run, track):
-        meter.show(record, run.experiment.rounds)
+def _train(runs: Mapping[str, RunFolder], setup_of: Callable[[RunFolder], Setup], again: str, track: str | None) -> bool:
+    """Run what is left of these, by their labels; False if somebody stopped it, who is told how to go on."""
+    with Meter(console(), sum(run.experiment.rounds for run in runs.values())).running() as meter:
+        for label, run in runs.items():
+            try:
+                setup = setup_of(run)
+                meter.begin(label, run.records())
+                for record in followed(running.run(run, setup), run, track):
+                    meter.show(record, run.experiment.rounds)
+            except KeyboardInterrupt:
+                command = f"bifl {again}" + " --trust" * bool(run.experiment.python_files()) + (f" track={track}" if track else "")
+                done = f"round {len(run.records())} of {run.experiment.rounds}"
+                print(f"bifl: stopped after {done}; continue with: {command}", file=sys.stderr)
+                return False
+    return True
 
 
 def _take_track(options: argparse.Namespace) -> str | None:
@@ -78,13 +88,6 @@ def _take_track(options: argparse.Namespace) -> str | None:
     if len(kinds) > 1:
         raise ConfigError("key 'track' is given twice")
     return checked(kinds[0]) if kinds else None
-
-
-def _stopped(run: RunFolder, command: str, track: str | None) -> int:
-    command += " --trust" if run.experiment.python_files() else ""
-    command += f" track={track}" if track else ""
-    print(f"bifl: stopped after round {len(run.records())} of {run.experiment.rounds}; continue with: {command}", file=sys.stderr)
-    return 130
 
 
 # ---- compare ------------------------------------------------------------------------------------------------------------
@@ -98,18 +101,24 @@ def compare(options: argparse.Namespace) -> int:
         comparison = Comparison.resume(options.resume, pairs(options.settings), options.trust)
     else:
         comparison, setups = _plan(options, data)
-    out, first = console(), comparison.runs[0].run.experiment
-    say(out, data_line(first, _settle(comparison, data)))
-    with Meter(out, sum(one.run.experiment.rounds for one in comparison.runs)).running() as meter:
-        for _, run in comparison.runs:
-            try:
-                setup = setups.pop(run.path.name, None) or build(run.experiment, data=data.of(run.experiment))
-                _train(run, setup, meter, run.path.name, track)
-            except KeyboardInterrupt:
-                return _stopped(run, f"bifl compare --resume {shlex.quote(str(comparison.path))}", track)
+    out, first = console(), comparison.runs[0][1].experiment
+    say(out, data_line(first, comparison.settle(data)))
+
+    def setup_of(run: RunFolder) -> Setup:
+        return setups.pop(run.path.name, None) or build(run.experiment, data=data.of(run.experiment))
+
+    again = f"compare --resume {shlex.quote(str(comparison.path))}"
+    if not _train({run.path.name: run for _, run in comparison.runs}, setup_of, again, track):
+        return 130
     if lies := comparison_text(first):
         say(out, lies)
-    _show(comparison)
+    series = comparison.series()
+    out.print(comparison_table(series))
+    if prices := price_table(series):
+        out.print(prices)
+    for picture, charts in {"compare.png": ROUNDS, "bits.png": BITS}.items():
+        draw({"": series}, comparison.path / picture, title(first), charts)
+        say(out, f"picture: {comparison.path / picture}")
     return 0
 
 
@@ -131,27 +140,6 @@ def _plan(options: argparse.Namespace, data: LastDataset) -> tuple[Comparison, d
     usual.remark_unit(data.of(base).labels)
     path = options.out or claim(Path("runs"), f"compare-{preset or base.dataset.name}")
     return Comparison.start(path, rows), setups
-
-
-def _settle(comparison: Comparison, data: LastDataset) -> Loaded:
-    """The data of all runs of a comparison; refused if some have others, or had others before."""
-    facts = [data.loaded(run.experiment) for _, run in comparison.runs]
-    if len(set(facts)) > 1:
-        raise RunError(f"the runs in '{comparison.path}' have different data, by their {CONFIG}: they cannot be compared")
-    comparison.settle(facts[0])
-    return facts[0]
-
-
-def _show(comparison: Comparison) -> None:
-    """Tables and pictures."""
-    series, out = comparison.series(), console()
-    out.print(comparison_table(series))
-    if prices := price_table(series):
-        out.print(prices)
-    about = title(comparison.runs[0].run.experiment)
-    for picture, charts in {"compare.png": ROUNDS, "bits.png": BITS}.items():
-        draw({"": series}, comparison.path / picture, about, charts)
-        say(out, f"picture: {comparison.path / picture}")
 
 
 # ---- personalise ------------------------------------------------------------------------------------------------------------

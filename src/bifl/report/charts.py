@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bifl.core import likelihood
-from bifl.report.paper_values import Value
 from bifl.report.summary import printed
 from bifl.runs.record import SURENESS_BINS, Record
-from bifl.runs.results import Curve, Series
+from bifl.runs.results import Curve, Series, Spread
 from bifl.show.plot import PALETTE, colour_of, dash_of
 
 Figure = dict[str, Any]
@@ -169,13 +168,13 @@ def _colour(place: int) -> str:
     return f"var(--series-{colour_of(place) + 1})"
 
 
-def _printed(label: str, value: Value, place: int, x: float) -> Trace:
+def _printed(label: str, value: Spread, place: int, x: float) -> Trace:
     """The paper's mean ± deviation, a little right of the last round."""
     return _line([x], [value.mean], label, place) | {
         "showlegend": False,
         "error_y": {"array": [value.std], "thickness": 1.2, "width": 3, "color": _colour(place)},
         "marker": {"color": _colour(place), "symbol": "diamond", "size": 8},
-        "hovertemplate": f"{value.mean:.2f} ± {value.std:.2f} % in the paper<extra>%{{fullData.name}}</extra>",
+        "hovertemplate": f"{value} % in the paper<extra>%{{fullData.name}}</extra>",
     }
 
 
@@ -184,7 +183,7 @@ def _accuracies(series: list[Series]) -> list[float | None]:
     values = [100 * r.score for one in series for records in one.runs for r in records[len(records) // 10 :]]
     finite = [value for value in values if math.isfinite(value)]
     of_paper = [value for one in series if (value := printed(one))]
-    finite += [bound for value in of_paper for bound in (value.mean - value.std, value.mean)]
+    finite += [bound for value in of_paper for bound in (value.mean - (value.std or 0.0), value.mean)]
     low, high = min(finite, default=0.0), max(finite, default=100.0)
     margin = max(0.5, (high - low) / 20)
     return [_digits(max(0.0, low - margin)), _digits(min(100.0, high + margin))]

@@ -1,9 +1,9 @@
 """What the paper prints: accuracies of Tables I and II, mean ± standard deviation over 5 partitions, in %.
 
 >>> value(Experiment.of("mnist-iid", ["algorithm=biml", "seed=3", "rounds=60"]))
-Value(mean=97.17, std=0.21)
+Spread(mean=97.17, std=0.21)
 >>> value(Experiment.of("mnist-iid", ["algorithm=up_down", "algorithm.beta=1"]))
-Value(mean=89.41, std=0.55)
+Spread(mean=89.41, std=0.55)
 >>> value(Experiment.of("mnist-iid", ["algorithm.alpha=3"]))  # only drawn, not printed
 """
 
@@ -17,13 +17,7 @@ from math import log2
 from typing import NamedTuple
 
 from bifl.experiment.settings import Choice, Experiment, but_for
-
-
-class Value(NamedTuple):
-    """An accuracy in %."""
-
-    mean: float
-    std: float
+from bifl.runs.results import Spread
 
 
 class Cell(NamedTuple):
@@ -34,7 +28,7 @@ class Cell(NamedTuple):
     parameter: str = ""  # that is not the preset's: beta=1
 
 
-def _read(table: str) -> dict[Cell, Value]:
+def _read(table: str) -> dict[Cell, Spread]:
     """The values that a table has."""
     cells = {}
     for row in csv.DictReader(table.splitlines()):
@@ -42,7 +36,7 @@ def _read(table: str) -> dict[Cell, Value]:
         for preset, text in row.items():
             if text:
                 mean, std = text.split(" ± ")
-                cells[Cell(preset, name, parameter)] = Value(float(mean), float(std))
+                cells[Cell(preset, name, parameter)] = Spread(float(mean), float(std))
     return cells
 
 
@@ -72,17 +66,17 @@ _FREE = ("algorithm", "seed", "batchnorm", "wire", "reals", "evaluate_every")
 """What a run of a cell may choose for itself, beside the number of rounds: what the paper does not speak of."""
 
 
-def value(experiment: Experiment) -> Value | None:
+def value(experiment: Experiment) -> Spread | None:
     """The paper's accuracy for an experiment, if that is one of its tables' cells."""
     cell = cell_of(experiment)
     return None if cell is None else CELLS[cell]
 
 
-def beside(experiment: Experiment) -> Value | None:
+def beside(experiment: Experiment) -> Spread | None:
     """The paper's accuracy on the dataset that an experiment's own stands in for; None if it stands in for none.
 
     >>> beside(Experiment.of("unipen-iid", ["algorithm=biml", "algorithm.alpha=1.75", "rounds=25"]))
-    Value(mean=66.19, std=2.83)
+    Spread(mean=66.19, std=2.83)
     """
     preset = STAND_INS.get((experiment.dataset.name, experiment.partition.name))
     algorithm = _as_printed(experiment)

@@ -11,7 +11,7 @@ from bifl.experiment.settings import REGISTRIES, SETTINGS, Experiment, but_for, 
 from bifl.registry import short, without_folder
 from bifl.report import paper_values
 from bifl.runs.folder import Result
-from bifl.runs.results import Series, grouped
+from bifl.runs.results import Series, Spread, grouped
 from bifl.show.output import counted
 
 _HEADING = ("dataset", "partition", "model")
@@ -27,7 +27,7 @@ class Setting(NamedTuple):
     series: list[Series]
 
 
-def printed(series: Series) -> paper_values.Value | None:
+def printed(series: Series) -> Spread | None:
     """The paper's accuracy for an experiment."""
     return paper_values.value(series.experiment)
 

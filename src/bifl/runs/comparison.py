@@ -11,27 +11,21 @@ from typing import NamedTuple
 from bifl.data.fingerprint import Loaded
 from bifl.errors import ConfigError, RunError
 from bifl.experiment.settings import Experiment
+from bifl.experiment.setup import LastDataset
 from bifl.files import write_atomic, writing
 from bifl.registry import of_file, short
-from bifl.runs.folder import Result, RunFolder
-from bifl.runs.results import Series, grouped
+from bifl.runs.folder import CONFIG, Result, RunFolder
+from bifl.runs.results import Series
 
 ALGORITHMS = "fedavg,murmur,full,biml,up_down"
 PLAN = "compare.toml"
-
-
-class LabelledRun(NamedTuple):
-    """One run of a comparison."""
-
-    label: str  # the algorithm, with the parameters that were given
-    run: RunFolder
 
 
 class PlannedRun(NamedTuple):
     """One run of a comparison, before there is a folder."""
 
     name: str  # of its folder
-    label: str
+    label: str  # the algorithm, with the parameters that were given
     experiment: Experiment
 
 
@@ -45,12 +39,11 @@ def planned(base: Experiment, algorithms: str, seeds: str) -> list[PlannedRun]:
     return rows
 
 
-class Comparison:
-    """The runs of a comparison, in order."""
+class Comparison(NamedTuple):
+    """The runs of a comparison, in order, each with its label."""
 
-    def __init__(self, path: Path, runs: list[LabelledRun]) -> None:
-        self.path = path
-        self.runs = runs
+    path: Path
+    runs: list[tuple[str, RunFolder]]
 
     @classmethod
     def start(cls, path: Path, rows: Sequence[PlannedRun]) -> Comparison:
@@ -63,25 +56,31 @@ class Comparison:
             path.mkdir(parents=True, exist_ok=True)
             plan = [f"[[run]]\nlabel = {json.dumps(label)}\nfolder = {json.dumps(name)}\n" for name, label, _ in rows]
             write_atomic(path / PLAN, "\n".join(plan))
-        return cls(path, [LabelledRun(label, RunFolder.start(path / name, experiment)) for name, label, experiment in rows])
+        return cls(path, [(label, RunFolder.start(path / name, experiment)) for name, label, experiment in rows])
 
     @classmethod
     def resume(cls, path: Path, changes: Mapping[str, str], trust: bool = False) -> Comparison:
         """Open an old comparison; runs that are complete stay as they are. `trust` as for a single run."""
-        rows = _planned(path)
-        return cls(path, [LabelledRun(label, RunFolder.resume(path / name, changes, trust)) for label, name in rows])
+        return cls(path, [(label, RunFolder.resume(path / name, changes, trust)) for label, name in _planned(path)])
 
-    def settle(self, loaded: Loaded) -> None:
-        """Let all runs begin, or go on, on these data: one that was on others is refused before anything is written."""
-        for one in self.runs:
-            one.run.refuse_other_data(loaded)
-        for one in self.runs:
-            one.run.settle(loaded)
+    def settle(self, data: LastDataset) -> Loaded:
+        """Let all runs begin, or go on; where one has other data than the rest, or than before, nothing is written."""
+        facts, *others = {data.loaded(run.experiment) for _, run in self.runs}
+        if others:
+            raise RunError(f"the runs in '{self.path}' have different data, by their {CONFIG}: they cannot be compared")
+        for _, run in self.runs:
+            run.refuse_other_data(facts)
+        for _, run in self.runs:
+            run.settle(facts)
+        return facts
 
     def series(self) -> list[Series]:
         """What there is of each label, with its seeds."""
-        known = [(label, Result(run.path.name, run.experiment, records)) for label, run in self.runs if (records := run.records())]
-        return [Series(label, [result for _, result in runs]) for label, runs in grouped(known, lambda one: one[0]).items()]
+        seeds: dict[str, list[Result]] = {}
+        for label, run in self.runs:
+            if records := run.records():
+                seeds.setdefault(label, []).append(Result(run.path.name, run.experiment, records))
+        return [Series(label, results) for label, results in seeds.items()]
 
 
 def _planned(path: Path) -> list[tuple[str, str]]:

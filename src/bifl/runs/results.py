@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite, nan
+from math import isfinite, isnan, nan
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -55,11 +55,7 @@ class ReadRuns(NamedTuple):
 
 
 def read(paths: Iterable[Path]) -> ReadRuns:
-    """The runs in run folders, comparisons, kept runs, or folders of such, each once; those without a round are passed over.
-
-    Raises:
-        RunError: there is none that can be read in one of the places.
-    """
+    """The runs in run folders, comparisons, kept runs, or folders of such, each once; those without a round are passed over."""
     results: dict[str, Result] = {}
     unreadable = list[str]()
     for path in paths:
@@ -105,9 +101,6 @@ def read_runs(*folders: str | Path) -> DataFrame:
     """The runs in run folders, comparisons, kept runs, or folders of such, as one table: see `frame`.
 
     A run that cannot be read is left out, with a warning. Python files that a run names are not run.
-
-    Raises:
-        RunError: one of the folders holds no run.
     """
     runs = read(map(Path, folders))
     for problem in runs.unreadable:
@@ -139,7 +132,13 @@ class Spread(NamedTuple):
     """A mean, and the standard deviation where there are several seeds."""
 
     mean: float
-    std: float | None
+    std: float | None = None
+
+    def __str__(self) -> str:
+        """In two digits; a dash where nothing was measured."""
+        if isnan(self.mean):
+            return "–"
+        return f"{self.mean:.2f}" if self.std is None else f"{self.mean:.2f} ± {self.std:.2f}"
 
 
 class Sent(NamedTuple):
@@ -183,14 +182,9 @@ class Series:
         """Their records."""
         return [result.records for result in self.furthest]
 
-    @cached_property
-    def table(self) -> DataFrame:
-        """Their rounds."""
-        return frame(self.furthest)
-
     def column(self, name: str) -> Values:
-        """(seeds, rounds) of a column of the table."""
-        return np.asarray(self.table[name]).reshape(len(self.furthest), self.rounds)
+        """(seeds, rounds) of a number of their records."""
+        return np.array([[getattr(record, name) for record in records] for records in self.runs])
 
     @property
     def rounds(self) -> int:
@@ -270,5 +264,5 @@ def _spread(shares: Iterable[float]) -> Spread:
     """In %."""
     values = [100 * float(share) for share in shares]
     if not all(map(isfinite, values)):  # rounds that nobody evaluated
-        return Spread(nan, None)
+        return Spread(nan)
     return Spread(mean(values), stdev(values) if len(values) > 1 else None)

@@ -159,10 +159,9 @@ def comparison_table(series: list[Series]) -> Table:
     columns += map(Column, ("best\n%", "bytes\nup", "bytes\ndown", "bit/param\nup", "bit/param\ndown", "time\ns"))
     rows = []
     for one in series:
-        accuracy, std = one.last()
         numbers = [f"{one.best().mean:.2f}", *(size(one.total(name)) for name in ("up_bytes", "down_bytes"))]
         numbers += [*(f"{one.average(name):.3f}" for name in ("up_bpp", "down_bpp")), f"{one.total('seconds'):.1f}"]
-        rows.append([short(one.label), f"{accuracy:.2f}" + ("" if std is None else f" ± {std:.2f}"), *numbers])
+        rows.append([short(one.label), str(one.last()), *numbers])
     return Table(columns, rows, f"after {counted(max(one.rounds for one in series), 'round')}{over}")
 
 
