@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from rich.table import Table as RichTable
@@ -20,20 +18,12 @@ from bifl.experiment.model import MAGIC, Model, embedded
 from bifl.experiment.setup import build
 from bifl.registry import without_folder
 from bifl.runs.folder import CONFIG, MESSAGES, Mailbox
+from bifl.show.layers import trained
 from bifl.show.tables import NAME, Column, Table, facts
 
 
-class FileContents(NamedTuple):
-    """What a file contains, for people."""
-
-    facts: dict[str, str]
-    sections: dict[str, int]  # bytes
-    layers: list[list[str]]  # name, shape, weights, bytes and bits per weight of each; none where the network is not known
-    parameters: int  # what "bits per parameter" divides by; 0 where the network is not known
-
-
-def read_file(path: Path, trust: bool = False) -> FileContents:
-    """Read a message or a model file.
+def file_tables(path: Path, trust: bool = False) -> list[RichTable | Table | str]:
+    """What a message or a model file says: facts, sections, layers, and what a model costs on a device.
 
     A message that lies in the folder of its run is decoded in its context, which the run's earlier broadcasts give. `trust` allows
     to run the Python files that the model or the run's configuration names.
@@ -50,54 +40,50 @@ def read_file(path: Path, trust: bool = False) -> FileContents:
         raise _unreadable(path, error) from error
 
 
-def contents_tables(contents: FileContents, name: str) -> Iterator[RichTable | Table]:
-    """What a message or a model file says: facts, sections, layers."""
-    yield facts(contents.facts.items(), name)
-    whole = sum(contents.sections.values())
-    headings = ("bytes", "share", *(["bit/param"] if contents.parameters else []))
+def _sections_table(sections: dict[str, int], parameters: int) -> Table:
+    """Bytes of each, and bits per parameter where the network, and so their number, is known."""
+    whole = sum(sections.values())
     rows = []
-    for key, count in (contents.sections | {"whole file": whole}).items():
-        bits = [f"{8 * count / contents.parameters:.4f}"] if contents.parameters else []
+    for key, count in (sections | {"whole file": whole}).items():
+        bits = [f"{8 * count / parameters:.4f}"] if parameters else []
         rows.append([key, f"{count:,}", f"{count / whole:.1%}", *bits])
-    yield Table([Column("section", NAME), *map(Column, headings)], rows)
-    if contents.layers:
-        headings = ("shape", "weights", "bytes", "bit/weight")
-        yield Table([Column("weights of", NAME), *map(Column, headings)], contents.layers)
+    return Table([Column("section", NAME), *map(Column, ("bytes", "share", *(["bit/param"] if parameters else [])))], rows)
 
 
-def _message(path: Path, data: bytes, trust: bool) -> FileContents:
+def _message(path: Path, data: bytes, trust: bool) -> list[RichTable | Table | str]:
     header = codec.read_header(data)
     run = _run_of(path)
     known = None if run is None else _context(run, header, trust)
     decodable = header.context == NO_DIGEST or (known is not None and known.digest == header.context)
+    sections = _sections_table(header.sections(), known.layout.parameters if known else 0)
     layers = _layers(data, codec.decode(data, known), known) if decodable else []
-    return FileContents(_facts(header, known), header.sections(), layers, known.layout.parameters if known else 0)
+    return [facts(_facts(header, known).items(), path.name), sections, *layers]
 
 
 def _unreadable(path: Path, error: codec.WireError) -> DataError:
     return DataError(f"'{path}' is neither a model nor a message that can be read: at byte {error.offset}: {error.reason}")
 
 
-def _model(path: Path, data: bytes, trust: bool) -> FileContents:
+def _model(path: Path, data: bytes, trust: bool) -> list[RichTable | Table | str]:
     model, message = Model.read(path, trust), embedded(data)
     header, layout = codec.read_header(message), model.layout()
-    facts = {
+    about = {
         "network": f"{without_folder(model.network.name)}, {model.classes} classes",
         "forward": f"{model.forward.name} weights",
     }
     if model.inputs != BYTES:
-        facts["inputs"] = model.inputs
+        about["inputs"] = model.inputs
     if model.inputs != TOKENS:
-        facts["pixels" if model.inputs == BYTES else "normalised by"] = _scales(model)
+        about["pixels" if model.inputs == BYTES else "normalised by"] = _scales(model)
     if model.task.name != "classification":
-        facts["task"] = without_folder(model.task.name)
+        about["task"] = without_folder(model.task.name)
     constants = 4 * len(model.constants)
     sections = {"model header": len(data) - len(message) - constants - 4, **header.sections()}
     sections |= ({"constants": constants} if constants else {}) | {"file checksum": 4}
     plain = codec.Context(layout, header.round)
+    about |= {key: value for key, value in _facts(header, plain).items() if key not in ("kind", "sender")}
     layers = _layers(message, model.message, plain)
-    spelled = {key: value for key, value in _facts(header, plain).items() if key not in ("kind", "sender")}
-    return FileContents(facts | spelled, sections, layers, layout.parameters)
+    return [facts(about.items(), path.name), _sections_table(sections, layout.parameters), *layers, trained(model, path)]
 
 
 def _scales(model: Model) -> str:
@@ -134,21 +120,21 @@ def _vector_facts(vector: codec.VectorHeader) -> dict[str, str]:
     }
 
 
-def _layers(data: bytes, message: Message, known: codec.Context | None) -> list[list[str]]:
-    """What the symbols of each layer cost."""
+def _layers(data: bytes, message: Message, known: codec.Context | None) -> list[Table]:
+    """What the symbols of each layer cost; nothing where the network is not known, or they are about no single weights."""
     if known is None:
         return []
     whole = np.zeros(known.layout.count)
     for name, bits in codec.bits_by_weight(data, message, known).items():
         about = message.vectors[name].about
         if about is not None and about.positions is None:
-            return []  # the symbols are about no single weights
+            return []
         whole[slice(None) if about is None else about.positions] += bits
     rows = []
     for tensor, part in zip(known.layout.coded, known.layout.split(whole), strict=True):
         shape, cost = "×".join(map(str, tensor.shape)), float(part.sum())
         rows.append([tensor.name, shape, f"{tensor.size:,}", f"{cost / 8:,.0f}", f"{cost / tensor.size:.4f}"])
-    return rows
+    return [Table([Column("weights of", NAME), *map(Column, ("shape", "weights", "bytes", "bit/weight"))], rows)] if rows else []
 
 
 def _run_of(path: Path) -> Path | None:

@@ -110,8 +110,8 @@ def price_of_reals(network: Network) -> str | None:
     )
 
 
-def device_table(code: Code) -> Table:
-    """What a person sees."""
+def _device_table(code: Code) -> Table:
+    """What a network costs as C."""
     *rows, whole = [
         [row.layers, size(row.flash), size(row.ram), f"{row.additions:,}", f"{row.multiplications:,}"]
         for row in (*code.costs, code.cost)
@@ -121,18 +121,18 @@ def device_table(code: Code) -> Table:
     return Table(columns, rows, "as C on a device")
 
 
-def trained(model: Model, path: Path) -> Code | str:
-    """The C of a model, or why there is none."""
+def trained(model: Model, path: Path) -> Table | str:
+    """What a model costs on a device, or why that is not known."""
     if not model.shape:
         return "the file does not say what one input looks like, so what it costs on a device is not known"
     try:
-        return code_of(model, model.module().eval(), model.shape, path)
+        return _device_table(code_of(model, model.module().eval(), model.shape, path))
     except DataError as error:
         return str(error)
 
 
-def untrained(network: Network, forward: Forward, shape: tuple[int, ...] | None) -> Code | str:
-    """The C of a network as `forward` would leave it, or why there is none."""
+def untrained(network: Network, forward: Forward, shape: tuple[int, ...] | None) -> Table | str:
+    """What a network as `forward` would leave it costs on a device, or why that is not known."""
     aux, reals = network.initial()
     if forward.alphabet.size:
         aux = forward.alphabet.values(np.random.default_rng(0).integers(0, forward.alphabet.size, len(aux)))
@@ -142,7 +142,7 @@ def untrained(network: Network, forward: Forward, shape: tuple[int, ...] | None)
     if wanted is None:
         return "say what one input looks like, as in input=1x28x28, to see what the network costs on a device"
     try:
-        return generate(module, wanted, PIXELS)
+        return _device_table(generate(module, wanted, PIXELS))
     except Unsupported as error:
         return f"no C for a device: {error}"
 
