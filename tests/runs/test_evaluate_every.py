@@ -171,7 +171,9 @@ def test_a_report_says_what_its_means_are_of() -> None:
     assert (ordering(setting.series) or "").startswith("The paper’s order, fedavg > biml")
     page = render([setting])
     assert "last 10 rounds, as far as they were evaluated, and its best round" in page
-    (line,) = [t for t in charts.accuracy_by_round([biml], {biml.label: 0})["data"] if t["mode"] == "lines" and "fill" not in t]
+    (line,) = [
+        t for t in charts.accuracy([biml], {biml.label: 0}, plot.ROUNDS[0])["data"] if t["mode"] == "lines" and "fill" not in t
+    ]
     assert (line["x"], line["y"]) == ([4, 8, 12, 14], [80, 80, 80, 80])
 
 

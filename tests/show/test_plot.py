@@ -50,5 +50,5 @@ def test_a_dash_is_the_same_in_pictures_and_in_the_report() -> None:
     assert {line.get_label(): line.get_linestyle() for line in axes.lines} == dict(zip(names, ("-", "--", ":", "-."), strict=True))
     assert [charts.key(look[name]).split()[0] for name in names] == ["solid", "dashed", "dotted", "double"]
     lines = [series(name, result().records, algorithm=name) for name in names]
-    traces = charts.accuracy_by_round(lines, look)["data"]
+    traces = charts.accuracy(lines, look, plot.ROUNDS[0])["data"]
     assert [trace["line"]["dash"] for trace in traces if "line" in trace] == ["solid", "dash", "dot", "dashdot"]

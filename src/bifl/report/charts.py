@@ -18,7 +18,7 @@ from bifl.core import likelihood
 from bifl.report.summary import printed
 from bifl.runs.record import SURENESS_BINS, Record
 from bifl.runs.results import Curve, Series, Spread
-from bifl.show.plot import PALETTE, colour_of, dash_of
+from bifl.show.plot import PALETTE, Chart, colour_of, dash_of
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]
@@ -36,27 +36,20 @@ def key(place: int) -> str:
     return f"{_CSS.get(dash, dash)} {_colour(place)}"
 
 
-def accuracy_by_round(series: list[Series], places: dict[str, int]) -> Figure:
-    """Test accuracy over the rounds, with the paper's values at the end where there are some."""
-    traces = [trace for one in series for trace in _curves(one.label, one.curve(), places[one.label])]
+def accuracy(series: list[Series], places: dict[str, int], chart: Chart) -> Figure:
+    """Test accuracy over the rounds, with the paper's values at the end, or over what was sent, if anything was."""
+    shown = [one for one in series if one.sends or not chart.sent]
+    traces = [trace for one in shown for trace in _curves(one.label, one.curve(*chart.sent), chart.unit, places[one.label])]
     end = max(one.rounds for one in series)
-    of_paper = {one.label: value for one in series if (value := printed(one))}
+    of_paper = {one.label: value for one in series if not chart.sent and (value := printed(one))}
     traces += [_printed(label, value, places[label], end * (1.02 + n / 100)) for n, (label, value) in enumerate(of_paper.items())]
-    figure = _figure(traces, "round", f"test {series[0].measure}, %")
+    figure = _figure(traces, chart.across, f"test {series[0].measure}, %")
     figure["layout"]["yaxis"]["range"] = _accuracies(series)
-    figure["layout"]["showlegend"] = True
-    _whole_rounds(figure, end)
-    return figure
-
-
-def accuracy_by_megabytes(series: list[Series], places: dict[str, int], way: str) -> Figure:
-    """Test accuracy over what all clients together had uploaded or downloaded; central training sends nothing and is left out."""
-    field = "up_bytes" if way == "uploaded" else "down_bytes"
-    curves = {one.label: one.curve(field) for one in series if one.sends}
-    traces = [trace for label, curve in curves.items() for trace in _curves(label, curve._replace(x=curve.x / 1e6), places[label])]
-    figure = _figure(traces, f"{way} by all clients together, MB", f"test {series[0].measure}, %")
-    figure["layout"]["xaxis"] |= {"type": "log", "dtick": _labels([value for trace in traces for value in trace["x"]])}
-    figure["layout"]["yaxis"]["range"] = _accuracies(series)
+    if chart.sent:
+        figure["layout"]["xaxis"] |= {"type": "log", "dtick": _labels([value for trace in traces for value in trace["x"]])}
+    else:
+        figure["layout"]["showlegend"] = True
+        _whole_rounds(figure, end)
     return figure
 
 
@@ -141,9 +134,9 @@ def _whole_rounds(figure: Figure, rounds: int) -> None:
         figure["layout"]["xaxis"]["dtick"] = 1
 
 
-def _curves(label: str, curve: Curve, place: int) -> list[Trace]:
+def _curves(label: str, curve: Curve, unit: float, place: int) -> list[Trace]:
     """A line of means over seeds, in a band of one deviation where there are several seeds."""
-    x, mean, std = curve
+    x, mean, std = curve.x / unit, curve.mean, curve.std
     line = _line(x, mean, label, place)
     if std is None:
         return [line]

@@ -7,7 +7,7 @@ import gzip
 import re
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -31,7 +31,7 @@ from bifl.runs.folder import MODEL, Result
 from bifl.runs.results import LAST, TARGETS, Series
 from bifl.show import split_stats
 from bifl.show.output import counted
-from bifl.show.plot import places
+from bifl.show.plot import ROUNDS, places
 
 ML_PU = ("biml", "biml_fit", "hybrid")  # the algorithms with a maximum-likelihood update
 _LONG = 16  # letters of a word that may be too wide for a column of a telephone
@@ -39,28 +39,12 @@ _JOINTS = re.compile(r"(?<=[_=+/:,])|(?<=-)(?=[^\W\d])")
 MANY_CLIENTS = 300  # columns of a heat map beyond which nothing can be told apart
 
 
-class Link(NamedTuple):
-    """A radio link: what a client can send and receive."""
-
-    name: str
-    up: float  # bit/s
-    down: float  # bit/s
-    note: str
-
-
-LINKS = (
-    Link("LoRa", 5470, 5470, "spreading factor 7, 125 kHz; where devices may send 1 % of the time, a hundred times longer"),
-    Link("NB-IoT", 62_500, 26_000, "Cat NB1, peak"),
-    Link("LTE-M", 375_000, 300_000, "Cat M1, half duplex, peak"),
-    Link("Satellite", 22_000, 88_000, "Iridium Certus 100"),
+LINKS = (  # radio: name, bit/s up and down, what is known of it
+    ("LoRa", 5470, 5470, "spreading factor 7, 125 kHz; where devices may send 1 % of the time, a hundred times longer"),
+    ("NB-IoT", 62_500, 26_000, "Cat NB1, peak"),
+    ("LTE-M", 375_000, 300_000, "Cat M1, half duplex, peak"),
+    ("Satellite", 22_000, 88_000, "Iridium Certus 100"),
 )
-
-
-class Split(NamedTuple):
-    """Who holds what in a setting, or why that cannot be shown."""
-
-    about: str
-    figure: str | None
 
 
 def write(groups: list[Setting], path: Path) -> None:
@@ -115,9 +99,8 @@ def _section(
 ) -> dict[str, Any]:
     """One setting's part of the page; its figures go to `drawn`."""
     series = group.series
-    drawn[f"{key}-rounds"] = charts.accuracy_by_round(series, places)
-    for way in ("uploaded", "downloaded"):
-        drawn[f"{key}-{way}"] = charts.accuracy_by_megabytes(series, places, way)
+    for name, chart in zip(("rounds", "uploaded", "downloaded"), ROUNDS, strict=True):
+        drawn[f"{key}-{name}"] = charts.accuracy(series, places, chart)
     for number, one in enumerate(series):
         drawn[f"{key}-flips-{number}"] = charts.flips(one.runs[0])  # of one.furthest[0], as the page says
         if votes := charts.sureness(one.runs[0]):
@@ -132,31 +115,23 @@ def _section(
         "seldom": any(one.averaged is not None for one in series),
         "sends": any(one.sends for one in series),
         "shown": voted[0] if voted else 0,
-        "models": [_cost(one, path) for one in series if (path := Path(one.furthest[0].name) / MODEL).is_file()],
+        "models": [
+            (one, path.stat().st_size, _cost(path)) for one in series if (path := Path(one.furthest[0].name) / MODEL).is_file()
+        ],
         "splits": [_split(f"{key}-split-{number}", one, drawn, images) for number, one in enumerate(_dealt(series))],
     }  # fmt: skip
 
 
-class ModelCost(NamedTuple):
-    """A row of the table."""
-
-    series: Series
-    file: int  # bytes of the packed model
-    cost: Cost | None = None
-    reason: str = ""  # why there is no C
-
-
-def _cost(series: Series, path: Path) -> ModelCost:
-    """What a trained model costs; a network that is Python code of somebody's is not run for it."""
-    size = path.stat().st_size
+def _cost(path: Path) -> Cost | str:
+    """What a trained model costs, or why there is no C; a network that is Python code of somebody's is not run for it."""
     try:
         model = Model.read(path)
         if not model.shape:
-            return ModelCost(series, size, reason="its file does not say what one input looks like")
-        return ModelCost(series, size, code_of(model, model.module().eval(), model.shape, MODEL).cost)
+            return "its file does not say what one input looks like"
+        return code_of(model, model.module().eval(), model.shape, MODEL).cost
     except BiflError as error:
         reason = str(error).partition("cannot become C: ")[2]  # the rest of a sentence may name folders of this machine
-        return ModelCost(series, size, reason=reason or "its file cannot be read, or not without running Python code")
+        return reason or "its file cannot be read, or not without running Python code"
 
 
 def _dealt(series: list[Series]) -> list[Experiment]:
@@ -167,21 +142,22 @@ def _dealt(series: list[Series]) -> list[Experiment]:
     return list({experiment.clients: experiment for experiment in reversed(federated)}.values())
 
 
-def _split(key: str, experiment: Experiment, drawn: dict[str, charts.Figure], images: LastDataset) -> Split:
+def _split(key: str, experiment: Experiment, drawn: dict[str, charts.Figure], images: LastDataset) -> tuple[str, str | None]:
+    """Who holds what, or why that cannot be shown, and the key of its figure, which goes to `drawn`."""
     unknown = "The split cannot be shown: "
     for choice in (experiment.dataset, experiment.partition):
         if isinstance(choice, Unloaded):
-            return Split(f"{unknown}{without_folder(choice.name)} is Python code, which a report does not run.", None)
+            return f"{unknown}{without_folder(choice.name)} is Python code, which a report does not run.", None
     try:
         with local_only():
             dealt = split_stats.count(experiment, images.of(experiment))
     except DataError:  # its sentence has folders of this machine in it
-        return Split(f"{unknown}{short(experiment.dataset.name)}’s images are not on the machine that made this page.", None)
+        return f"{unknown}{short(experiment.dataset.name)}’s images are not on the machine that made this page.", None
     except BiflError as error:
-        return Split(f"{unknown}{error}.", None)
+        return f"{unknown}{error}.", None
     drawn[key] = charts.partition(dealt.counts[:MANY_CLIENTS])
     more = f"; the first {MANY_CLIENTS} are shown" if len(dealt.counts) > MANY_CLIENTS else ""
-    return Split(f"{split_stats.facts(dealt)}{more}.", key)
+    return f"{split_stats.facts(dealt)}{more}.", key
 
 
 def _portable(experiment: Experiment) -> str:

@@ -17,11 +17,9 @@ _ALIKE = paper_values.ORDER[-1]
 
 def remarks(series: list[Series]) -> list[str]:
     """Sentences about the experiments of one setting."""
-    order, several = ordering(series), len(versions(series)) > 1
-    return [
-        *other_data(series), *seldom(series), *([order] if order else []), *switches(series), *spent(series),
-        *([made_by(series)] if several else []),
-    ]  # fmt: skip
+    several = len({result.version for one in series for result in one.results}) > 1
+    sentences = [*other_data(series), *seldom(series), ordering(series), *switches(series), *spent(series)]
+    return [sentence for sentence in [*sentences, made_by(series) if several else None] if sentence]
 
 
 def seldom(series: list[Series]) -> list[str]:
@@ -31,11 +29,11 @@ def seldom(series: list[Series]) -> list[str]:
         mean_of = f": {one.averaged} of the last {LAST}, whose mean this is" if one.settled else ""
         return f"every {one.experiment.evaluate_every} rounds{mean_of}"
 
-    ways = grouped((one for one in series if one.averaged is not None), how)
-    return [
-        f"{_whose([one.label for one in same], series)}: evaluated {way}; what was reached in between shows in the next evaluation."
-        for way, same in ways.items()
-    ]
+    sentences = []
+    for way, same in grouped((one for one in series if one.averaged is not None), how).items():
+        whose = "All" if 1 < len(same) == len(series) else ", ".join(dict.fromkeys(one.label for one in same))
+        sentences.append(f"{whose}: evaluated {way}; what was reached in between shows in the next evaluation.")
+    return sentences
 
 
 def other_data(series: list[Series]) -> list[str]:
@@ -51,19 +49,9 @@ def other_data(series: list[Series]) -> list[str]:
     return [f"These did not run on the same data, and their numbers cannot be compared: {'; '.join(each)}." for each in parts]
 
 
-def _whose(labels: list[str], series: list[Series]) -> str:
-    """Labels, each once; `All` where there are no others, and several."""
-    return "All" if 1 < len(labels) == len(series) else ", ".join(dict.fromkeys(labels))
-
-
-def versions(series: list[Series]) -> Counter[str]:
-    """The versions of bifl that ran these experiments, with the number of runs."""
-    return Counter(sorted(result.version for one in series for result in one.results))
-
-
 def made_by(series: list[Series]) -> str:
-    """Which version of bifl ran these experiments, in a sentence."""
-    counts = versions(series)
+    """Which versions of bifl ran these experiments, in a sentence."""
+    counts = Counter(sorted(result.version for one in series for result in one.results))
     if len(counts) == 1:
         return f"Made by bifl {next(iter(counts))}."
     parts = " and ".join(f"bifl {version} ({count} run{'s' * (count > 1)})" for version, count in counts.items())

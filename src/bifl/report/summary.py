@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -61,15 +62,12 @@ def _heading(experiment: Experiment) -> str:
 
 
 def _distinct_titles(settings: list[Setting]) -> list[str]:
-    """Titles of which none is there twice: by the network, its files and what it is made of, where the data are the same."""
+    """Titles of which none is there twice: with the network, then with the files of all, where these tell them apart."""
     titles = [one.title for one in settings]
-    ways: list[Callable[[Experiment], str]] = [lambda one: _chosen_of("model", one.model), _files]
-    for way in ways:
-        texts = [way(one.series[0].experiment) for one in settings]
-        kin = [{text for other, text in zip(titles, texts, strict=True) if other == title} for title in titles]
-        titles = [
-            f"{title} · {text}" if len(same) > 1 and text else title for title, text, same in zip(titles, texts, kin, strict=True)
-        ]
+    for way in (lambda one: _chosen_of("model", one.model), _files):
+        pairs = list(zip(titles, [way(one.series[0].experiment) for one in settings], strict=True))
+        counts = Counter(title for title, _ in set(pairs))
+        titles = [f"{title} · {text}" if counts[title] > 1 and text else title for title, text in pairs]
     return _numbered(titles)
 
 
@@ -93,9 +91,13 @@ def described(choice: Choice) -> str:
 
 def _chosen_of(kind: str, choice: Choice) -> str:
     """A choice with those of its parameters that are not the usual ones."""
-    usual = {} if isinstance(choice, Unloaded) else REGISTRIES[kind].parameters(choice.name)
-    changed = {key: value for key, value in choice.parameters.items() if value != usual.get(key)}
-    return described(Choice(choice.name, changed))
+    usual = _usual(kind, choice)
+    return described(Choice(choice.name, {key: value for key, value in choice.parameters.items() if value != usual.get(key)}))
+
+
+def _usual(kind: str, choice: Choice) -> dict[str, Any]:
+    """The parameters of a choice that nobody changed; of one that was not loaded they are not known."""
+    return {} if isinstance(choice, Unloaded) else REGISTRIES[kind].parameters(choice.name)
 
 
 def _own_file(experiment: Experiment) -> str:
@@ -105,21 +107,16 @@ def _own_file(experiment: Experiment) -> str:
 
 
 def _repetitions(results: Iterable[Result]) -> list[list[Result]]:
-    """Runs that differ in the seed alone, together; of two with the same seed the longer."""
-    alike = grouped(results, lambda result: but_for(result.experiment, "seed") + _own_file(result.experiment))
-    return [_longest(group) for same in alike.values() for group in _by_data(same)]
-
-
-def _by_data(same: list[Result]) -> list[list[Result]]:
-    """Runs on the same data, together; those of earlier versions, which do not tell, with the first."""
-    first = next((result.data for result in same if result.data), None)
-    return list(grouped(same, lambda result: result.data or first).values())
-
-
-def _longest(runs: list[Result]) -> list[Result]:
-    """One run for each seed."""
-    seeds = grouped(sorted(runs, key=lambda run: run.experiment.seed), lambda run: run.experiment.seed)
-    return [max(same, key=lambda run: len(run.records)) for same in seeds.values()]
+    """Runs that differ in the seed alone, on the same data, together; of two with the same seed the longer."""
+    repetitions = []
+    for same in grouped(results, lambda run: but_for(run.experiment, "seed") + _own_file(run.experiment)).values():
+        told = next((run.data for run in same if run.data), None)  # for those of earlier versions, which do not tell
+        data = [run.data or told for run in same]
+        for kind in dict.fromkeys(data):
+            runs = [run for run, its in zip(same, data, strict=True) if its == kind]
+            seeds = grouped(sorted(runs, key=lambda run: run.experiment.seed), lambda run: run.experiment.seed)
+            repetitions.append([max(some, key=lambda run: len(run.records)) for some in seeds.values()])
+    return repetitions
 
 
 def _setting(group: list[list[Result]]) -> Setting:
@@ -156,7 +153,7 @@ def _place(series: Series) -> tuple[Any, ...]:
 def _label(experiment: Experiment, others: list[Experiment]) -> str:
     """The algorithm, and what sets this experiment apart from the others and from the defaults."""
     algorithm = experiment.algorithm
-    usual = {} if isinstance(algorithm, Unloaded) else Experiment(algorithm=algorithm.name).algorithm.parameters
+    usual = _usual("algorithm", algorithm)
     kin = [one.algorithm.parameters for one in others if one.algorithm.name == algorithm.name]
     parameters = [
         f"{key}={_number(value)}"

@@ -81,7 +81,7 @@ class Chart(NamedTuple):
     unit: float = 1.0
 
 
-_ALL, _ONE = "by all clients together, MB (log scale)", "by a client, bits per parameter (log scale)"
+_ALL, _ONE = "by all clients together, MB", "by a client, bits per parameter"
 ROUNDS = (Chart("round"), Chart(f"uploaded {_ALL}", ("up_bytes",), 1e6), Chart(f"downloaded {_ALL}", ("down_bytes",), 1e6))
 BITS = (Chart(f"uploaded {_ONE}", ("up_bpp",)), Chart(f"uploaded and downloaded {_ONE}", ("up_bpp", "down_bpp")))
 
@@ -135,7 +135,7 @@ def _curve(axes: Axes, curve: Curve, unit: float, look: dict[str, Any]) -> None:
 def _label(axes: Axes, chart: Chart) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.set_xlabel(chart.across)
+    axes.set_xlabel(f"{chart.across} (log scale)" if chart.sent else chart.across)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     if chart.sent:
