@@ -13,6 +13,7 @@ Finished runs are kept in results/attacks, those with Flower's sums in results/a
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
@@ -26,9 +27,13 @@ import flower_rules  # noqa: F401  registers Flower's sums
 from bifl.engine.simulator import simulate
 from bifl.experiment.settings import Experiment
 from bifl.processes import cores
-from bifl.runs import kept
+from bifl.runs.results import read_kept
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from studies import keeping  # noqa: E402
+
 FOLDER, PAGE = ROOT / "results" / "attacks", ROOT / "docs" / "results" / "attacks.md"
 FLOWER_FOLDER = ROOT / "results" / "attacks-flower"  # nothing but this script knows these rules
 PICTURES = ROOT / "docs" / "images"
@@ -84,11 +89,11 @@ def run(job: tuple[int, Case], settings: Sequence[str]) -> float:
     """Accuracy of a seed and a case, from what is kept or from a run that is kept then."""
     seed, case = job
     experiment, folder = case.experiment(seed, settings), FLOWER_FOLDER if case.rule in FLOWER else FOLDER
-    records = [] if settings else kept.load(folder, experiment)
+    records = [] if settings else keeping.load(folder, experiment)
     if len(records) < experiment.rounds:
         records = list(simulate(experiment))
         if not settings:
-            kept.save(folder, experiment, records)
+            keeping.save(folder, experiment, records)
     return 100 * mean(record.accuracy for record in records[-LAST:])
 
 
@@ -97,7 +102,7 @@ def everything() -> dict[Case, dict[int, float]]:
     """Accuracies of all kept runs, by case and seed."""
     found: dict[Case, dict[int, float]] = {}
     for file in sorted([*FOLDER.glob("*.jsonl.gz"), *FLOWER_FOLDER.glob("*.jsonl.gz")]):
-        _, experiment, records, *_ = kept.read(file)
+        _, experiment, records, *_ = read_kept(file)
         attack, rule = experiment.attack, experiment.robust.name
         case = Case(experiment.algorithm.name, experiment.clients, attack.name, attack.parameters.get("share", 0.0), rule)
         found.setdefault(case, {})[experiment.seed] = 100 * mean(record.accuracy for record in records[-LAST:])

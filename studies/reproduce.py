@@ -19,16 +19,15 @@ from bifl.experiment.setup import LastDataset, build
 from bifl.nn.batch import Samples
 from bifl.registry import nearest
 from bifl.report import page
-from bifl.runs import kept
-from bifl.runs.folder import busy
 from bifl.runs.record import tested
+from bifl.runs.results import KEPT
 from bifl.show import terminal
 from bifl.show.output import counted, say
 from bifl.training.local import train
-from studies import runner, theory
+from studies import keeping, runner, theory
 from studies.cells import QUICK, STUDIES, Cell
 from studies.cells import cells as cells_of
-from studies.runner import Running, Store
+from studies.runner import Running, Store, busy
 from studies.study_tables import Shown
 
 THEORY, ALL = "theory", "all"
@@ -164,7 +163,7 @@ def _refuse_nothing_kept(folder: Path, known: Sequence[object]) -> None:
     """
     if known:
         return
-    found = sum(1 for _ in folder.glob(f"*{kept.SUFFIX}"))
+    found = sum(1 for _ in folder.glob(f"*{KEPT}"))
     there = f"{counted(found, 'kept run')}, none of these studies" if found else "no kept runs"
     raise RunError(
         f"'{folder.resolve()}' has {there}: those of the paper's studies are in results/cells of a clone of bifl; "
@@ -196,17 +195,17 @@ def _damaged(store: Store, experiments: list[Experiment]) -> list[str]:
 def _with_kept_seeds(experiments: list[Experiment], store: Store) -> list[Experiment]:
     """Everything that the tables show, each once."""
     every = [one.changed({"seed": seed}) for one in experiments for seed in (one.seed, *store.seeds(one))]
-    return list({kept.name(one): one for one in every}.values())
+    return list({keeping.name(one): one for one in every}.values())
 
 
 def _announced(store: Store, experiments: list[Experiment], missing: list[Experiment], jobs: int, images: LastDataset) -> str:
-    wanted = len({kept.name(one) for one in experiments})
+    wanted = len({keeping.name(one) for one in experiments})
     if not missing:
         return f"{counted(wanted, 'run')}, all known already"
-    left = {kept.name(one): max(0, one.rounds - len(store.done(one))) for one in missing}
+    left = {keeping.name(one): max(0, one.rounds - len(store.done(one))) for one in missing}
     examples = {one.dataset.name: one for one in missing}
     cost = {name: _seconds_per_image(one, images) * len(images.of(one).labels) for name, one in examples.items()}
-    seconds = sum(cost[one.dataset.name] * left[kept.name(one)] for one in missing) / jobs
+    seconds = sum(cost[one.dataset.name] * left[keeping.name(one)] for one in missing) / jobs
     anew = sum(bool(store.known(one)) and not store.done(one) for one in missing)
     return (
         f"{counted(wanted, 'run')}, {wanted - len(missing)} known already; {len(missing)} to run, "
@@ -241,13 +240,13 @@ def _seconds_per_image(experiment: Experiment, images: LastDataset) -> float:
 @contextmanager
 def _meter(out: Console, store: Store, missing: list[Experiment]) -> Iterator[Callable[[list[Running]], None]]:
     """Progress over all runs; without a terminal a line per run."""
-    counts = {kept.name(one): len(store.done(one)) for one in missing}
+    counts = {keeping.name(one): len(store.done(one)) for one in missing}
     bar = terminal.bar(out)
     task = bar.add_task("starting", total=sum(one.rounds for one in missing), completed=sum(counts.values()))
     before: dict[str, Experiment] = {}
 
     def show(running: list[Running]) -> None:
-        now = {kept.name(one.experiment): one.experiment for one in running}
+        now = {keeping.name(one.experiment): one.experiment for one in running}
         for name, experiment in (before | now).items():
             counts[name] = len(store.done(experiment))
         for name in before.keys() - now.keys():

@@ -23,9 +23,10 @@ from bifl.experiment.settings import Experiment, identity
 from bifl.experiment.setup import LastDataset
 from bifl.files import writing
 from bifl.processes import KEEPS_MEMORY, available_memory, cores, tied
-from bifl.runs import kept
-from bifl.runs.folder import CONFIG, Result, RunFolder, busy, claim, read_data, read_records, version_of
+from bifl.runs.folder import CONFIG, Result, RunFolder, claim, locked, read_data, read_records, version_of
 from bifl.runs.record import Record
+from bifl.runs.results import KEPT
+from studies import keeping
 
 LOG = "log.txt"
 _PROCESS = 0.7e9  # bytes: Python, PyTorch, a dataset of digits
@@ -49,30 +50,28 @@ class Store(NamedTuple):
     def result(self, experiment: Experiment) -> Result:
         """What is known of an experiment; no rounds, if nothing can be read."""
         records = self.known(experiment)
-        found = kept.find(self.kept, experiment) if records else None
+        found = keeping.find(self.kept, experiment) if records else None
         origin = (found.version, found.data) if found else (__version__, None)
-        return Result(kept.name(experiment), experiment, records, *origin)
+        return Result(keeping.name(experiment), experiment, records, *origin)
 
     def _read(self, experiment: Experiment) -> tuple[list[Record], str | None]:
         try:
-            return kept.load(self.kept, experiment), None
+            return keeping.load(self.kept, experiment), None
         except RunError as error:
             return [], str(error)
 
     def seeds(self, experiment: Experiment) -> list[int]:
         """Those of which something is kept."""
-        stem = kept.name(experiment.changed({"seed": 0})).rpartition("-s0-")[0]
-        found = (
-            path.name.removeprefix(f"{stem}-s").partition("-")[0] for path in self.kept.glob(f"{glob.escape(stem)}-s*{kept.SUFFIX}")
-        )
+        stem = keeping.name(experiment.changed({"seed": 0})).rpartition("-s0-")[0]
+        found = (path.name.removeprefix(f"{stem}-s").partition("-")[0] for path in self.kept.glob(f"{glob.escape(stem)}-s*{KEPT}"))
         seeds = sorted({int(seed) for seed in found if seed.isdecimal()})
-        return [seed for seed in seeds if kept.path(self.kept, experiment.changed({"seed": seed})).is_file()]
+        return [seed for seed in seeds if keeping.path(self.kept, experiment.changed({"seed": seed})).is_file()]
 
     def missing(self, experiments: Iterable[Experiment]) -> list[Experiment]:
         """Those that are to be run, each once, with the most rounds that were asked for; damaged kept runs are left alone."""
         wanted: dict[str, Experiment] = {}
         for experiment in experiments:
-            name = kept.name(experiment)
+            name = keeping.name(experiment)
             if name not in wanted or wanted[name].rounds < experiment.rounds:
                 wanted[name] = experiment
         looked = [(one, *self._read(one)) for one in wanted.values()]
@@ -80,7 +79,7 @@ class Store(NamedTuple):
 
     def folder(self, experiment: Experiment) -> Path:
         """An experiment's run folder."""
-        return self.work / kept.name(experiment)
+        return self.work / keeping.name(experiment)
 
     def done(self, experiment: Experiment) -> list[Record]:
         """The rounds in its run folder that can be continued, as far as they can be read: whoever continues them will tell."""
@@ -111,6 +110,17 @@ class Running(NamedTuple):
 
     experiment: Experiment
     process: subprocess.Popen[bytes]
+
+
+def busy(path: Path) -> bool:
+    """Whether a process is at work in a folder."""
+    try:
+        with locked(path):
+            return False
+    except Busy:
+        return True
+    except RunError:  # not there, or not to be written to: whoever tries will tell
+        return False
 
 
 Progress = Callable[[list[Running]], None]
@@ -183,7 +193,7 @@ def _finish(store: Store, one: Running) -> list[str]:
     path, code = store.folder(one.experiment), one.process.returncode
     if code == 0:
         try:
-            kept.save(store.kept, one.experiment, read_records(path), read_data(path))
+            keeping.save(store.kept, one.experiment, read_records(path), read_data(path))
         except RunError as error:
             return [str(error)]
         return []
@@ -191,4 +201,4 @@ def _finish(store: Store, one: Running) -> list[str]:
     if code < 0 or not said:
         done = len(store.done(one.experiment))
         said = [f"its process ended with code {code} after round {done}, the same command goes on there"]
-    return [f"{kept.name(one.experiment)}: {said[0].removeprefix('bifl: ')}"]
+    return [f"{keeping.name(one.experiment)}: {said[0].removeprefix('bifl: ')}"]

@@ -7,15 +7,17 @@ from math import isnan
 from pathlib import Path
 from typing import NamedTuple
 
+from bifl.experiment.settings import Experiment
 from bifl.files import write_atomic, writing
 from bifl.report import paper_values
 from bifl.report.remarks import made_by, ordering, other_data, seldom, switches
 from bifl.report.summary import Setting, about, idealised, megabytes, printed
-from bifl.runs.results import LAST, Series, grouped
+from bifl.runs.results import LAST, Series, Spread, grouped
 from bifl.show.plot import BITS, draw
 from bifl.show.tables import NUMBER, SPREAD, TEXT, Column, Table
 from studies.cells import STUDIES, Cell
 from studies.cells import cells as cells_of
+from studies.markdown import markdown
 from studies.runner import Store
 
 HEADINGS = {
@@ -30,6 +32,8 @@ HEADINGS = {
     "bit/param down": "bit\ndown",
 }
 """On a page, and in a terminal, where there is less room."""
+STAND_INS = {("unipen", "iid"): "femnist-iid", ("unipen", "by_user"): "femnist-noniid"}
+"""Dataset and partition, and the preset of the paper's that they are nearest to: other data, so no more than a hint."""
 WIDE_HEADINGS = ("MB a round, up / down", "as the paper counts")  # of pages only
 _WORDS, _SPLIT = 2, 1  # columns before the numbers, and which of them is the split
 _DEVIATE = (3, 4, 5)  # columns of means with a deviation
@@ -134,7 +138,7 @@ class Shown(NamedTuple):
     def page(self) -> str:
         """In Markdown, with the picture that `write` puts beside it."""
         columns = [Column(heading, TEXT if n < _WORDS else NUMBER) for n, heading in enumerate([*HEADINGS, *WIDE_HEADINGS])]
-        numbers = Table(columns, [line.wide_texts() for line in self.lines]).markdown()
+        numbers = markdown(Table(columns, [line.wide_texts() for line in self.lines]))
         lines = [f"# {self.title}", "", f"`{self.command}`", "", numbers, ""]
         lines += [f"- {remark}" for remark in self.remarks()]
         pictures = [f"![accuracy against rounds and megabytes]({self.name}.png)"]
@@ -168,6 +172,20 @@ def _collect(store: Store, study: list[Cell], seeds: Iterable[int]) -> list[Line
 
 def _stand_in(series: list[Series]) -> list[str]:
     """What the paper has where it used other data of the same kind."""
-    known = {one.label: value for one in series if (value := paper_values.beside(one.experiment))}
+    known = {one.label: value for one in series if (value := _beside(one.experiment))}
     figures = ", ".join(f"{label} {value}" for label, value in known.items())
     return [f"This is not FEMNIST, on which the paper has after 100 rounds: {figures} %."] if known else []
+
+
+def _beside(experiment: Experiment) -> Spread | None:
+    """The paper's accuracy on the dataset that an experiment's own stands in for; None if it stands in for none.
+
+    >>> _beside(Experiment.of("unipen-iid", ["algorithm=biml", "algorithm.alpha=1.75", "rounds=25"]))
+    Spread(mean=66.19, std=2.83)
+    """
+    preset = STAND_INS.get((experiment.dataset.name, experiment.partition.name))
+    algorithm = paper_values.as_printed(experiment)
+    for cell, value in paper_values.CELLS.items():
+        if cell.preset == preset and paper_values.experiment_of(cell).algorithm == algorithm:
+            return value
+    return None

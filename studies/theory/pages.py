@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bifl.files import write_atomic, writing
 from bifl.show.tables import NAME, NUMBER, TEXT, Column, Table
+from studies.markdown import markdown
 from studies.theory.findings import Finding
 from studies.theory.misprints import MISPRINTS
 
@@ -41,10 +42,10 @@ def write(findings: list[Finding], about: str, pictures: list[Path], folder: Pat
     parts = [
         "# The paper's theory on random quadratics",
         about,
-        _words(_COUNTS, _counted(findings)).markdown(),
-        statement_table(findings).markdown(),
+        markdown(_words(_COUNTS, _counted(findings))),
+        markdown(statement_table(findings)),
         "## Misprints",
-        misprint_table().markdown(),
+        markdown(misprint_table()),
         "## Pictures",
         *(f"![{picture.stem}]({picture.name})" for picture in pictures),
     ]

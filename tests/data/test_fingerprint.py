@@ -17,11 +17,11 @@ from bifl.errors import RunError
 from bifl.experiment.settings import Experiment
 from bifl.report.remarks import remarks
 from bifl.report.summary import settings
-from bifl.runs import kept
 from bifl.runs.folder import DATA, Result, RunFolder, read_data
 from bifl.runs.record import Record
-from bifl.runs.results import Series
+from bifl.runs.results import Series, read_kept
 from bifl.runs.results import read as read_results
+from studies import keeping
 from studies.runner import Store
 from tests.support.commands import Run, refused
 from tests.support.federation import deploy, neighbours, quick
@@ -161,17 +161,19 @@ def test_a_server_writes_down_what_it_has(tmp_path: Path, small: Path) -> None:
 
 def test_a_kept_run_says_what_it_was_on(tmp_path: Path) -> None:
     experiment = Experiment()
-    file = kept.save(tmp_path, experiment, [RECORD], ONE)
-    assert kept.read(file).data == ONE
+    file = keeping.save(tmp_path, experiment, [RECORD], ONE)
+    assert read_kept(file).data == ONE
     assert Store(tmp_path, tmp_path).result(experiment).data == ONE
     assert read_results([tmp_path]).results[0].data == ONE
     longer = [RECORD, RECORD._replace(round=2)]
     with pytest.raises(RunError, match=r"was run on other data .* which is not kept"):
-        kept.save(tmp_path, experiment, longer, OTHER)
-    assert len(kept.read(file).records) == 1
-    kept.save(tmp_path, experiment, longer, ONE)
-    assert len(kept.read(file).records) == 2
-    assert kept.read(kept.save(tmp_path, experiment.changed({"seed": 1}), [RECORD])).data is None, "as earlier versions kept them"
+        keeping.save(tmp_path, experiment, longer, OTHER)
+    assert len(read_kept(file).records) == 1
+    keeping.save(tmp_path, experiment, longer, ONE)
+    assert len(read_kept(file).records) == 2
+    assert read_kept(keeping.save(tmp_path, experiment.changed({"seed": 1}), [RECORD])).data is None, (
+        "as earlier versions kept them"
+    )
 
 
 def result(data: Loaded | None, algorithm: str = "biml", seed: int = 0) -> Result:

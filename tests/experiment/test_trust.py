@@ -21,9 +21,8 @@ from bifl.experiment.settings import Experiment
 from bifl.nn.models import model
 from bifl.report.page import render
 from bifl.report.summary import settings
-from bifl.runs import kept
 from bifl.runs.folder import RunFolder
-from bifl.runs.results import read
+from bifl.runs.results import read, read_kept
 from tests.support.commands import SMALL, Run, refused, rounds, start, wait_for_round
 from tests.support.commands import bifl as process
 
@@ -234,7 +233,7 @@ def test_a_kept_cell_never_runs_python(tmp_path: Path) -> None:
     config = config_file.to_toml(Experiment(algorithm="biml")).replace('name = "biml"', f'name = "{file}:biml"')
     cell = tmp_path / "cell.jsonl.gz"
     cell.write_bytes(gzip.compress(json.dumps({"config": config}).encode() + b"\n"))
-    shown = kept.read(cell).experiment
+    shown = read_kept(cell).experiment
     assert shown.python_files() == [str(file)]
     assert not file.with_suffix(".ran").exists()
 

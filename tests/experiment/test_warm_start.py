@@ -21,9 +21,9 @@ from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment, identity
 from bifl.experiment.setup import build
 from bifl.nn.models import model
-from bifl.runs import kept
 from bifl.runs.folder import RunFolder
 from bifl.runs.record import Record
+from studies import keeping
 from tests.support.federation import deploy, neighbours, quick, same, simulated
 from tests.support.grid import Clock
 from tests.support.workers import beside
@@ -107,7 +107,7 @@ def test_what_a_run_began_with_is_its_contents(models: dict[str, Path], tmp_path
     assert one.start.startswith(f"{models['biml']}@")
     assert one != other
     assert identity(one) == identity(other)
-    assert kept.name(one) == kept.name(other) != kept.name(Experiment(**SMALL))
+    assert keeping.name(one) == keeping.name(other) != keeping.name(Experiment(**SMALL))
     assert config_file.parse(config_file.to_toml(one)) == one
     folder = RunFolder.start(tmp_path / "run", other.changed({"rounds": 1}))
     list(run(folder, build(other.changed({"rounds": 1}))))

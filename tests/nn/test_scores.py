@@ -23,7 +23,7 @@ from bifl.export.onnx_file import contents
 from bifl.nn.models import mlp, mnist_cnn, model
 from bifl.nn.network import Network, PlainNetwork
 from bifl.nn.scores import fixed
-from bifl.runs import kept
+from studies import keeping
 
 
 @model
@@ -134,5 +134,5 @@ def test_a_file_with_other_scores_is_refused(words: dict[str, Any], tmp_path: Pa
 
 def test_the_usual_setting_names_no_kept_run() -> None:
     usual = Experiment.of("mnist-nc3", ["algorithm.alpha=1.5"])
-    assert kept.name(usual.changed({"scores": "trained"})) == "mnist-by_class-3-m100-biml-alpha-1.5-s0-6e7b036b"
-    assert kept.name(usual.changed({"scores": "fixed"})) != kept.name(usual)
+    assert keeping.name(usual.changed({"scores": "trained"})) == "mnist-by_class-3-m100-biml-alpha-1.5-s0-6e7b036b"
+    assert keeping.name(usual.changed({"scores": "fixed"})) != keeping.name(usual)

@@ -18,7 +18,7 @@ from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.robust import Rule, robust, trust_of
-from bifl.runs import kept
+from studies import keeping
 from tests.support.commands import Run, refused
 from tests.support.documented import python_blocks
 from tests.support.federation import deploy, neighbours, quick, same, simulated
@@ -191,8 +191,8 @@ def test_a_refusal_leaves_nothing_behind(words: str, sentence: str, tmp_path: Pa
 
 
 def test_kept_runs_keep_their_names() -> None:
-    assert kept.name(Experiment(algorithm="biml")) == "mnist5k-iid-m10-biml-s0-c912ca47"
-    names = {kept.name(Experiment(algorithm="biml", robust=rule)) for rule in robust.names()}
+    assert keeping.name(Experiment(algorithm="biml")) == "mnist5k-iid-m10-biml-s0-c912ca47"
+    names = {keeping.name(Experiment(algorithm="biml", robust=rule)) for rule in robust.names()}
     assert len(names) == len(robust.names())
 
 

@@ -21,11 +21,11 @@ from bifl.report import charts, paper_values
 from bifl.report.page import render
 from bifl.report.remarks import ordering, remarks, seldom
 from bifl.report.summary import settings
-from bifl.runs import kept
 from bifl.runs.folder import Result, RunFolder
 from bifl.runs.record import Record
 from bifl.show import plot
 from bifl.show.terminal import Meter, price_table, run_table
+from studies import keeping
 from studies.cells import cells as cells_of
 from studies.runner import Store
 from studies.study_tables import Shown
@@ -93,7 +93,7 @@ def test_a_continued_run_counts_the_same_bytes_for_those_who_slept(tmp_path: Pat
 def test_it_belongs_to_a_run_and_to_a_kept_run_but_not_to_the_papers_cell(tmp_path: Path) -> None:
     usual = bifl.Experiment.of("mnist-iid")
     seldom = usual.changed({"evaluate_every": 5})
-    assert kept.name(usual) != kept.name(seldom)
+    assert keeping.name(usual) != keeping.name(seldom)
     assert paper_values.value(seldom) == paper_values.value(usual) is not None
     RunFolder.start(tmp_path / "run", seldom)
     with pytest.raises(ConfigError, match="'evaluate_every' cannot change when a run is continued"):
@@ -180,7 +180,7 @@ def test_a_report_says_what_its_means_are_of() -> None:
 def test_what_was_not_evaluated_among_the_last_rounds_is_a_dash(tmp_path: Path) -> None:
     cell = cells_of("table1", "mnist", 12)[0]
     store = Store(tmp_path / "cells", tmp_path / "work")
-    kept.save(store.kept, cell.experiment, records(0.5, *[None] * 11))
+    keeping.save(store.kept, cell.experiment, records(0.5, *[None] * 11))
     shown = Shown.of(store, "table1", "mnist", 12, [0])
     (row,) = [line.texts() for line in shown.lines]
     assert row[3] == "–"

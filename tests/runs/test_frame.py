@@ -11,10 +11,10 @@ import pytest
 
 import bifl
 from bifl.experiment.settings import Experiment
-from bifl.runs import kept
 from bifl.runs.folder import Result
 from bifl.runs.record import Record
 from bifl.runs.results import frame
+from studies import keeping
 from tests.support.series import series
 
 
@@ -47,7 +47,7 @@ def test_rounds_without_evaluation_and_other_metrics_have_their_columns() -> Non
 
 
 def test_runs_in_folders_and_kept_runs_are_read(finished: Path, tmp_path: Path) -> None:
-    kept.save(tmp_path, Experiment(seed=7), records(0.1, 0.2))
+    keeping.save(tmp_path, Experiment(seed=7), records(0.1, 0.2))
     (tmp_path / "cut.jsonl.gz").write_bytes(b"")
     with pytest.warns(UserWarning, match=r"left out: .*cut\.jsonl\.gz' is not a kept run"):
         table = bifl.read_runs(finished, str(tmp_path))

@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from bifl.experiment.settings import Experiment
-from bifl.runs import kept
 from bifl.runs.record import Record
 from bifl.show.plot import BITS, draw
 from bifl.show.terminal import price_table
+from studies import keeping
 from tests.support.series import series
 
 
@@ -59,4 +59,4 @@ def test_the_picture_is_drawn_also_of_one_round_and_of_training_that_sends_nothi
 
 def test_kept_runs_are_named_after_words_too() -> None:
     experiment = Experiment.of("mnist-iid", ["algorithm=murmur", "algorithm.down=1of8", "algorithm.forward=binary"])
-    assert kept.name(experiment).startswith("mnist-iid-m100-murmur-forward-binary-down-1of8-s0-")
+    assert keeping.name(experiment).startswith("mnist-iid-m100-murmur-forward-binary-down-1of8-s0-")

@@ -17,11 +17,11 @@ from bifl.errors import RunError
 from bifl.experiment import config_file
 from bifl.experiment.settings import Experiment
 from bifl.report.remarks import remarks
-from bifl.runs import kept
 from bifl.runs.folder import CONFIG, ROUNDS, RunFolder
 from bifl.runs.record import Record
-from bifl.runs.results import Series
+from bifl.runs.results import Series, read_kept
 from bifl.runs.results import read as read_results
+from studies import keeping
 from studies.cells import cells as cells_of
 from studies.runner import Store, _start
 from studies.study_tables import Shown
@@ -35,7 +35,7 @@ def records(count: int) -> list[Record]:
 
 def keep_unversioned(folder: Path, experiment: Experiment, count: int) -> Path:
     """As bifl 0.1 kept runs."""
-    path = kept.save(folder, experiment, records(count))
+    path = keeping.save(folder, experiment, records(count))
     first, *lines = gzip.decompress(path.read_bytes()).decode().splitlines()
     config = json.dumps({"config": json.loads(first)["config"]})
     path.write_bytes(gzip.compress("\n".join([config, *lines]).encode()))
@@ -72,8 +72,8 @@ def test_a_run_of_an_earlier_version_is_refused_in_a_sentence(tmp_path: Path, li
 
 
 def test_a_kept_run_says_which_version_made_it(tmp_path: Path) -> None:
-    assert kept.read(kept.save(tmp_path, Experiment(), records(2))).version == __version__
-    old = kept.read(keep_unversioned(tmp_path, Experiment(seed=1), 2))
+    assert read_kept(keeping.save(tmp_path, Experiment(), records(2))).version == __version__
+    old = read_kept(keep_unversioned(tmp_path, Experiment(seed=1), 2))
     assert (old.version, old.records) == ("0.1", records(2))
     assert [result.version for result in read_results([tmp_path]).results] == [__version__, "0.1"]
 
@@ -82,7 +82,7 @@ def test_tables_say_which_versions_made_their_runs(tmp_path: Path) -> None:
     (first, second, *_) = (cell.experiment for cell in cells_of("table1", "mnist5k", 2))
     keep_unversioned(tmp_path, first, 2)
     assert Shown.of(Store(tmp_path, tmp_path), "table1", "mnist5k", 2, [0]).remarks()[-1] == "Made by bifl 0.1."
-    kept.save(tmp_path, second, records(2))
+    keeping.save(tmp_path, second, records(2))
     shown = Shown.of(Store(tmp_path, tmp_path), "table1", "mnist5k", 2, [0])
     assert shown.remarks()[-1].startswith(f"Made by bifl 0.1 (1 run) and bifl {__version__} (1 run): ")
     assert shown.remarks()[-1] in remarks([line.series for line in shown.lines])
@@ -105,6 +105,6 @@ def test_finished_kept_runs_of_another_version_stay_and_unfinished_ones_start_an
     assert store.done(part)[0] != records(1)[0]
     aside = tmp_path / "work" / f"{folder.name}.bifl-0.1.0"
     assert (aside / ROUNDS).read_text() == records(1)[0].to_json() + "\n"
-    kept.save(store.kept, part, store.done(part))
+    keeping.save(store.kept, part, store.done(part))
     assert store.result(part).version == __version__
     assert store.result(whole).version == "0.1"

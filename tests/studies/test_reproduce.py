@@ -19,11 +19,11 @@ from bifl.experiment.settings import Experiment, identity
 from bifl.experiment.setup import LastDataset
 from bifl.report import paper_values
 from bifl.report.page import render
-from bifl.runs import kept
 from bifl.runs.folder import RunFolder
 from bifl.runs.record import Record
 from bifl.runs.results import read as read_results
-from studies import runner
+from bifl.runs.results import read_kept
+from studies import keeping, runner
 from studies.cells import PLACES, STUDIES
 from studies.cells import cells as cells_of
 from studies.reproduce import ALL, THEORY, _announced, _parts, request, theory_seed, wanted
@@ -48,7 +48,7 @@ def test_every_study_runs_on_every_dataset_and_no_two_cells_share_a_name() -> No
         found: dict[str, Experiment] = {}
         for study in STUDIES:
             for cell in cells_of(study, dataset, rounds=5):
-                other = found.setdefault(kept.name(cell.experiment), cell.experiment)
+                other = found.setdefault(keeping.name(cell.experiment), cell.experiment)
                 assert identity(other) == identity(cell.experiment)
         assert len(found) >= 30
 
@@ -61,27 +61,27 @@ def test_tables_one_and_two_on_mnist_are_the_papers_cells() -> None:
 
 def test_a_kept_cell_is_found_by_what_decides_its_numbers(tmp_path: Path) -> None:
     ran = Experiment(rounds=3, workers=2, seed=1)
-    path = kept.save(tmp_path, ran, records(0.1, 0.2, 0.3))
-    assert kept.load(tmp_path, Experiment(rounds=2, workers=1, seed=1)) == records(0.1, 0.2)
-    assert kept.load(tmp_path, Experiment(rounds=9, seed=1)) == records(0.1, 0.2, 0.3)
+    path = keeping.save(tmp_path, ran, records(0.1, 0.2, 0.3))
+    assert keeping.load(tmp_path, Experiment(rounds=2, workers=1, seed=1)) == records(0.1, 0.2)
+    assert keeping.load(tmp_path, Experiment(rounds=9, seed=1)) == records(0.1, 0.2, 0.3)
     for other in (Experiment(seed=2), Experiment(seed=1, lr=0.1), Experiment(seed=1, algorithm={"name": "biml", "alpha": 2.0})):
-        assert kept.load(tmp_path, other) == []
-    assert kept.save(tmp_path, ran, records(0.9)) == path
-    assert len(kept.load(tmp_path, ran)) == 3, "fewer rounds do not replace more"
+        assert keeping.load(tmp_path, other) == []
+    assert keeping.save(tmp_path, ran, records(0.9)) == path
+    assert len(keeping.load(tmp_path, ran)) == 3, "fewer rounds do not replace more"
     assert read_results([tmp_path]).results[0].records == records(0.1, 0.2, 0.3), "the report reads cells"
 
 
 def test_the_same_run_is_the_same_file(tmp_path: Path) -> None:
-    first = kept.save(tmp_path / "a", Experiment(workers=1), records(0.1)).read_bytes()
-    assert kept.save(tmp_path / "b", Experiment(workers=2), records(0.1)).read_bytes() == first
+    first = keeping.save(tmp_path / "a", Experiment(workers=1), records(0.1)).read_bytes()
+    assert keeping.save(tmp_path / "b", Experiment(workers=2), records(0.1)).read_bytes() == first
 
 
 def test_a_damaged_cell_is_named(tmp_path: Path) -> None:
-    path = kept.save(tmp_path, Experiment(), records(0.1))
+    path = keeping.save(tmp_path, Experiment(), records(0.1))
     for damage in (path.read_bytes()[:-9], b"", gzip.compress(b"{}\n"), gzip.compress(b"\xff")):
         path.write_bytes(damage)
         with pytest.raises(RunError, match=path.name):
-            kept.load(tmp_path, Experiment())
+            keeping.load(tmp_path, Experiment())
 
 
 def test_everything_is_run_in_the_order_of_the_paper_and_the_first_seed_first() -> None:
@@ -97,7 +97,7 @@ def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
     store = Store(tmp_path / "cells", tmp_path / "work")
     short, long, other = Experiment(rounds=2), Experiment(rounds=3), Experiment(rounds=2, seed=1)
     assert store.missing([short, long, other, short]) == [long, other]
-    kept.save(store.kept, long, records(0.1, 0.2, 0.3))
+    keeping.save(store.kept, long, records(0.1, 0.2, 0.3))
     assert store.missing([short, long, other]) == [other]
 
 
@@ -108,7 +108,7 @@ def shown(store: Store, study: str, rounds: int | None) -> Shown:
 def test_remarks_tell_the_order_and_the_price_of_a_switch(tmp_path: Path) -> None:
     for cell in cells_of("hybrid", "mnist5k", rounds=10):
         good = {"fedavg": 0.9, "biml": 0.8}.get(cell.experiment.algorithm.name, 0.7)
-        kept.save(tmp_path, cell.experiment, records(good, good - 0.1, *[good] * 8))
+        keeping.save(tmp_path, cell.experiment, records(good, good - 0.1, *[good] * 8))
     found = shown(Store(tmp_path, tmp_path), "hybrid", 10)
     assert [line.texts()[3] for line in found.lines] == ["79.00", "69.00", "69.00", "69.00", "89.00"]
     assert found.remarks() == [
@@ -126,8 +126,8 @@ def test_a_table_shows_every_seed_that_is_kept(tmp_path: Path) -> None:
     store = Store(tmp_path, tmp_path)
     base = cells_of("table1", "mnist5k", 2)[4].experiment
     for seed, ran in ((0, records(0.5, 0.7)), (12, records(0.5, 0.9)), (3, records(0.1))):
-        kept.save(tmp_path, base.changed({"seed": seed}), ran)
-    kept.save(tmp_path, base.changed({"lr": 0.1, "seed": 4}), records(0.1, 0.1))
+        keeping.save(tmp_path, base.changed({"seed": seed}), ran)
+    keeping.save(tmp_path, base.changed({"lr": 0.1, "seed": 4}), records(0.1, 0.1))
     assert store.seeds(base) == [0, 3, 12]
     found = shown(store, "table1", 2)
     (line,) = found.lines
@@ -141,7 +141,7 @@ def test_a_table_shows_every_seed_that_is_kept(tmp_path: Path) -> None:
 def test_megabytes_stand_beside_the_papers_account(tmp_path: Path) -> None:
     experiment = cells_of("table1", "mnist5k", 1)[4].experiment  # BiFL-BiML, 10 clients
     heavy = RECORD._replace(up_bytes=500_000, down_bytes=3_200_000, up_bpp=0.5)  # of 10 clients with 800,000 parameters
-    kept.save(tmp_path, experiment, [heavy])
+    keeping.save(tmp_path, experiment, [heavy])
     (line,) = shown(Store(tmp_path, tmp_path), "table1", 1).lines
     assert line.wide_texts()[-2:] == ["0.50 / 3.20", "1.00 / 3.46"]
 
@@ -149,7 +149,7 @@ def test_megabytes_stand_beside_the_papers_account(tmp_path: Path) -> None:
 def test_every_study_has_its_own_rounds_in_the_report(tmp_path: Path) -> None:
     """FedAvg is in Table I with 100 rounds and in `unbalanced` with 60."""
     known = cells_of("table1", "mnist", None)[1].experiment
-    kept.save(tmp_path, known, records(*[0.9] * 100))
+    keeping.save(tmp_path, known, records(*[0.9] * 100))
     lines = [Shown.of(Store(tmp_path, tmp_path), study, "mnist", None, [0]).lines for study in ("table1", "unbalanced")]
     assert [line.series.rounds for (line,) in lines] == [100, 60]
 
@@ -167,7 +167,7 @@ def test_reproduce_runs_keeps_and_shows(tmp_path: Path, here: Run) -> None:
     made = {path.name for path in (tmp_path / "runs" / "quick").iterdir()}
     pages = {f"pictures-mnist5k-{n}-rounds{kind}" for n in (1, 2) for kind in (".md", ".png", "-bits.png")}
     assert made == {"cells", "work", "report.html"} | pages
-    assert {cell.data and cell.data.train for cell in map(kept.read, (tmp_path / "runs/quick/cells").iterdir())} == {4000}
+    assert {cell.data and cell.data.train for cell in map(read_kept, (tmp_path / "runs/quick/cells").iterdir())} == {4000}
 
 
 def test_a_cell_that_fails_costs_no_table(tmp_path: Path, here: Run) -> None:
@@ -175,22 +175,22 @@ def test_a_cell_that_fails_costs_no_table(tmp_path: Path, here: Run) -> None:
     command = ["reproduce", "clients", "--quick"]
     known, foreign, broken = (cell.experiment for cell in cells_of("clients", "mnist5k", None))
     store = Store(tmp_path / "runs" / "quick" / "cells", tmp_path / "runs" / "quick" / "work")
-    kept.save(store.kept, known, records(*[0.5] * 12))
+    keeping.save(store.kept, known, records(*[0.5] * 12))
     RunFolder.start(store.folder(foreign), foreign)
     (store.folder(foreign) / "config.toml").write_text(f'version = "{__version__}"\nwarp = 9\n')
     RunFolder.start(store.folder(broken), broken)
     (store.folder(broken) / "checkpoint").write_bytes(b"")
     done = here(*command, cwd=tmp_path)
     assert "warp" in refused(done)
-    assert f"{kept.name(broken)}: " in done.stderr
-    assert f"{kept.name(broken)}: failed" in done.stdout
+    assert f"{keeping.name(broken)}: " in done.stderr
+    assert f"{keeping.name(broken)}: failed" in done.stdout
     assert "M = 5" in done.stdout
     assert (tmp_path / "runs" / "quick" / "report.html").exists()
 
 
 def test_what_is_kept_can_be_shown_without_data(tmp_path: Path, here: Run) -> None:
     known = cells_of("unbalanced", "mnist_writers", None)[1].experiment
-    kept.save(tmp_path / "results" / "cells", known.changed({"seed": 1}), records(0.1, 0.2))
+    keeping.save(tmp_path / "results" / "cells", known.changed({"seed": 1}), records(0.1, 0.2))
     done = here("reproduce", "table1", "unbalanced", "dataset=mnist_writers", "--kept", cwd=tmp_path, data=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "12 runs, 1 of them kept in '" in done.stdout
@@ -201,7 +201,7 @@ def test_what_is_kept_can_be_shown_without_data(tmp_path: Path, here: Run) -> No
 
 def test_nothing_is_downloaded_for_what_is_kept(tmp_path: Path, here: Run) -> None:
     known = cells_of("clients", "mnist", None)[1].experiment
-    kept.save(tmp_path / "results" / "cells", known, records(0.1, 0.2))
+    keeping.save(tmp_path / "results" / "cells", known, records(0.1, 0.2))
     done = here("reproduce", "clients", "--kept", cwd=tmp_path, data=tmp_path / "data")
     assert done.returncode == 0, done.stderr
     assert "mnist’s images are not on the machine" in (tmp_path / "results" / "report.html").read_text()
@@ -212,8 +212,8 @@ def test_a_damaged_cell_costs_no_table_and_is_not_replaced(tmp_path: Path, here:
     small, middle, large = (cell.experiment for cell in cells_of("clients", "mnist5k", 1))
     store = Store(tmp_path / "results" / "cells", tmp_path / "runs" / "work")
     for experiment in (small, middle):
-        kept.save(store.kept, experiment, records(0.5))
-    damaged = kept.save(store.kept, large, records(0.5))
+        keeping.save(store.kept, experiment, records(0.5))
+    damaged = keeping.save(store.kept, large, records(0.5))
     damaged.write_bytes(damaged.read_bytes()[:-9])
     RunFolder.start(store.folder(small), small)
     (store.folder(small) / "rounds.jsonl").write_bytes(b"\xff\n")
@@ -259,7 +259,7 @@ def test_more_seeds_leave_the_theory_alone() -> None:
 
 def test_quick_results_go_where_they_are_asked_to(tmp_path: Path, here: Run) -> None:
     known = cells_of("clients", "mnist5k", None)[0].experiment
-    kept.save(tmp_path / "here" / "cells", known, records(0.5))
+    keeping.save(tmp_path / "here" / "cells", known, records(0.5))
     done = here("reproduce", "clients", "--quick", "--kept", "--out", "here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "here" / "clients-mnist5k.md").is_file()
@@ -276,7 +276,7 @@ def test_rounds_that_cannot_be_continued_are_announced(tmp_path: Path) -> None:
     """They were run elsewhere: the cell came without its checkpoint."""
     first, second = (cell.experiment for cell in cells_of("table1", "mnist5k", 2)[:2])
     store = Store(tmp_path / "cells", tmp_path / "work")
-    kept.save(store.kept, first, records(0.1))
+    keeping.save(store.kept, first, records(0.1))
     said = _announced(store, [first, second], store.missing([first, second]), 1, LastDataset())
     assert "2 to run, 4 rounds" in said
     assert "1 of them, kept with fewer rounds and without a checkpoint here, will start anew" in said

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from bifl.errors import ConfigError
 from bifl.experiment.setup import LastDataset
-from bifl.runs import kept
 from bifl.runs.record import Record
+from studies import keeping
 from studies.cells import cells as cells_of
 from studies.reproduce import _parts, request
 from studies.runner import Store
@@ -30,8 +30,8 @@ def test_a_study_has_its_dataset_and_that_its_place(tmp_path: Path) -> None:
     elsewhere = request(["sensors"], {"dataset.path": "here.npz"}, folders, quick=False, kept=True)
     (part,) = _parts(elsewhere, Console(), LastDataset())
     assert part.cells[0].experiment.dataset.parameters == {"path": str(Path("here.npz").absolute())}
-    kept.save(tmp_path, part.cells[0].experiment, records(0.9))
-    assert kept.load(tmp_path, parts[1].cells[0].experiment) == records(0.9), "wherever the file lies"
+    keeping.save(tmp_path, part.cells[0].experiment, records(0.9))
+    assert keeping.load(tmp_path, parts[1].cells[0].experiment) == records(0.9), "wherever the file lies"
     for settings in ({"dataset": "unipen,uci_har"}, {"dataset": "mnist,unipen"}):
         with pytest.raises(ConfigError, match=r"dataset\.path= is for one dataset"):
             request(["sensors"], {**settings, "dataset.path": "x"}, folders, quick=False, kept=True)
@@ -41,7 +41,7 @@ def test_a_study_has_its_dataset_and_that_its_place(tmp_path: Path) -> None:
 
 def test_another_dataset_stands_beside_the_papers(tmp_path: Path) -> None:
     store = Store(tmp_path / "cells", tmp_path / "work")
-    kept.save(store.kept, cells_of("characters", "unipen", None)[0].experiment, records(0.7, 0.8))
+    keeping.save(store.kept, cells_of("characters", "unipen", None)[0].experiment, records(0.7, 0.8))
     page = Shown.of(store, "characters", "unipen", None, [0]).page()
     assert "This is not FEMNIST, on which the paper has after 100 rounds: FA 76.65 ± 0.15 %." in page
     assert "| – | – |" in page, "no difference is told"

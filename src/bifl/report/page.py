@@ -26,9 +26,8 @@ from bifl.registry import short, without_folder
 from bifl.report import charts
 from bifl.report.remarks import remarks
 from bifl.report.summary import Setting, idealised, megabytes, printed, without_path
-from bifl.runs import kept
 from bifl.runs.folder import MODEL, Result
-from bifl.runs.results import LAST, TARGETS, Series
+from bifl.runs.results import KEPT, LAST, TARGETS, Series
 from bifl.show import split_stats
 from bifl.show.output import counted
 from bifl.show.plot import ROUNDS, places
@@ -178,7 +177,7 @@ def _breakable(name: str) -> str:
 
 def _folder(result: Result) -> str:
     """What a run is called on disk, without the folders above it."""
-    return Path(result.name).name.removesuffix(kept.SUFFIX)
+    return Path(result.name).name.removesuffix(KEPT)
 
 
 def _text(name: str) -> str:

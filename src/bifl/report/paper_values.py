@@ -59,9 +59,6 @@ _BITS: dict[str, Callable[[int], tuple[float, float]]] = {
 FITTED = {"biml_fit": "biml"}
 """The authors' script updates by the fit, so the printed BiML is the fit's as much as the exact maximum's."""
 
-STAND_INS = {("unipen", "iid"): "femnist-iid", ("unipen", "by_user"): "femnist-noniid"}
-"""Dataset and partition, and the preset of the paper's that they are nearest to: other data, so no more than a hint."""
-
 _FREE = ("algorithm", "seed", "batchnorm", "wire", "reals", "evaluate_every")
 """What a run of a cell may choose for itself, beside the number of rounds: what the paper does not speak of."""
 
@@ -70,17 +67,6 @@ def value(experiment: Experiment) -> Spread | None:
     """The paper's accuracy for an experiment, if that is one of its tables' cells."""
     cell = cell_of(experiment)
     return None if cell is None else CELLS[cell]
-
-
-def beside(experiment: Experiment) -> Spread | None:
-    """The paper's accuracy on the dataset that an experiment's own stands in for; None if it stands in for none.
-
-    >>> beside(Experiment.of("unipen-iid", ["algorithm=biml", "algorithm.alpha=1.75", "rounds=25"]))
-    Spread(mean=66.19, std=2.83)
-    """
-    preset = STAND_INS.get((experiment.dataset.name, experiment.partition.name))
-    algorithm = _as_printed(experiment)
-    return next((CELLS[cell] for cell in CELLS if cell.preset == preset and experiment_of(cell).algorithm == algorithm), None)
 
 
 def megabytes(algorithm: str, parameters: int, voters: int, clients: int) -> tuple[float, float] | None:
@@ -100,14 +86,14 @@ def megabytes(algorithm: str, parameters: int, voters: int, clients: int) -> tup
 
 def cell_of(experiment: Experiment) -> Cell | None:
     """The cell of Table I or II that an experiment is, if any."""
-    algorithm, setting = _as_printed(experiment), but_for(experiment, *_FREE)
+    algorithm, setting = as_printed(experiment), but_for(experiment, *_FREE)
     for cell in CELLS:
         if cell.algorithm == algorithm.name and experiment_of(cell).algorithm == algorithm and _printed_setting(cell) == setting:
             return cell
     return None
 
 
-def _as_printed(experiment: Experiment) -> Choice:
+def as_printed(experiment: Experiment) -> Choice:
     """Its algorithm, by the name that the tables have for it."""
     return Choice(FITTED.get(experiment.algorithm.name, experiment.algorithm.name), experiment.algorithm.parameters)
 

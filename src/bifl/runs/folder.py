@@ -288,14 +288,3 @@ def locked(path: Path) -> Iterator[None]:
         except BlockingIOError:
             raise Busy(f"another process is running in '{path}': wait for it, or end it") from None
         yield
-
-
-def busy(path: Path) -> bool:
-    """Whether a process is at work in a folder."""
-    try:
-        with locked(path):
-            return False
-    except Busy:
-        return True
-    except RunError:  # not there, or not to be written to: whoever tries will tell
-        return False

@@ -16,6 +16,7 @@ Sent(rounds=2.0, up_bytes=200.0, down_bytes=400.0, up_bpp=1.0, down_bpp=3.0)
 from __future__ import annotations
 
 import warnings
+import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,16 +28,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bifl.errors import BiflError, RunError
+from bifl.data import fingerprint
+from bifl.errors import BiflError, ConfigError, RunError
+from bifl.experiment import config_file
 from bifl.experiment.declarations import NO_NUMBERS
 from bifl.experiment.settings import Experiment
-from bifl.runs import kept
-from bifl.runs.folder import CONFIG, Result, read_run
+from bifl.files import gunzip, parse_json
+from bifl.runs.folder import CONFIG, UNVERSIONED, Result, read_run
 from bifl.runs.record import Record, tested
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+KEPT = ".jsonl.gz"  # the end of the name of a kept run: its configuration and its rounds in one file
+LARGEST = 2**26  # bytes of such a file, unpacked: of 100,000 rounds
+MOST_LETTERS = 40  # of a version
+_DAMAGE = (
+    OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, ConfigError,
+)  # fmt: skip
 DEPTH = 3  # runs/, a comparison in it, a run in that: no deeper, so that a slip of the path does not search a whole disk
 LAST = 10  # rounds that the final accuracy is a mean of: single rounds swing
 TARGETS = (95, 97, 98)  # % of accuracy, whose price tables tell
@@ -64,7 +73,7 @@ def read(paths: Iterable[Path]) -> ReadRuns:
         here, problems = list[Result](), list[str]()
         for place in _places(path, DEPTH, problems):
             try:
-                here.append(kept.read(place) if place.is_file() else read_run(place))
+                here.append(read_kept(place) if place.is_file() else read_run(place))
             except BiflError as error:
                 problems.append(str(error))
         here = [result for result in here if result.records]
@@ -78,7 +87,7 @@ def read(paths: Iterable[Path]) -> ReadRuns:
 def _places(path: Path, depth: int, problems: list[str]) -> Iterator[Path]:
     """Runs in and below a path."""
     try:
-        is_run = path.name.endswith(kept.SUFFIX) or (path / CONFIG).is_file()
+        is_run = path.name.endswith(KEPT) or (path / CONFIG).is_file()
         children = sorted(path.iterdir()) if depth and not is_run and path.is_dir() else []
     except OSError as error:
         problems.append(f"cannot read '{path}': {error.strerror}")
@@ -87,6 +96,21 @@ def _places(path: Path, depth: int, problems: list[str]) -> Iterator[Path]:
         yield path
     for child in children:
         yield from _places(child, depth - 1, problems)
+
+
+def read_kept(file: Path) -> Result:
+    """Read a run that the studies keep (`studies/keeping.py`); Python files that its configuration names are not run."""
+    try:
+        first, *lines = gunzip(file.read_bytes(), LARGEST).decode().splitlines()
+        facts = parse_json(first)
+        version = facts.get("version", UNVERSIONED)
+        if not isinstance(version, str) or len(version) > MOST_LETTERS:
+            raise ValueError(f"version is {version!r:.40}")
+        data = fingerprint.from_facts(facts["data"]) if "data" in facts else None
+        records = [Record.from_json(line) for line in lines]
+        return Result(str(file.resolve()), config_file.parse(facts["config"]), records, version, data)
+    except _DAMAGE as error:
+        raise RunError(f"'{file}' is not a kept run ({error}): restore it, or delete it and it will be run again") from error
 
 
 def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:

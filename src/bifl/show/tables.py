@@ -1,6 +1,4 @@
-r"""Tables, described once and printed by two: in a terminal, where no number is cut off, and in Markdown.
-
-Where columns do not fit side by side in a terminal, words wrap, then the columns go on below.
+"""Tables in a terminal, where no number is cut off: where columns do not fit side by side words wrap, then they go on below.
 
 >>> from rich.console import Console
 >>> table = Table([Column("algorithm", NAME), Column("up"), Column("down")], [["a long name", "49.3 MB", "12.3 MB"]])
@@ -8,10 +6,6 @@ Where columns do not fit side by side in a terminal, words wrap, then the column
 ...     screen.print(table)
 >>> [line.strip() for line in shown.get().splitlines() if "MB" in line]
 ['a long name  49.3 MB', 'a long name  12.3 MB']
->>> print(Table([Column("", TEXT), Column("|x|")], [["2 * 3", "6"]]).markdown())
-|  | \|x\| |
-| --- | ---: |
-| 2 \* 3 | 6 |
 """
 
 from __future__ import annotations
@@ -66,12 +60,6 @@ class Table:
             yield from (near._close(group, options.max_width) for group in near._groups(options.max_width))
         if self.caption:
             yield Text(self.caption, style="dim")
-
-    def markdown(self) -> str:
-        """What a page shows, without title, caption and footers."""
-        headings = [" ".join(column.heading.split("\n")) for column in self.columns]
-        rule = ["---" if column.words else "---:" for column in self.columns]
-        return "\n".join("| " + " | ".join(map(_escape, row)) + " |" for row in [headings, rule, *self.rows])
 
     def _cells(self, place: int) -> list[str]:
         column = self.columns[place]
@@ -141,11 +129,6 @@ def _wide(widths: Iterable[int]) -> int:
     """The width of a table of such columns: a letter at either edge, two between columns."""
     every = list(widths)
     return sum(every) + 2 * len(every)
-
-
-def _escape(text: str) -> str:
-    """Signs that Markdown would take for its own."""
-    return text.replace("|", "\\|").replace("*", "\\*")
 
 
 def facts(rows: Iterable[tuple[str, str]], title: str = "") -> table.Table:

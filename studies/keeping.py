@@ -1,4 +1,4 @@
-"""Finished runs that are worth keeping: `results/cells/<name>.jsonl.gz`, a run's configuration and its rounds, a few kB each.
+"""Keeps finished runs: `results/cells/<name>.jsonl.gz`, which `bifl.runs.results` reads.
 
 They can be committed: work adds up over days and machines. A kept run is found by everything that decides its numbers, seed
 included, and holds as many rounds as were run; whoever asks for fewer gets the first ones. It says which version of bifl made it.
@@ -13,29 +13,23 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import zlib
 from pathlib import Path
 from typing import Any
 
 from bifl import __version__
 from bifl.data import fingerprint
 from bifl.data.fingerprint import Loaded
-from bifl.errors import ConfigError, RunError
+from bifl.errors import RunError
 from bifl.experiment import config_file
 from bifl.experiment.settings import REGISTRIES, SETTINGS, Experiment, identity
-from bifl.files import gunzip, parse_json, write_atomic, writing
+from bifl.files import write_atomic, writing
 from bifl.registry import of_file, short
-from bifl.runs.folder import UNVERSIONED, Result
+from bifl.runs.folder import Result
 from bifl.runs.record import Record
+from bifl.runs.results import KEPT, read_kept
 
 _ALWAYS = ("algorithm", "dataset", "partition", "model")
 _BY_NAME = ("optimizer", "schedule", "augment")
-SUFFIX = ".jsonl.gz"
-_DAMAGE = (
-    OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, ConfigError,
-)  # fmt: skip
-LARGEST = 2**26  # bytes of an unpacked file: of 100,000 rounds
-MOST_LETTERS = 40  # of a version
 
 
 def name(experiment: Experiment) -> str:
@@ -69,13 +63,13 @@ def _known_as(key: str, value: Any) -> Any:
 
 def path(folder: Path, experiment: Experiment) -> Path:
     """Where an experiment is kept, or would be."""
-    return folder / (name(experiment) + SUFFIX)
+    return folder / (name(experiment) + KEPT)
 
 
 def find(folder: Path, experiment: Experiment) -> Result | None:
     """What is kept of an experiment."""
     file = path(folder, experiment)
-    result = read(file) if file.is_file() else None
+    result = read_kept(file) if file.is_file() else None
     return result if result and identity(result.experiment) == identity(experiment) else None
 
 
@@ -102,18 +96,3 @@ def save(folder: Path, experiment: Experiment, records: list[Record], data: Load
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(file, gzip.compress(text.encode(), mtime=0))  # without the time: the same records, the same file
     return file
-
-
-def read(file: Path) -> Result:
-    """Read a kept run; Python files that its configuration names are not run."""
-    try:
-        first, *lines = gunzip(file.read_bytes(), LARGEST).decode().splitlines()
-        facts = parse_json(first)
-        version = facts.get("version", UNVERSIONED)
-        if not isinstance(version, str) or len(version) > MOST_LETTERS:
-            raise ValueError(f"version is {version!r:.40}")
-        data = fingerprint.from_facts(facts["data"]) if "data" in facts else None
-        records = [Record.from_json(line) for line in lines]
-        return Result(str(file.resolve()), config_file.parse(facts["config"]), records, version, data)
-    except _DAMAGE as error:
-        raise RunError(f"'{file}' is not a kept run ({error}): restore it, or delete it and it will be run again") from error
