@@ -26,7 +26,7 @@ from bifl.runs import events
 from bifl.runs.events import REFUSED
 from bifl.runs.folder import RunFolder
 from bifl.show.terminal import Meter
-from tests.support.federation import deploy, flipped, neighbours, otherwise, quick, spoiled, told
+from tests.support.federation import deploy, flipped, neighbours, otherwise, quick, read_events, spoiled, told
 from tests.support.grid import BALLOT, STATISTICS, Clock, LocalGrid, Node, kind_of
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -151,7 +151,7 @@ def test_what_a_client_says_of_its_errors_is_shown_and_obeyed_by_nobody(tmp_path
     out = Console(file=io.StringIO(), force_terminal=True, markup=False, emoji=False, highlight=False, width=400)
     run = RunFolder.start(tmp_path / "run", quick(small, rounds=1))
     assert len(list(run_rounds(grid, run, tell=shown_as_well(run, Meter(out, 1))))) == 1
-    kinds = [event.kind for event in events.read(tmp_path / "run")]
+    kinds = [event["kind"] for event in read_events(tmp_path / "run")]
     assert kinds.count(events.FINISHED) == kinds.count(events.ERROR) == 1
     shown = out.file.getvalue()  # type: ignore[attr-defined]
     assert "the ballot of client 2 failed: " + quoted(reason)[:20] in shown

@@ -38,12 +38,20 @@ HOSTILE = 102  # the node of client 2
 Fields = dict[str, Any]
 
 
+class Event(NamedTuple):
+    """What the server told its operator."""
+
+    kind: str
+    text: str
+    client: int | None = None
+
+
 class Outcome(NamedTuple):
     """What came of a run of one round."""
 
     record: Record
     public: Public
-    told: list[events.Event]
+    told: list[Event]
 
     def state(self) -> bytes:
         return self.public.weights.tobytes() + self.public.real.tobytes()
@@ -71,11 +79,11 @@ class Stage:
         grid.nodes[HOSTILE].app = lambda message, context: (
             reply(message, self._honest(message, context)) if kind_of(message) == kind else self._honest(message, context)
         )
-        told: list[events.Event] = []
+        told: list[Event] = []
         self._past.clear()
 
         def tell(text: str, kind: str = events.NOTE, client: int | None = None) -> None:
-            told.append(events.Event(kind, quoted(text), client))
+            told.append(Event(kind, quoted(text), client))
             assert len(text) < 1500
 
         deployment = Deployment(grid, Rules(deadline=1), "0123456789abcdef", tell)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ from bifl.deploy.server.requests import Rules
 from bifl.engine import running
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
-from bifl.runs import events
+from bifl.runs.events import EVENTS
 from bifl.runs.folder import RunFolder
 from bifl.runs.record import Record
 from tests.support.commands import rounds
@@ -80,7 +81,13 @@ def same(one: Path, other: Path) -> None:
 
 def told(folder: Path, kind: str | None = None) -> str:
     """The texts of a run's events, one a line."""
-    return "\n".join(event.text for event in events.read(folder) if kind in (None, event.kind))
+    return "\n".join(event["text"] for event in read_events(folder) if kind in (None, event["kind"]))
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """All events of a run's folder."""
+    file = folder / EVENTS
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def spoiled(spoil: Callable[[bytes], Any], kind: str = BALLOT) -> Handler:

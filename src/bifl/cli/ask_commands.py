@@ -7,7 +7,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.table import Table
 
@@ -61,13 +61,6 @@ def ask(options: argparse.Namespace) -> int:
 # ---- eval -------------------------------------------------------------------------------------------------------------------
 
 
-class Tested(NamedTuple):
-    """What a model is tested on."""
-
-    data: Dataset
-    name: str
-
-
 def evaluate(options: argparse.Namespace) -> int:
     """Metrics and size of a trained model."""
     path = _model_file(options.model)
@@ -78,15 +71,15 @@ def evaluate(options: argparse.Namespace) -> int:
         raise ConfigError(f"only one dataset can be given, not {' and '.join(words)}; its parameters are key=value")
     model = Model.read(path, options.trust)
     settings = pairs(word for word in options.settings if "=" in word)
-    tested = _given(words[0], settings) if words else _of_run(options.model, settings, options.trust)
-    metrics, loss = model.metrics(tested.data)
+    data, name = _given(words[0], settings) if words else _of_run(options.model, settings, options.trust)
+    metrics, loss = model.metrics(data)
     first, *others = metrics.items()
-    results = [f"{first[0]} {first[1]:.2%}", *(f"{name} {value:.4g}" for name, value in others), f"loss {loss:.4f}"]
+    results = [f"{first[0]} {first[1]:.2%}", *(f"{metric} {value:.4g}" for metric, value in others), f"loss {loss:.4f}"]
     weights, reals = len(model.message.update.symbols), len(model.message.real)
     network = f"{without_folder(model.network.name)}, {model.forward.name} weights"
     out = console()
     say(out, f"{path}: {network}, trained for {counted(model.message.round, 'round')}")
-    say(out, f"{', '.join(results)} on {tested.name}")
+    say(out, f"{', '.join(results)} on {name}")
     numbers = f"{weights:,} {model.message.update.alphabet.name} weights and {reals:,} real numbers"
     say(out, f"size {size(path.stat().st_size)}: {numbers}")
     return 0
@@ -106,7 +99,7 @@ def _model_file(path: Path) -> Path:
     raise RunError(f"'{path}' holds no run: there is no {CONFIG} in it")
 
 
-def _of_run(path: Path, settings: dict[str, str], trust: bool) -> Tested:
+def _of_run(path: Path, settings: dict[str, str], trust: bool) -> tuple[Dataset, str]:
     """The dataset of the run that a folder, or a model file in one, belongs to."""
     folder = path if path.is_dir() else path.parent
     if not (folder / CONFIG).is_file():
@@ -118,23 +111,22 @@ def _of_run(path: Path, settings: dict[str, str], trust: bool) -> Tested:
             f"{name}, the dataset of '{folder}', has no test samples; how the clients' models do on their held-out samples "
             f"is in '{folder / CLIENTS}'; to test it on others, name a file: bifl eval {folder} FILE.npz"
         )
-    return _its_tests(data, name)
+    return data, _its_tests(data, name)
 
 
-def _given(name: str, settings: dict[str, str]) -> Tested:
-    """A dataset by name, or a file: where that has no test samples, all of it is tested on."""
+def _given(name: str, settings: dict[str, str]) -> tuple[Dataset, str]:
+    """A dataset by name, or a file, and what of it is tested on: where a file has no test samples, all of it."""
     path = Path(name)
     is_file = name.endswith(".npz") or path.is_dir() or (path.suffix.lower() in TABLES and path.is_file())
     choice = Experiment(dataset=({"name": "npz", "path": name} if is_file else {"name": name}) | settings).dataset
     data = dataset.make(choice.name, choice.parameters)
     if not is_file or len(data.test_labels):
-        return _its_tests(data, path.name if is_file else short(name))
-    about = f"all {counted(len(data.labels), 'sample')} of {path.name}, which names none for tests"
-    return Tested(data.tested_on(slice(None)), about)
+        return data, _its_tests(data, path.name if is_file else short(name))
+    return data.tested_on(slice(None)), f"all {counted(len(data.labels), 'sample')} of {path.name}, which names none for tests"
 
 
-def _its_tests(data: Dataset, name: str) -> Tested:
-    return Tested(data, f"{name}'s {counted(len(data.test_labels), 'test sample')}")
+def _its_tests(data: Dataset, name: str) -> str:
+    return f"{name}'s {counted(len(data.test_labels), 'test sample')}"
 
 
 def _evaluate_clients(options: argparse.Namespace, model: Path) -> int:
@@ -145,7 +137,14 @@ def _evaluate_clients(options: argparse.Namespace, model: Path) -> int:
     asked = {"exchange": "evaluation", "start": str(model)}
     experiment = run.changed(plain | _PLAIN | {"weigh": "auto"} | settings | asked)
     if (folder / CONFIG).is_file() and not any(key.partition(".")[0] == "dataset" for key in settings):
-        _refuse_trained_on(folder, run, experiment)
+        data = load(run)
+        share, wanted = share_of(run, data), share_of(experiment, data)
+        if wanted > share:
+            remedy = f"leave it at {share:g}" if share else "train with holdout=0.2 first, or name another dataset"
+            raise ConfigError(
+                f"the clients of '{folder}' held out {share:g} of their samples and have trained on the others, so that "
+                f"holdout={wanted:g} would test on those: {remedy}"
+            )
     dealt = experiment if plain_algorithm(run).central else replace(experiment, algorithm=run.algorithm)
     record, clients = _hold(options, experiment, dealt)
     report, out = record.report or {}, console()
@@ -160,18 +159,6 @@ def _evaluate_clients(options: argparse.Namespace, model: Path) -> int:
     out.print(table)
     say(out, _bytes(record))
     return 0
-
-
-def _refuse_trained_on(folder: Path, run: Experiment, experiment: Experiment) -> None:
-    """Refuse to evaluate on samples that clients of the run have trained on."""
-    data = load(run)
-    share, wanted = share_of(run, data), share_of(experiment, data)
-    if wanted > share:
-        remedy = f"leave it at {share:g}" if share else "train with holdout=0.2 first, or name another dataset"
-        raise ConfigError(
-            f"the clients of '{folder}' held out {share:g} of their samples and have trained on the others, so that "
-            f"holdout={wanted:g} would test on those: {remedy}"
-        )
 
 
 def _hold(

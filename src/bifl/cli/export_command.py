@@ -19,7 +19,9 @@ def export(options: argparse.Namespace) -> int:
         raise ConfigError("bifl export needs --onnx FILE, --c DIR, or both")
     model = Model.read(options.model, options.trust)
     module = model.module().eval()
-    shape = _shape(model, options)
+    shape = input_shape(options.input, "--input") if options.input is not None else model.shape
+    if not shape:
+        raise ConfigError(f"'{options.model}' does not say what its inputs look like: say it, as in --input 1x28x28")
     spelled = "×".join(map(str, shape))
     try:
         given = tuple(getattr(outputs(model, module, raw_inputs(model, shape, 1)), "shape", ()))
@@ -47,12 +49,3 @@ def export(options: argparse.Namespace) -> int:
             write_atomic(options.onnx, onnx)
         say(out, f"{options.onnx}: {size(len(onnx))}, input {spelled}, {model.classes} outputs")
     return 0
-
-
-def _shape(model: Model, options: argparse.Namespace) -> tuple[int, ...]:
-    """Of one input: as typed, or as the model's file says."""
-    if options.input is None:
-        if model.shape:
-            return model.shape
-        raise ConfigError(f"'{options.model}' does not say what its inputs look like: say it, as in --input 1x28x28")
-    return input_shape(options.input, "--input")

@@ -10,7 +10,7 @@ import json
 import logging
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 from bifl.errors import quoted
 from bifl.files import writing
@@ -29,14 +29,6 @@ class Tell(Protocol):
         """Tell it, and which client it concerns."""
 
 
-class Event(NamedTuple):
-    """One line of the file."""
-
-    kind: str
-    text: str
-    client: int | None = None
-
-
 def say(text: str, kind: str = NOTE, client: int | None = None) -> None:
     """Tell by Flower's log alone: for an app without a run folder."""
     log.info("%s", quoted(text, LONGEST))
@@ -53,18 +45,3 @@ def writer(folder: Path) -> Tell:
             lines.write(json.dumps(line) + "\n")
 
     return tell
-
-
-def read(folder: Path) -> list[Event]:
-    """All events of a run's folder; a line that a kill cut short, or that is none, is passed over."""
-    path = folder / EVENTS
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return [event for line in lines if line.endswith(b"\n") and (event := _event(line)) is not None]
-
-
-def _event(line: bytes) -> Event | None:
-    try:
-        event: Any = json.loads(line)
-        return Event(str(event["kind"]), quoted(str(event["text"]), LONGEST), event.get("client"))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
