@@ -61,7 +61,7 @@ class Comparison(NamedTuple):
     @classmethod
     def resume(cls, path: Path, changes: Mapping[str, str], trust: bool = False) -> Comparison:
         """Open an old comparison; runs that are complete stay as they are. `trust` as for a single run."""
-        return cls(path, [(label, RunFolder.resume(path / name, changes, trust)) for label, name in _planned(path)])
+        return cls(path, [(label, RunFolder.resume(path / name, changes, trust)) for label, name in _read_plan(path)])
 
     def settle(self, data: LastDataset) -> Loaded:
         """Let all runs begin, or go on; where one has other data than the rest, or than before, nothing is written."""
@@ -83,7 +83,7 @@ class Comparison(NamedTuple):
         return [Series(label, results) for label, results in seeds.items()]
 
 
-def _planned(path: Path) -> list[tuple[str, str]]:
+def _read_plan(path: Path) -> list[tuple[str, str]]:
     """Label and folder of each run of a comparison."""
     try:
         rows = [(row["label"], row["folder"]) for row in tomllib.loads((path / PLAN).read_text())["run"]]

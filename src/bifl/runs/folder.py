@@ -7,7 +7,6 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -27,7 +26,6 @@ from bifl.runs.record import Ending, Record
 CONFIG, ROUNDS, CLIENTS, CHECKPOINT, MODEL, LOCK = "config.toml", "rounds.jsonl", "clients.jsonl", "checkpoint", "model", ".lock"
 DATA = "data.json"
 MESSAGES = "messages"
-_UPLOADS, _BROADCASTS = {"ballot": "upload"}, {"ballot": "broadcast"}  # messages of other exchanges are called like them
 UNVERSIONED = "0.1"  # the bifl that began the runs that do not say which
 
 
@@ -45,14 +43,14 @@ def claim(parent: Path, name: str) -> Path:
     """Make the folder `parent/name`, or with the first number that makes it new; two processes never get the same."""
     with writing(parent):
         parent.mkdir(parents=True, exist_ok=True)
-        for number in count(1):
-            path = parent / (name if number == 1 else f"{name}-{number}")
+        path, number = parent / name, 1
+        while True:
             try:
                 path.mkdir()
+                return path
             except FileExistsError:
-                continue
-            return path
-    raise AssertionError("count() does not end")
+                number += 1
+                path = parent / f"{name}-{number}"
 
 
 def folder_name(experiment: Experiment, preset: str | None = None) -> str:
@@ -66,11 +64,13 @@ class RunFolder:
 
     Attributes:
         keep_messages: whether a copy of every message is kept.
+        checkpoint: the folder of what the run must remember to go on.
+        model: the file of the trained model.
     """
 
     def __init__(self, path: Path, experiment: Experiment) -> None:
-        self.path = path
-        self.experiment = experiment
+        self.path, self.experiment = path, experiment
+        self.checkpoint, self.model = path / CHECKPOINT, path / MODEL
         self.keep_messages = False
         self._config: str | None = None  # what config.toml is to say, where that changes
 
@@ -104,17 +104,15 @@ class RunFolder:
                 f"'{path}' is a run of bifl {made!r}, this is bifl '{__version__}': continue it with that version, "
                 "or begin a new run with this one"
             )
+        run, done = cls(path, experiment.changed(changes)), len(read_records(path))
         if changes:
+            run._config = _config(run.experiment)
             with locked(path):  # refused at once, and not after the data were loaded, if another process runs it
                 pass
-        experiment, done = experiment.changed(changes), len(read_records(path))
-        if changes and experiment.rounds < done:
-            raise ConfigError(f"rounds={experiment.rounds} is less than the {done} rounds that '{path}' has already")
-        config = _config(experiment) if changes else None
+            if run.experiment.rounds < done:
+                raise ConfigError(f"rounds={run.experiment.rounds} is less than the {done} rounds that '{path}' has already")
         if done:  # the checkpoint has everything: the model that it began with may be gone
-            experiment = experiment.changed({"start": digest_alone(experiment.start)})
-        run = cls(path, experiment)
-        run._config = config
+            run.experiment = run.experiment.changed({"start": digest_alone(run.experiment.start)})
         return run
 
     def settle(self, loaded: Loaded) -> None:
@@ -144,16 +142,6 @@ class RunFolder:
     def ending(self) -> Ending | None:
         """Why no round follows, if none does."""
         return ending_of(self.experiment, self.records())
-
-    @property
-    def checkpoint(self) -> Path:
-        """The folder of what the run must remember to go on."""
-        return self.path / CHECKPOINT
-
-    @property
-    def model(self) -> Path:
-        """The file of the trained model."""
-        return self.path / MODEL
 
     def mailbox(self) -> Mailbox | None:
         """Where copies of the messages go, if they are kept."""
@@ -265,13 +253,13 @@ class Mailbox:
 
     def broadcast(self, round: int, exchange: str) -> Path:
         """Where an exchange's broadcast lies."""
-        return self._folder / f"round-{round:05d}" / _BROADCASTS.get(exchange, exchange)
+        return self._folder / f"round-{round:05d}" / ("broadcast" if exchange == "ballot" else exchange)
 
     def keep(self, round: int, exchange: str, sender: str | None, data: bytes) -> None:
         """Write a message down; the sender is None for the server."""
         path = self.broadcast(round, exchange)
         if sender is not None:
-            path = path.with_name(f"{_UPLOADS.get(exchange, exchange)}-{sender}")
+            path = path.with_name(f"{'upload' if exchange == 'ballot' else exchange}-{sender}")
         with writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_unlisted(path, data)

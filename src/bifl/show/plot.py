@@ -97,57 +97,45 @@ def figure_of(splits: Splits, charts: Sequence[Chart] = ROUNDS) -> Figure:
 
     figure = Figure(figsize=(14, 0.4 + 4 * len(splits)), layout="constrained")
     rows: npt.NDArray[Any] = figure.subplots(len(splits), len(charts), sharey="row", squeeze=False)
-    looks = _looks(splits)
+    taken = places({one.label: one.experiment.algorithm.name for series in splits.values() for one in series})
     for row, (split, series) in zip(rows, splits.items(), strict=True):
         measure = series[0].measure if series else "accuracy"
         row[0].set_ylabel(f"{split}\ntest {measure}, %" if len(splits) > 1 else f"test {measure}, %")
-        for one in series:
-            for axes, chart in zip(row, charts, strict=True):
-                _curve(axes, one.curve(*chart.sent), chart.unit, looks[one.label])
         for axes, chart in zip(row, charts, strict=True):
+            for one in series:
+                _curve(axes, one.curve(*chart.sent), chart.unit, short(one.label), taken[one.label])
             _label(axes, chart)
         if charts[0].sent:
             low, high = row[0].get_ylim()
             row[0].set_ylim(bottom=max(low, high - _SHOWN))
-    few = len(looks) <= 4 and len(splits) == 1  # more would hide the curves
-    _legend(figure, inside=few and not charts[0].sent)
+    if len(taken) <= 4 and len(splits) == 1 and not charts[0].sent:  # more would hide the curves
+        figure.axes[0].legend(frameon=False)
+    else:
+        handles = {label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+        figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
     return figure
 
 
-def _looks(splits: Splits) -> dict[str, dict[str, Any]]:
-    """What matplotlib is told of the lines, by label."""
-    algorithms = {one.label: one.experiment.algorithm.name for series in splits.values() for one in series}
-    return {
-        label: {"color": PALETTE[colour_of(place)], "linestyle": dash_of(place), "label": short(label)}
-        for label, place in places(algorithms).items()
-    }
-
-
-def _curve(axes: Axes, curve: Curve, unit: float, look: dict[str, Any]) -> None:
+def _curve(axes: Axes, curve: Curve, unit: float, label: str, place: int) -> None:
     x, mean, std = curve
     if not x[0]:  # centralised training sends nothing
         return
-    axes.plot(x / unit, mean, linewidth=1.8, marker="o" if len(x) == 1 else None, **look)  # one round alone would be no line
+    colour, marker = PALETTE[colour_of(place)], "o" if len(x) == 1 else None  # one round alone would be no line
+    axes.plot(x / unit, mean, linewidth=1.8, marker=marker, color=colour, linestyle=dash_of(place), label=label)
     if std is not None:
-        axes.fill_between(x / unit, mean - std, mean + std, color=look["color"], alpha=0.15, linewidth=0)
+        axes.fill_between(x / unit, mean - std, mean + std, color=colour, alpha=0.15, linewidth=0)
 
 
 def _label(axes: Axes, chart: Chart) -> None:
-    from matplotlib.ticker import MaxNLocator
+    """Name the axis across; where it is logarithmic give it a few labels, however short it is."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     axes.set_xlabel(f"{chart.across} (log scale)" if chart.sent else chart.across)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    if chart.sent:
-        _log_scale(axes)
-    else:
+    if not chart.sent:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-
-
-def _log_scale(axes: Axes) -> None:
-    """A logarithmic axis with a few labels, however short it is."""
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
-
+        return
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     decades = np.log10(high / low)
@@ -157,14 +145,6 @@ def _log_scale(axes: Axes) -> None:
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 3 else (1.0,)))
     axes.xaxis.set_major_formatter("{x:g}")  # 0.1, 1, 10 rather than powers
     axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _legend(figure: Figure, inside: bool) -> None:
-    handles = {label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    if inside:
-        figure.axes[0].legend(frameon=False)
-    else:
-        figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False)
 
 
 def save(figure: Figure, path: Path, title: str = "", dpi: int = 110) -> None:

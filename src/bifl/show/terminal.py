@@ -207,7 +207,9 @@ def robust_text(experiment: Experiment, folder: Path) -> str | None:
     parameters = "".join(f", {key} {value}" for key, value in experiment.robust.parameters.items())
     if experiment.robust.name != "credibility":
         return f"{short(experiment.robust.name)}{parameters}"
-    trust = _trust(folder)
+    lines = (folder / CLIENTS).read_text().splitlines() if (folder / CLIENTS).is_file() else []
+    rows = [row for line in lines for row in json.loads(line)["clients"]]
+    trust = {row["client"]: row["trust"] for row in rows if "trust" in row}  # that was last written down
     without = [client for client, value in trust.items() if not credit(np.array([value]))[0]]
     if not without:
         return f"credibility{parameters}; nobody is without credit"
@@ -225,10 +227,3 @@ def _listed(who: Collection[int]) -> str:
     """Clients by number, as far as there is room."""
     first = ", ".join(map(str, sorted(who)[:_MANY]))
     return f"{first}, …" if len(who) > _MANY else first
-
-
-def _trust(folder: Path) -> dict[int, float]:
-    """By client: the trust that was last written down."""
-    lines = (folder / CLIENTS).read_text().splitlines() if (folder / CLIENTS).is_file() else []
-    rows = [row for line in lines for row in json.loads(line)["clients"]]
-    return {row["client"]: row["trust"] for row in rows if "trust" in row}
