@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from bifl.show.plot import PALETTE, Chart, colour_of, dash_of
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]
+_PLAIN: Mapping[str, Any] = MappingProxyType({})  # an axis of which there is nothing to say
 _FONT = {"color": "var(--soft-ink)", "size": 12}
 _PLOTLY = {"dashed": "dash", "dotted": "dot"}  # other names for dashes
 _CSS = {"dashdot": "double"}  # what CSS has instead
@@ -43,14 +45,9 @@ def accuracy(series: list[Series], places: dict[str, int], chart: Chart) -> Figu
     end = max(one.rounds for one in series)
     of_paper = {one.label: value for one in series if not chart.sent and (value := printed(one))}
     traces += [_printed(label, value, places[label], end * (1.02 + n / 100)) for n, (label, value) in enumerate(of_paper.items())]
-    figure = _figure(traces, chart.across, f"test {series[0].measure}, %")
-    figure["layout"]["yaxis"]["range"] = _accuracies(series)
-    if chart.sent:
-        figure["layout"]["xaxis"] |= {"type": "log", "dtick": _labels([value for trace in traces for value in trace["x"]])}
-    else:
-        figure["layout"]["showlegend"] = True
-        _whole_rounds(figure, end)
-    return figure
+    x = {"type": "log", "dtick": _labels([value for trace in traces for value in trace["x"]])} if chart.sent else _each(end)
+    y = {"range": _accuracies(series)}
+    return _figure(traces, chart.across, f"test {series[0].measure}, %", x, y, showlegend=not chart.sent)
 
 
 def _labels(values: Sequence[float | None]) -> int | str:
@@ -69,11 +66,8 @@ def flips(records: list[Record]) -> Figure:
     lines["all layers"] = [record.flips for record in records]
     traces = [_line(rounds, [100 * share for share in shares], name, place) for place, (name, shares) in enumerate(lines.items())]
     traces[-1]["line"] |= {"dash": "dot", "color": _colour(len(PALETTE) - 1)}
-    figure = _figure(traces, "round", "signs flipped, %")
-    _whole_rounds(figure, len(rounds))
-    figure["layout"]["yaxis"]["rangemode"] = "tozero"
-    figure["layout"]["showlegend"] = len(traces) > 1
-    return figure
+    y = {"rangemode": "tozero"}
+    return _figure(traces, "round", "signs flipped, %", _each(len(rounds)), y, showlegend=len(traces) > 1)
 
 
 def sureness(records: list[Record]) -> Figure | None:
@@ -91,10 +85,8 @@ def sureness(records: list[Record]) -> Figure | None:
         }
         for number, place in enumerate(chosen)
     ]  # fmt: skip
-    figure = _figure(traces, "|W̃|: from 0, votes split, to 1, unanimous", "weights, %")
-    figure["layout"] |= {"showlegend": True, "bargap": 0.15, "bargroupgap": 0.05}
-    figure["layout"]["xaxis"] |= {"range": [0, 1], "dtick": 0.2, "showgrid": False}
-    return figure
+    across, x = "|W̃|: from 0, votes split, to 1, unanimous", {"range": [0, 1], "dtick": 0.2, "showgrid": False}
+    return _figure(traces, across, "weights, %", x, showlegend=True, bargap=0.15, bargroupgap=0.05)
 
 
 def ml_pu(voters: int) -> Figure:
@@ -106,9 +98,7 @@ def ml_pu(voters: int) -> Figure:
     hover = {"hovertemplate": "%{y:.3f} at %{x} votes<extra>%{fullData.name}</extra>"}
     traces = [_line(agree, values, name, place) | hover for place, (name, values) in enumerate(lines.items())]
     traces[1]["line"]["dash"] = "dot"
-    figure = _figure(traces, f"votes of {voters} that agree with a client’s own sign", "factor, or û")
-    figure["layout"]["showlegend"] = True
-    return figure
+    return _figure(traces, f"votes of {voters} that agree with a client’s own sign", "factor, or û", showlegend=True)
 
 
 def partition(counts: npt.NDArray[np.int64]) -> Figure:
@@ -120,18 +110,13 @@ def partition(counts: npt.NDArray[np.int64]) -> Figure:
         "colorscale": [[0, EMPTY], [1, FULL]], "colorbar": legend,
         "hovertemplate": "client %{x}, class %{y}: %{z:,} images<extra></extra>",
     }  # fmt: skip
-    figure = _figure([trace], "client", "class")
-    figure["layout"]["xaxis"]["showgrid"] = figure["layout"]["yaxis"]["showgrid"] = False
-    if len(counts) <= FEW:
-        figure["layout"]["xaxis"]["dtick"] = 1
-    figure["layout"]["yaxis"]["dtick"] = 1 if counts.shape[1] <= 12 else 10
-    return figure
+    x, y = {"showgrid": False} | _each(len(counts)), {"showgrid": False, "dtick": 1 if counts.shape[1] <= 12 else 10}
+    return _figure([trace], "client", "class", x, y)
 
 
-def _whole_rounds(figure: Figure, rounds: int) -> None:
-    """Keep plotly from writing rounds between 1 and 2 on the axis."""
-    if rounds <= FEW:
-        figure["layout"]["xaxis"]["dtick"] = 1
+def _each(things: int) -> dict[str, Any]:
+    """An axis of whole rounds or clients; plotly would write numbers between 1 and 2 on it."""
+    return {"dtick": 1} if things <= FEW else {}
 
 
 def _curves(label: str, curve: Curve, unit: float, place: int) -> list[Trace]:
@@ -182,19 +167,22 @@ def _accuracies(series: list[Series]) -> list[float | None]:
     return [_digits(max(0.0, low - margin)), _digits(min(100.0, high + margin))]
 
 
-def _figure(traces: list[Trace], across: str, up: str) -> Figure:
+def _figure(
+    traces: list[Trace], across: str, up: str, x: Mapping[str, Any] = _PLAIN, y: Mapping[str, Any] = _PLAIN, **more: Any
+) -> Figure:
+    """Traces in a layout; `x` and `y` say more of the axes, `more` of all."""
     lines = {"gridcolor": "var(--line)", "linecolor": "var(--line)", "zeroline": False}
     axis = {**lines, "ticks": "", "automargin": True, "tickfont": _FONT}
     layout = {
-        "xaxis": {**axis, "title": {"text": across, "font": _FONT, "standoff": 10}},
-        "yaxis": {**axis, "title": {"text": up, "font": _FONT, "standoff": 8}},
+        "xaxis": {**axis, "title": {"text": across, "font": _FONT, "standoff": 10}, **x},
+        "yaxis": {**axis, "title": {"text": up, "font": _FONT, "standoff": 8}, **y},
         "showlegend": False,
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {**_FONT, "color": "var(--ink)"}},
         "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "uirevision": "kept",
         "hoverlabel": {"bgcolor": "var(--card)", "bordercolor": "var(--line)", "font": {"color": "var(--ink)"}},
     }  # fmt: skip
-    return {"data": traces, "layout": layout}
+    return {"data": traces, "layout": layout | more}
 
 
 def _digits(value: float) -> float | None:

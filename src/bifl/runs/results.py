@@ -2,6 +2,7 @@
 
 Means that tables show are exact before they are rounded once: a sum's order decides no digit.
 
+>>> from bifl.experiment.settings import Experiment
 >>> from bifl.runs.record import Record
 >>> rounds = [Record(number, score, 0.1, 0.1, 2, 100, 200, 100, 0.5, 1.5, 0.1, 1.0) for number, score in ((1, 0.9), (2, 0.96))]
 >>> runs = [Result(f"s{seed}", Experiment(algorithm="biml", seed=seed), rounds) for seed in (0, 1)]
@@ -18,8 +19,6 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from math import isfinite, isnan, nan
 from pathlib import Path
 from statistics import mean, stdev
@@ -32,7 +31,6 @@ from bifl.data import fingerprint
 from bifl.errors import BiflError, ConfigError, RunError
 from bifl.experiment import config_file
 from bifl.experiment.declarations import NO_NUMBERS
-from bifl.experiment.settings import Experiment
 from bifl.files import gunzip, parse_json
 from bifl.runs.folder import CONFIG, UNVERSIONED, Result, read_run
 from bifl.runs.record import Record, tested
@@ -183,57 +181,33 @@ class Curve(NamedTuple):
     std: Values | None
 
 
-@dataclass(frozen=True)
 class Series:
-    """One experiment, run with one or more seeds. Numbers are of the seeds that got furthest."""
+    """One experiment, run with one or more seeds. Numbers are of the seeds that got furthest.
 
-    label: str
-    results: list[Result]
+    Attributes:
+        experiment: of the first seed.
+        furthest: the seeds that got furthest: a run that is still going on would distort every mean.
+        runs: their records.
+        rounds: how many rounds the numbers are of.
+        planned: how many rounds it was meant to have.
+        measure: what is called accuracy here: the task's first metric.
+        sends: whether anything is sent: not so when one machine trains alone.
+        settled: whether there are rounds enough for a mean of the last ones to say where it ends.
+    """
 
-    @property
-    def experiment(self) -> Experiment:
-        """Of the first seed."""
-        return self.results[0].experiment
-
-    @cached_property
-    def furthest(self) -> list[Result]:
-        """Those seeds that got furthest: a run that is still going on would distort every mean."""
-        longest = max(len(result.records) for result in self.results)
-        return [result for result in self.results if len(result.records) == longest]
-
-    @property
-    def runs(self) -> list[list[Record]]:
-        """Their records."""
-        return [result.records for result in self.furthest]
+    def __init__(self, label: str, results: list[Result]) -> None:
+        self.label, self.results, self.experiment = label, results, results[0].experiment
+        self.rounds = max(len(result.records) for result in results)
+        self.furthest = [result for result in results if len(result.records) == self.rounds]
+        self.runs = [result.records for result in self.furthest]
+        self.planned = max(result.experiment.rounds for result in results)
+        self.measure = tested(self.runs[0])[-1].measure
+        self.sends = bool(self.runs[0][0].up_bytes)
+        self.settled = self.rounds >= LAST
 
     def column(self, name: str) -> Values:
         """(seeds, rounds) of a number of their records."""
         return np.array([[getattr(record, name) for record in records] for records in self.runs])
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds the numbers are of."""
-        return len(self.furthest[0].records)
-
-    @property
-    def planned(self) -> int:
-        """How many rounds it was meant to have."""
-        return max(result.experiment.rounds for result in self.results)
-
-    @property
-    def measure(self) -> str:
-        """What is called accuracy here: the task's first metric."""
-        return tested(self.furthest[0].records)[-1].measure
-
-    @property
-    def sends(self) -> bool:
-        """Whether anything is sent: not so when one machine trains alone."""
-        return bool(self.furthest[0].records[0].up_bytes)
-
-    @property
-    def settled(self) -> bool:
-        """Whether there are rounds enough for a mean of the last ones to say where it ends."""
-        return self.rounds >= LAST
 
     @property
     def averaged(self) -> int | None:
