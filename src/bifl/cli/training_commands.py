@@ -23,7 +23,7 @@ from bifl.runs.folder import RunFolder, claim, ended_early, folder_name, locked
 from bifl.runs.trackers import checked, followed
 from bifl.show.output import console, say
 from bifl.show.plot import BITS, ROUNDS, draw, title
-from bifl.show.terminal import Meter, attack_text, comparison_table, comparison_text, data_line, price_table, robust_text, run_table
+from bifl.show.terminal import Meter, comparison_table, data_line, lies, price_table, run_table
 from bifl.tasks import usual
 
 # ---- run ----------------------------------------------------------------------------------------------------------------
@@ -44,8 +44,7 @@ def run(options: argparse.Namespace) -> int:
         {short(run.experiment.algorithm.name): run}, lambda _: setup, f"run --resume {shlex.quote(str(run.path))}", track
     ):
         return 130
-    lies = {"attack": attack_text(run.experiment), "robust": robust_text(run.experiment, run.path)}
-    out.print(run_table(run.records(), run.path / "model", lies))
+    out.print(run_table(run.records(), run.model, lies(run.experiment, run.path)))
     if run.experiment.privacy.name != "none":
         say(out, "ε is what a deployment would spend: noise of a simulation is made of the seed and hides nothing")
     if ended := ended_early(run.experiment, run.records()):
@@ -110,8 +109,8 @@ def compare(options: argparse.Namespace) -> int:
     again = f"compare --resume {shlex.quote(str(comparison.path))}"
     if not _train({run.path.name: run for _, run in comparison.runs}, setup_of, again, track):
         return 130
-    if lies := comparison_text(first):
-        say(out, lies)
+    if told := lies(first):
+        say(out, "; ".join(f"{key}: {text}" for key, text in told.items()))
     series = comparison.series()
     out.print(comparison_table(series))
     if prices := price_table(series):

@@ -119,8 +119,8 @@ def _people(record: Record) -> str:
     return text + "".join(f"  {count} {what}" for what in ("refused", "missing") if (count := getattr(record, what)))
 
 
-def run_table(records: list[Record], model: Path, also: Mapping[str, str | None] = MappingProxyType({})) -> RichTable:
-    """What a run achieved and cost; `also` are further rows, those that say something."""
+def run_table(records: list[Record], model: Path, also: Mapping[str, str] = MappingProxyType({})) -> RichTable:
+    """What a run achieved and cost; `also` are further rows."""
     known = tested(records)
     last, best, trained = known[-1], max(known, key=lambda record: record.score), records[-1].train_loss
     rows = [(last.measure, f"{last.score:.2%} after round {last.round} (best {best.score:.2%}, round {best.round})")]
@@ -132,7 +132,7 @@ def run_table(records: list[Record], model: Path, also: Mapping[str, str | None]
     rows.append(("loss", f"{last.loss:.4f} test" + ("" if math.isnan(trained) else f", {trained:.4f} train")))
     if records[-1].epsilon is not None:
         rows.append(("privacy", f"ε = {records[-1].epsilon:.3g}{_delta(records[-1])}, told of any one client's data"))
-    rows += [(name, text or "") for name, text in also.items()]
+    rows += also.items()
     rows.append(("uploaded", _traffic([(r.up_bytes, r.up_bpp, r.up_ideal_bpp) for r in records])))
     rows.append(("downloaded", _traffic([(r.down_bytes, r.down_bpp, r.down_ideal_bpp) for r in records])))
     rows.append(("time", f"{sum(r.seconds for r in records):.1f} s in {counted(len(records), 'round')}"))
@@ -190,37 +190,34 @@ def _bits(bits: float) -> str:
 _MANY = 20  # clients that are named
 
 
-def attack_text(experiment: Experiment, *, named: bool = True) -> str | None:
-    """The attack, and how many lie, by number if they are to be named; None where nobody does."""
+def lies(experiment: Experiment, folder: Path | None = None) -> dict[str, str]:
+    """Who lies, and the rule against it, as far as there are any.
+
+    In the folder of a run liars are named, and those whom the rule believes no more; of a comparison each seed has others.
+    """
+    told = {}
     by = attack.make(experiment.attack.name, experiment.attack.parameters)
-    if by is None:
-        return None
-    who = liars(experiment.seed, experiment.clients, by.share)
-    numbers = f" ({_listed(who)})" if named and who else ""
-    return f"{short(experiment.attack.name)}, {len(who)} of {counted(experiment.clients, 'client')}{numbers}"
+    if by is not None:
+        who = liars(experiment.seed, experiment.clients, by.share)
+        numbers = f" ({_listed(who)})" if folder and who else ""
+        told["attack"] = f"{short(experiment.attack.name)}, {len(who)} of {counted(experiment.clients, 'client')}{numbers}"
+    if experiment.robust.name != "none":
+        parameters = "".join(f", {key} {value}" for key, value in experiment.robust.parameters.items())
+        told["robust"] = short(experiment.robust.name) + (f"{parameters}{_credit(experiment, folder)}" if folder else "")
+    return told
 
 
-def robust_text(experiment: Experiment, folder: Path) -> str | None:
-    """The rule, and, where it remembers whom it trusts, who has no credit now; None where there is no rule."""
-    if experiment.robust.name == "none":
-        return None
-    parameters = "".join(f", {key} {value}" for key, value in experiment.robust.parameters.items())
+def _credit(experiment: Experiment, folder: Path) -> str:
+    """Who has no credit now, with a rule that remembers whom it trusts."""
     if experiment.robust.name != "credibility":
-        return f"{short(experiment.robust.name)}{parameters}"
+        return ""
     lines = (folder / CLIENTS).read_text().splitlines() if (folder / CLIENTS).is_file() else []
     rows = [row for line in lines for row in json.loads(line)["clients"]]
     trust = {row["client"]: row["trust"] for row in rows if "trust" in row}  # that was last written down
     without = [client for client, value in trust.items() if not credit(np.array([value]))[0]]
     if not without:
-        return f"credibility{parameters}; nobody is without credit"
-    return f"credibility{parameters}; {len(without)} of {counted(len(trust), 'client')} without credit now ({_listed(without)})"
-
-
-def comparison_text(experiment: Experiment) -> str | None:
-    """The attack and the rule of a comparison, whose seeds draw other liars; None where there is neither."""
-    robust = "" if experiment.robust.name == "none" else short(experiment.robust.name)
-    parts = {"attack": attack_text(experiment, named=False), "robust": robust}
-    return "; ".join(f"{key}: {text}" for key, text in parts.items() if text) or None
+        return "; nobody is without credit"
+    return f"; {len(without)} of {counted(len(trust), 'client')} without credit now ({_listed(without)})"
 
 
 def _listed(who: Collection[int]) -> str:
