@@ -82,11 +82,7 @@ def request(names: list[str], settings: dict[str, str], folders: tuple[Path | No
 
 
 def reproduce(asked: Request, out: Console) -> None:
-    """Do it.
-
-    Raises:
-        RunError: some runs failed; what the others say was shown and written before.
-    """
+    """Do it; where some runs fail, what the others say is shown and written before that is told."""
     images = LastDataset()
     parts = _parts(asked, out, images)
     experiments = wanted(asked, parts)
@@ -156,11 +152,7 @@ def _parts(asked: Request, out: Console, images: LastDataset) -> list[Part]:
 
 
 def _refuse_nothing_kept(folder: Path, known: Sequence[object]) -> None:
-    """Say where kept runs were looked for.
-
-    Raises:
-        RunError: there are none of those that were asked for.
-    """
+    """Say where kept runs were looked for, if there are none of those that were asked for."""
     if known:
         return
     found = sum(1 for _ in folder.glob(f"*{KEPT}"))

@@ -49,10 +49,12 @@ class Store(NamedTuple):
 
     def result(self, experiment: Experiment) -> Result:
         """What is known of an experiment; no rounds, if nothing can be read."""
-        records = self.known(experiment)
-        found = keeping.find(self.kept, experiment) if records else None
-        origin = (found.version, found.data) if found else (__version__, None)
-        return Result(keeping.name(experiment), experiment, records, *origin)
+        try:
+            kept = keeping.find(self.kept, experiment)
+        except RunError:
+            kept = None
+        known = kept or Result("", experiment, [])
+        return known._replace(name=keeping.name(experiment), experiment=experiment, records=known.records[: experiment.rounds])
 
     def _read(self, experiment: Experiment) -> tuple[list[Record], str | None]:
         try:
