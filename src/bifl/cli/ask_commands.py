@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from bifl.cli.dispatch import load_work
 from bifl.data.arrays import TABLES
 from bifl.data.datasets import dataset
@@ -30,6 +28,7 @@ from bifl.runs.comparison import PLAN
 from bifl.runs.folder import CLIENTS, CONFIG, MODEL, read_records
 from bifl.runs.record import Record
 from bifl.show.output import console, counted, say
+from bifl.show.tables import Column, Table, facts
 
 _PLAIN = {"algorithm": "fedavg", "rounds": "1"}  # what is trained does not matter where nobody trains
 
@@ -46,12 +45,8 @@ def ask(options: argparse.Namespace) -> int:
     if "model" not in settings and form.kind != TOKENS:  # none is used, and one that takes such inputs is needed
         experiment = experiment.changed({"model": {"name": "mlp", "inputs": math.prod(form.shape), "hidden": 1}})
     record, _ = _hold(options, experiment)
-    report, out, table = record.report or {}, console(), Table(box=None, pad_edge=False)
-    table.add_column("")
-    table.add_column("", justify="right")
-    for name, value in report.items():
-        table.add_row(name, f"{value:,.0f}" if value == int(value) else f"{value:,.6g}")
-    out.print(table)
+    report, out = record.report or {}, console()
+    out.print(facts((name, f"{value:,.0f}" if value == int(value) else f"{value:,.6g}") for name, value in report.items()))
     say(out, _bytes(record))
     if words := normalised_by(report, form):
         say(out, "to normalise by it: " + " ".join(f"{key}={value}" for key, value in words.items()))
@@ -149,14 +144,11 @@ def _evaluate_clients(options: argparse.Namespace, model: Path) -> int:
     record, clients = _hold(options, experiment, dealt)
     report, out = record.report or {}, console()
     names = [*(name for name in report if name != "loss"), "loss"]
-    table = Table(box=None, pad_edge=False)
-    for title in ("client", "samples", *names):
-        table.add_column(title, justify="right")
     tested = [row for row in clients if "held" in row]
-    for row in tested:
-        table.add_row(str(row["client"]), f"{row['held']:,}", *(f"{row[name]:.4g}" for name in names))
-    table.add_row("all", f"{sum(row['held'] for row in tested):,}", *(f"{report[name]:.4g}" for name in names))
-    out.print(table)
+    rows = [[str(row["client"]), f"{row['held']:,}", *(f"{row[name]:.4g}" for name in names)] for row in tested]
+    whole = ["all", f"{sum(row['held'] for row in tested):,}", *(f"{report[name]:.4g}" for name in names)]
+    headings = zip(("client", "samples", *names), whole, strict=True)
+    out.print(Table([Column(heading, footer=footer) for heading, footer in headings], rows))
     say(out, _bytes(record))
     return 0
 
