@@ -101,8 +101,14 @@ def _add(
     return command
 
 
-def _add_settings(command: Parser) -> None:
+def _add_run(
+    commands: Commands[Parser], name: str, work: str, about: str, description: str, rows: Mapping[str, str] = RUN_KEYS[_HEADING],
+    more: Sequence[str] = (),
+) -> Parser:  # fmt: skip
+    """The parser of a command that takes an experiment: a preset, its settings, and `more` keys."""
+    command = _add(commands, name, work, about, description, keys=[*SETTINGS, *more], rows={_HEADING: rows})
     command.add_argument("settings", nargs="*", metavar="PRESET | KEY=VALUE", help="a preset first, if any, then keys")
+    return command
 
 
 def _add_trust(command: Parser, what: str) -> None:
@@ -127,29 +133,27 @@ def _add_listening(command: Parser) -> None:
 
 
 def _add_training(commands: Commands[Parser]) -> None:
-    run = _add(
+    run = _add_run(
         commands, "run", "bifl.cli.training_commands:run", "train one model", "Train one model federatedly.",
-        keys=[*SETTINGS, "track"], rows={_HEADING: RUN_KEYS[_HEADING] | _TRACK},
+        RUN_KEYS[_HEADING] | _TRACK, ["track"],
     )  # fmt: skip
-    compare = _add(
+    compare = _add_run(
         commands, "compare", "bifl.cli.training_commands:compare", "train with several algorithms on the same split",
         "Train with several algorithms on the same split: a table, and a picture of accuracy against bytes.",
-        keys=[*SETTINGS, "track", "algorithms", "seeds"], rows={_HEADING: _COMPARE_KEYS | _TRACK},
+        _COMPARE_KEYS | _TRACK, ["track", "algorithms", "seeds"],
     )  # fmt: skip
     for command in (run, compare):
-        _add_settings(command)
         _add_trust(command, _CONFIGURED)
         _add_folder(command, "; rounds= and workers= may change")
     run.add_argument("--keep-messages", action="store_true", help="keep a copy of every message in DIR/messages, for bifl inspect")
 
 
 def _add_asking(commands: Commands[Parser]) -> None:
-    command = _add(
+    command = _add_run(
         commands, "ask", "bifl.cli.ask_commands:ask", "count what clients have, without training",
         "Ask all clients once for sums: samples, classes, mean and deviation of inputs. exchange=my.py:mine asks something of "
-        "your own.", keys=[*SETTINGS], rows=RUN_KEYS,
+        "your own.",
     )  # fmt: skip
-    _add_settings(command)
     _add_listening(command)
 
     command = _add(
@@ -176,11 +180,10 @@ def _add_looking(commands: Commands[Parser]) -> None:
     _add_trust(command, "run the Python file that the model, or its run's configuration, names")
     command.add_argument("file", type=Path, metavar="FILE", help="runs/<name>/model, or a message: see bifl run --keep-messages")
 
-    command = _add(
+    command = _add_run(
         commands, "data", "bifl.cli.show_commands:data", "show who holds which images",
-        "How many images of each class every client gets: a table, and with --out a picture.", keys=[*SETTINGS], rows=RUN_KEYS,
+        "How many images of each class every client gets: a table, and with --out a picture.",
     )  # fmt: skip
-    _add_settings(command)
     command.add_argument("--out", type=Path, metavar="FILE", help="draw it too: a PNG of clients and classes")
 
     command = _add(
@@ -225,10 +228,9 @@ def _add_deployment(commands: Commands[Parser]) -> None:
     command.add_argument("--host", action="append", default=[], metavar="NAME", help="a name by which clients reach the server")
     command.add_argument("--clients", type=_count, default=10, metavar="N", help="how many clients (default: 10)")
 
-    command = _add(
+    command = _add_run(
         commands, "server", "bifl.deploy.server.server_commands:server", "serve a run to clients on other machines",
         "Serve one run: certificates, Flower's SuperLink, the clients' keys, the rounds as they come, and a run folder in the end.",
-        keys=[*SETTINGS], rows=RUN_KEYS,
     )  # fmt: skip
     command.add_argument("--listen", metavar="HOST:PORT", help="default: 127.0.0.1:8000")
     command.add_argument("--keys", type=Path, metavar="DIR", help="default: keys; made if missing")
@@ -242,9 +244,7 @@ def _add_deployment(commands: Commands[Parser]) -> None:
     about = "server and clients on this machine, to try it"
     federation = commands.add_parser("federation", help=about, description=description)
     inner = federation.add_subparsers(required=True, metavar="up")
-    command = _add(
-        inner, "up", "bifl.deploy.server.server_commands:federation_up", about, description, keys=[*SETTINGS], rows=RUN_KEYS
-    )  # fmt: skip
+    command = _add_run(inner, "up", "bifl.deploy.server.server_commands:federation_up", about, description)
     command.add_argument("--clients", type=_count, metavar="N", help="how many (default: 5)")
     _add_rules(command)
 
@@ -253,7 +253,6 @@ def _add_rules(command: Parser) -> None:
     """What a server goes by."""
     _add_folder(command, ", as it was started")
     _add_trust(command, _CONFIGURED)
-    _add_settings(command)
     command.add_argument("--asked", type=Path, metavar="DIR", help="normalise inputs by what bifl ask --listen --out DIR found")
     command.add_argument("--min-clients", type=int, metavar="K", help="ballots that a round needs (default: half of the voters)")
     command.add_argument("--deadline", type=float, metavar="S", help="seconds until a round goes on without the rest (600)")

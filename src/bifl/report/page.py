@@ -38,14 +38,6 @@ _JOINTS = re.compile(r"(?<=[_=+/:,])|(?<=-)(?=[^\W\d])")
 MANY_CLIENTS = 300  # columns of a heat map beyond which nothing can be told apart
 
 
-LINKS = (  # radio: name, bit/s up and down, what is known of it
-    ("LoRa", 5470, 5470, "spreading factor 7, 125 kHz; where devices may send 1 % of the time, a hundred times longer"),
-    ("NB-IoT", 62_500, 26_000, "Cat NB1, peak"),
-    ("LTE-M", 375_000, 300_000, "Cat M1, half duplex, peak"),
-    ("Satellite", 22_000, 88_000, "Iridium Certus 100"),
-)
-
-
 def write(groups: list[Setting], path: Path) -> None:
     """Write the report of some settings."""
     text = render(groups)
@@ -71,7 +63,7 @@ def render(groups: list[Setting]) -> str:
     )  # fmt: skip
     runs = len({result.name for group in groups for one in group.series for result in one.results})
     return environment.get_template("template.html").render(
-        version=__version__, runs=runs, sections=sections, voters=voters, targets=TARGETS, last=LAST, links=LINKS,
+        version=__version__, runs=runs, sections=sections, voters=voters, targets=TARGETS, last=LAST,
         figures=drawn, style=_text("style.css"), script=_text("script.js"), plotly=_plotly(),
     )  # fmt: skip
 

@@ -94,7 +94,12 @@ def _scales(model: Model) -> str:
 
 
 def _facts(header: codec.Header, known: codec.Context | None) -> dict[str, str]:
-    vectors = {vector.section(name): fact for vector in header.vectors for name, fact in _vector_facts(vector).items()}
+    vectors = {}
+    for vector in header.vectors:
+        votes = f" 0 … {vector.total}, in units of {vector.unit}" if vector.unit else ""
+        vectors[vector.section("symbols")] = f"{vector.symbols:,} {vector.spelled_alphabet().name}{votes}"
+        vectors[vector.section("coder")] = codec.CODERS[vector.coder]
+        vectors[vector.section("scales")] = f"{vector.scales:,}"
     precision = f"{header.precision} binary digits" if header.precision else "float32"
     precision += f", changes of {header.change_bits} bit" if header.change_bits else ""
     if header.context == NO_DIGEST:
@@ -109,15 +114,6 @@ def _facts(header: codec.Header, known: codec.Context | None) -> dict[str, str]:
         **vectors, "context": digest, "reals": f"{header.reals:,}, {precision}", "format": f"version {header.version}",
         "checksum": "ok",
     }  # fmt: skip
-
-
-def _vector_facts(vector: codec.VectorHeader) -> dict[str, str]:
-    votes = f" 0 … {vector.total}, in units of {vector.unit}" if vector.unit else ""
-    return {
-        "symbols": f"{vector.symbols:,} {vector.spelled_alphabet().name}{votes}",
-        "coder": codec.CODERS[vector.coder],
-        "scales": f"{vector.scales:,}",
-    }
 
 
 def _layers(data: bytes, message: Message, known: codec.Context | None) -> list[Table]:
