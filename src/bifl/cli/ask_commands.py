@@ -33,9 +33,6 @@ from bifl.show.tables import Column, Table, facts
 _PLAIN = {"algorithm": "fedavg", "rounds": "1"}  # what is trained does not matter where nobody trains
 
 
-# ---- ask -------------------------------------------------------------------------------------------------------------------
-
-
 def ask(options: argparse.Namespace) -> int:
     """Ask all clients once, and show what they say in sum."""
     preset, overrides = preset_of(options.settings)
@@ -51,9 +48,6 @@ def ask(options: argparse.Namespace) -> int:
     if words := normalised_by(report, form):
         say(out, "to normalise by it: " + " ".join(f"{key}={value}" for key, value in words.items()))
     return 0
-
-
-# ---- eval -------------------------------------------------------------------------------------------------------------------
 
 
 def evaluate(options: argparse.Namespace) -> int:

@@ -26,8 +26,6 @@ from bifl.show.plot import BITS, ROUNDS, draw, title
 from bifl.show.terminal import Meter, comparison_table, data_line, lies, price_table, run_table
 from bifl.tasks import usual
 
-# ---- run ----------------------------------------------------------------------------------------------------------------
-
 
 def run(options: argparse.Namespace) -> int:
     """Train one model, or continue."""
@@ -89,9 +87,6 @@ def _take_track(options: argparse.Namespace) -> str | None:
     return checked(kinds[0]) if kinds else None
 
 
-# ---- compare ------------------------------------------------------------------------------------------------------------
-
-
 def compare(options: argparse.Namespace) -> int:
     """Train with several algorithms on the same split: table and picture."""
     track, data = _take_track(options), LastDataset()
@@ -139,9 +134,6 @@ def _plan(options: argparse.Namespace, data: LastDataset) -> tuple[Comparison, d
     usual.remark_unit(data.of(base).labels)
     path = options.out or claim(Path("runs"), f"compare-{preset or base.dataset.name}")
     return Comparison.start(path, rows), setups
-
-
-# ---- personalise ------------------------------------------------------------------------------------------------------------
 
 
 def personalise(options: argparse.Namespace) -> int:

@@ -185,8 +185,6 @@ def _bits(bits: float) -> str:
     return f"{bits:.{max(0, 2 - math.floor(math.log10(bits)))}f}" if bits > 0 else "0"
 
 
-# ---- who lied, and whom the server believes -------------------------------------------------------------------------------
-
 _MANY = 20  # clients that are named
 
 
