@@ -38,6 +38,7 @@ def name(experiment: Experiment) -> str:
     chosen = [f"{key}-{_text(value)}" for key, value in experiment.algorithm.parameters.items() if value != usual[key]]
     split = [experiment.partition.name, *(f"{value:g}" for value in experiment.partition.parameters.values())]
     share = [] if experiment.participation == 1 else [f"share-{experiment.participation:g}"]
+    share += [f"validation-{experiment.validation:g}"] if experiment.validation else []
     parts = [experiment.dataset.name, *split, f"m{experiment.clients}", *share, short(experiment.algorithm.name), *chosen]
     return "-".join([*parts, f"s{experiment.seed}", _digest(experiment)])
 
@@ -90,7 +91,7 @@ def save(folder: Path, experiment: Experiment, records: list[Record], data: Load
     if before and len(before.records) >= len(records):
         return file
     facts: dict[str, Any] = {"config": config_file.to_toml(identity(experiment).changed({"rounds": len(records)}))}
-    facts |= {"version": __version__} | ({"data": data._asdict()} if data else {})
+    facts |= {"version": __version__} | ({"data": fingerprint.facts(data)} if data else {})
     text = "\n".join([json.dumps(facts), *(record.to_json() for record in records)]) + "\n"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -115,7 +115,8 @@ def _given(name: str, settings: dict[str, str]) -> tuple[Dataset, str]:
 
 
 def _its_tests(data: Dataset, name: str) -> str:
-    return f"{name}'s {counted(len(data.test_labels), 'test sample')}"
+    what = "test sample" if data.validation is None else "validation sample"
+    return f"{name}'s {counted(len(data.test_labels), what)}"
 
 
 def _evaluate_clients(options: argparse.Namespace, model: Path) -> int:

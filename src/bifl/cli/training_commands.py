@@ -151,7 +151,8 @@ def personalise(options: argparse.Namespace) -> int:
     out, shared = console(), simulation.model()
     shard = setup.shards[options.client]
     held_out = setup.data.tested_on(shard)
-    for what, data in {f"what client {options.client} holds out": held_out, "the test set": setup.data}.items():
+    others = "the test set" if setup.data.validation is None else "the validation samples"
+    for what, data in {f"what client {options.client} holds out": held_out, others: setup.data}.items():
         if len(data.test_labels):
             mine, theirs = personal.metrics(data)[0], shared.metrics(data)[0]
             name = next(iter(mine))  # the one that tables show, in %

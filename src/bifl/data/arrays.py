@@ -32,7 +32,8 @@ INPUTS = ("inputs", "images", "signals")  # what their array may be called
 TABLES = (".csv", ".tsv", ".txt", ".xls", ".xlsx", ".ods", ".parquet", ".feather")
 LEAST_TESTS = 10  # test samples: fewer say nothing of a network …
 LARGE_SHARE = 0.2  # … but who wants such a share of so few means it
-RETURNS = f"bifl.data.datasets.Dataset({', '.join(Dataset._fields)})"
+# all but `validation`, which a setting decides
+RETURNS = f"bifl.data.datasets.Dataset({', '.join(Dataset._fields[:-1])})"
 _TYPES = ("uint8", "float16", "float32", "int32", "int64")
 _TYPES_TEXT = f"{', '.join(_TYPES[:-1])} or {_TYPES[-1]}"
 _NOT_FURTHER = (*INPUTS, *RESERVED, "labels", "users", "writers", "split", "classes")

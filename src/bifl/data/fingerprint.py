@@ -36,12 +36,13 @@ class Loaded(NamedTuple):
     """What was loaded. A server whose clients have the data has none, 0 samples."""
 
     train: int  # samples
-    test: int
+    test: int  # 0 where validation samples stand in their place
     classes: int  # or outputs
     labels: str  # which of the two: "classes" or "outputs"
     inputs: str  # what one looks like: "28×28 grey"
     train_sha256: str  # of inputs, labels and users
-    test_sha256: str
+    test_sha256: str  # of those that are evaluated on
+    validation: int = 0  # samples that are evaluated on instead of test samples; the rest of `train_sha256` is trained on
 
     @property
     def digest(self) -> str:
@@ -52,10 +53,12 @@ class Loaded(NamedTuple):
 def loaded(data: Dataset) -> Loaded:
     """What a dataset is, with labels as its task takes them. It is read from one end to the other: keep what this returns."""
     users = [] if data.users is None else [data.users]
+    validation = 0 if data.validation is None else len(data.validation)
     return Loaded(
-        len(data.labels), len(data.test_labels), int(data.classes), "classes" if data.labels.ndim == 1 else "outputs",
-        shape_text(data), _digest(data.inputs, data.labels, *users, *_in_order(data.further)),
-        _digest(data.test_inputs, data.test_labels, *_in_order(data.test_further)),
+        len(data.labels) - validation, len(data.test_labels) - validation, int(data.classes),
+        "classes" if data.labels.ndim == 1 else "outputs", shape_text(data),
+        _digest(data.inputs, data.labels, *users, *_in_order(data.further)),
+        _digest(data.test_inputs, data.test_labels, *_in_order(data.test_further)), validation,
     )  # fmt: skip
 
 
@@ -79,14 +82,20 @@ def _digest(*arrays: Array) -> str:
 def sentence(data: Loaded) -> str:
     """For people, in one line without its end."""
     looks = f"{data.classes:,} {data.labels if data.classes != 1 else _ONE[data.labels]}, {data.inputs}"
-    if not data.train + data.test:
+    if not data.train + data.test + data.validation:
         return f"none on this machine, {looks}"
-    return f"{data.train:,} to train, {data.test:,} to test, {looks}, digest {data.digest}"
+    tests = f"{data.validation:,} to validate (no test sample is used)" if data.validation else f"{data.test:,} to test"
+    return f"{data.train:,} to train, {tests}, {looks}, digest {data.digest}"
+
+
+def facts(data: Loaded) -> dict[str, Any]:
+    """The same by name."""
+    return {name: value for name, value in data._asdict().items() if value or name != "validation"}
 
 
 def to_json(data: Loaded) -> str:
     """The contents of a data.json."""
-    return json.dumps(data._asdict(), ensure_ascii=False)
+    return json.dumps(facts(data), ensure_ascii=False)
 
 
 def from_json(text: str | bytes) -> Loaded:
@@ -98,6 +107,7 @@ def from_facts(facts: Any) -> Loaded:
     """The same from what a parser of JSON makes of it."""
     if not isinstance(facts, dict):
         raise ValueError("it is no object")
+    facts = {"validation": 0} | facts
     for name in Loaded._fields:
         if not _fits(name, facts.get(name)):
             raise ValueError(f"{name} is {facts.get(name)!r:.40}")
@@ -105,7 +115,7 @@ def from_facts(facts: Any) -> Loaded:
 
 
 def _fits(name: str, value: object) -> bool:
-    if name in ("train", "test", "classes"):
+    if name in ("train", "test", "classes", "validation"):
         return type(value) is int and 0 <= value < 2**63  # True is none
     if not isinstance(value, str):
         return False

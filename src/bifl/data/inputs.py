@@ -66,12 +66,17 @@ class Dataset(NamedTuple):
     users: Index | None = None  # (n,) who made each training sample, where that is known
     further: Mapping[str, Array] = NONE  # name → (n, …) what a network or a task takes beside the inputs
     test_further: Mapping[str, Array] = NONE  # the same of the test samples
+    validation: Index | None = None  # training samples that stand in place of the test samples: nobody trains on them
 
     def without_samples(self) -> Dataset:
         """What its inputs look like and how they are normalised, and no more."""
         inputs, labels = self.inputs[:0].copy(), self.labels[:0].copy()
         none = self._replace(inputs=inputs, labels=labels, users=None, further=rows(self.further, slice(0)))
         return none.tested_on(slice(0))
+
+    def trained_on(self) -> Index:
+        """The training samples that may be dealt out: all but those for validation."""
+        return np.setdiff1d(np.arange(len(self.labels)), [] if self.validation is None else self.validation)
 
     def tested_on(self, chosen: Index | slice) -> Dataset:
         """The dataset with some of its training samples in place of its test samples."""
@@ -153,7 +158,7 @@ def save(data: Dataset, folder: Path) -> None:
         if name in ("further", "test_further"):
             for key, array in value.items():
                 np.save(folder / f"{name}-{key}.npy", array)
-        elif name != "users":  # they mattered for dealing
+        elif name not in ("users", "validation"):  # they mattered for dealing
             np.save(folder / f"{_FILES.get(name, name)}.npy", value)
 
 

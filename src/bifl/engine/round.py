@@ -364,6 +364,7 @@ class Rounds:
             report=dict(server.report) or None,
             epsilon=None if private is None else private.epsilon(private.summed(server.server), before.layout),
             delta=None if private is None else private.how.delta,
+            validated=None if self.setup.data.validation is None else len(self.setup.data.validation),
         )
 
     def _keep(self, exchange: str, sender: str | None, data: bytes) -> None:

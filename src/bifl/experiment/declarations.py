@@ -261,6 +261,12 @@ class Settings:
         help="share of its samples that every client holds out for federated evaluation; 0: none, or a fifth where the dataset has "
         "no test samples",
     )  # fmt: skip
+    validation: float = setting(
+        0.0, allowed=Such("a share of the training samples, at least 0 and below 1", lambda share: 0 <= share < 1),
+        agreed=False, for_clients=False,
+        help="share of the training samples, of whole users where these are known, that nobody trains on and that the run is "
+        "evaluated on instead of the test samples, to choose settings by (bifl tune); 0: none. Of a simulation: docs/training.md",
+    )  # fmt: skip
     evaluate_every: int = setting(
         1, allowed=Whole(1),
         help="rounds from one evaluation of the model to the next; the last is evaluated too; training does not depend on it",

@@ -18,6 +18,7 @@ from bifl.data.datasets import dataset
 from bifl.data.fingerprint import Loaded
 from bifl.data.inputs import Dataset, Index, shape_text
 from bifl.data.partitions import Drawn, dealer, split
+from bifl.data.validation import validated
 from bifl.errors import ConfigError, DataError
 from bifl.experiment.declarations import Choice
 from bifl.experiment.run import Run, make_network, make_run, share_of, task_of
@@ -94,7 +95,7 @@ def _make(experiment: Experiment, data: Dataset, dice: Dice, kind: type[Network]
 
 
 def refuse_undeployable(experiment: Experiment) -> None:
-    """Refuse to deploy clients that lie, that rely on a secure sum which is not there, or whose weights would undo the masks."""
+    """Refuse to deploy validation, lies, reliance on a secure sum which is not there, or weights that would undo the masks."""
     how = privacy.make(experiment.privacy.name, experiment.privacy.parameters)
     if how is not None and how.unseen and not experiment.secure_sum:
         raise ConfigError(
@@ -105,6 +106,11 @@ def refuse_undeployable(experiment: Experiment) -> None:
         raise ConfigError(
             "secure_sum=true with weigh=images is for simulations: of clients with different numbers of images, which all know, "
             "sums tell who voted how: leave weigh= out, with which every client counts once"
+        )
+    if experiment.validation:
+        raise ConfigError(
+            f"validation={experiment.validation:g} divides samples that are in one place: choose settings with it in a simulation "
+            "(bifl run, bifl tune), then deploy without it"
         )
     if attack.make(experiment.attack.name, experiment.attack.parameters) is not None:
         raise ConfigError(
@@ -157,7 +163,8 @@ def deal(experiment: Experiment, data: Dataset) -> tuple[Sequence[Index], Index]
     by = dealer(experiment.partition.name, experiment.partition.parameters)
     if not len(data.labels):
         raise ConfigError(f"dataset '{short(experiment.dataset.name)}' has no images here: it is for bifl server, whose clients do")
-    held, dealt = hold_out(len(data.labels), algorithm.validation, experiment.seed)
+    samples = data.trained_on()
+    held, dealt = (samples[part] for part in hold_out(len(samples), algorithm.validation, experiment.seed))
     if algorithm.central:
         return [dealt], held
     users = None if data.users is None else data.users[dealt]
@@ -198,11 +205,13 @@ def load(experiment: Experiment) -> Dataset:
 
 
 def fitting(experiment: Experiment, data: Dataset) -> Dataset:
-    """A dataset with labels as the experiment's task takes them.
+    """A dataset divided as the experiment wants it, with labels as its task takes them.
 
     Raises:
         DataError: it cannot.
     """
+    if experiment.validation and data.validation is None and len(data.labels):
+        data = validated(data, experiment.validation)
     targets = task_of(experiment).targets
     try:
         (labels, outputs), (test_labels, _) = targets(data.labels, data.classes), targets(data.test_labels, data.classes)
@@ -234,18 +243,19 @@ def outputs_word(data: Dataset) -> str:
 
 
 class LastDataset:
-    """The images that were asked for last, so that a command with several experiments on one dataset loads it once."""
+    """The images that were asked for last, so that a command with several experiments on one dataset loads and divides it once."""
 
     def __init__(self) -> None:
-        self._choice: Choice | None = None
+        self._choice: tuple[Choice, float] | None = None
         self._data: Dataset | None = None
         self._loaded: Loaded | None = None
 
     def of(self, experiment: Experiment) -> Dataset:
         """The experiment's images."""
-        if self._data is None or self._choice != experiment.dataset:
+        choice = experiment.dataset, experiment.validation
+        if self._data is None or self._choice != choice:
             self._data = self._loaded = None  # before the next is loaded: there may be no room for both
-            self._choice, self._data = experiment.dataset, load(experiment)
+            self._choice, self._data = choice, load(experiment)
         return self._data
 
     def loaded(self, experiment: Experiment) -> Loaded:

@@ -47,7 +47,7 @@ def accuracy(series: list[Series], places: dict[str, int], chart: Chart) -> Figu
     traces += [_printed(label, value, places[label], end * (1.02 + n / 100)) for n, (label, value) in enumerate(of_paper.items())]
     x = {"type": "log", "dtick": _labels([value for trace in traces for value in trace["x"]])} if chart.sent else _each(end)
     y = {"range": _accuracies(series)}
-    return _figure(traces, chart.across, f"test {series[0].measure}, %", x, y, showlegend=not chart.sent)
+    return _figure(traces, chart.across, f"{series[0].axis}, %", x, y, showlegend=not chart.sent)
 
 
 def _labels(values: Sequence[float | None]) -> int | str:

@@ -98,7 +98,8 @@ def _section(
             drawn[f"{key}-votes-{number}"] = votes
     voted = [number for number in range(len(series)) if f"{key}-votes-{number}" in drawn]
     return {
-        "key": key, "setting": group, "places": places, "remarks": remarks(series), "measure": series[0].measure,
+        "key": key, "setting": group, "places": places, "remarks": remarks(series),
+        "measure": series[0].measure, "axis": series[0].axis,
         "printed": any(map(printed, series)),
         "several": any(len(one.runs) > 1 for one in series),
         "settled": any(one.settled for one in series),

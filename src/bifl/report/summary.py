@@ -15,7 +15,7 @@ from bifl.runs.folder import Result
 from bifl.runs.results import Series, Spread, grouped
 from bifl.show.output import counted
 
-_HEADING = ("dataset", "partition", "model")
+_HEADING = ("dataset", "partition", "model", "validation")
 _UNLABELLED = {*_HEADING, *NO_NUMBERS, "seed", "algorithm"}
 _RANKS = list(dict.fromkeys(cell.algorithm for cell in paper_values.CELLS))
 
@@ -125,6 +125,7 @@ def _setting(group: list[list[Result]]) -> Setting:
     labels = _numbered([_label(runs[0].experiment, experiments) for runs in group])
     series = [Series(label, runs) for label, runs in zip(labels, group, strict=True)]
     title = f"{_own_file(first) or _chosen_of('dataset', first.dataset)} · {described(first.partition)}"
+    title += f" · evaluated on validation={first.validation:g}, not on test samples" if first.validation else ""
     return Setting(title, about(experiments), sorted(series, key=_place))
 
 

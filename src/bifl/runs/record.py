@@ -54,6 +54,7 @@ class Record(NamedTuple):
     epsilon: float | None = None  # ε spent so far, of one client's data (docs/privacy.md); None where none is accounted
     delta: float | None = None  # δ of this ε
     report: dict[str, float] | None = None  # what an exchange reports that is held instead of training
+    validated: int | None = None  # validation samples that accuracy, loss and metrics are of; None where they are of test samples
     ending: Ending | None = None  # why the run ended with this round before it had all rounds; it may have been continued
 
     @property
@@ -67,8 +68,13 @@ class Record(NamedTuple):
         return next(iter(self.metrics)) if self.metrics else "accuracy"
 
     @property
+    def named(self) -> str:
+        """The same for people, who must not take what was measured on validation samples for a result on test samples."""
+        return self.measure if self.validated is None else f"validation {self.measure}"
+
+    @property
     def score(self) -> float:
-        """That metric on the test samples: higher is better, 1 is perfect. NaN in a round without evaluation."""
+        """That metric on what the model is evaluated on: higher is better, 1 is perfect. NaN in a round without evaluation."""
         return self.metrics[self.measure] if self.metrics else self.accuracy
 
     def to_json(self) -> str:
@@ -103,7 +109,7 @@ class Record(NamedTuple):
 
 _KINDS = get_type_hints(Record)
 _EVALUATED = ("accuracy", "loss", "metrics")  # what only an evaluation tells
-_SELDOM = ("report", "ending")  # what most records do not have
+_SELDOM = ("report", "validated", "ending")  # what most records do not have
 
 
 def tested(records: Sequence[Record]) -> list[Record]:
@@ -122,7 +128,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if isinstance(value, str):
         return kind == Ending | None and value in set(Ending)
     whole = type(value) is int and abs(value) < LARGEST
-    return whole if kind is int else (whole or type(value) is float) and kind in (float, float | None)
+    return whole if kind in (int, int | None) else (whole or type(value) is float) and kind in (float, float | None)
 
 
 class Traffic(NamedTuple):

@@ -99,8 +99,8 @@ def figure_of(splits: Splits, charts: Sequence[Chart] = ROUNDS) -> Figure:
     rows: npt.NDArray[Any] = figure.subplots(len(splits), len(charts), sharey="row", squeeze=False)
     taken = places({one.label: one.experiment.algorithm.name for series in splits.values() for one in series})
     for row, (split, series) in zip(rows, splits.items(), strict=True):
-        measure = series[0].measure if series else "accuracy"
-        row[0].set_ylabel(f"{split}\ntest {measure}, %" if len(splits) > 1 else f"test {measure}, %")
+        axis = series[0].axis if series else "test accuracy"
+        row[0].set_ylabel(f"{split}\n{axis}, %" if len(splits) > 1 else f"{axis}, %")
         for axes, chart in zip(row, charts, strict=True):
             for one in series:
                 _curve(axes, one.curve(*chart.sent), chart.unit, short(one.label), taken[one.label])

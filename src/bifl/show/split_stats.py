@@ -50,8 +50,9 @@ def facts(split: SplitStats) -> str:
     data = split.data
     people = "" if data.users is None else f", {len(np.unique(data.users)):,} users"
     held = f", {split.held:,} held out on the server" if split.held else ""
+    what = "test" if data.validation is None else "validation"
     return (
-        f"{len(data.labels):,} training and {len(data.test_labels):,} test images, "
+        f"{len(data.trained_on()):,} training and {len(data.test_labels):,} {what} images, "
         f"{shape_text(data)}, {data.classes} {outputs_word(data)}{people}; "
         f"{split.counts.sum():,} dealt to {counted(len(split.counts), 'client')}{held}"
     )

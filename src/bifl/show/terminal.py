@@ -101,7 +101,7 @@ def _tested(record: Record | None, round: int) -> tuple[str, str]:
     """Score and loss of the last evaluation, which was in an earlier round perhaps; a dash before the first."""
     if record is None:
         return "–", ""
-    measure = "" if record.measure == "accuracy" else f"{record.measure} "
+    measure = "" if record.named == "accuracy" else f"{record.named} "
     when = "" if record.round == round else f" in round {record.round}"
     return f"{measure}{record.score:6.2%}{when}", f"  loss {record.loss:.3f}"
 
@@ -123,13 +123,14 @@ def run_table(records: list[Record], model: Path, also: Mapping[str, str] = Mapp
     """What a run achieved and cost; `also` are further rows."""
     known = tested(records)
     last, best, trained = known[-1], max(known, key=lambda record: record.score), records[-1].train_loss
-    rows = [(last.measure, f"{last.score:.2%} after round {last.round} (best {best.score:.2%}, round {best.round})")]
+    rows = [(last.named, f"{last.score:.2%} after round {last.round} (best {best.score:.2%}, round {best.round})")]
     others = {name: value for name, value in (last.metrics or {}).items() if name != last.measure}
     rows.append(("also", ", ".join(f"{name} {value:.4g}" for name, value in others.items())))
     if last.clients_mean is not None and last.clients_p10 is not None and last.clients_worst is not None:
         share = f"mean {last.clients_mean:.2%}, 10th percentile {last.clients_p10:.2%}, worst {last.clients_worst:.2%}"
         rows.append(("clients", f"{share} on their held-out samples"))
-    rows.append(("loss", f"{last.loss:.4f} test" + ("" if math.isnan(trained) else f", {trained:.4f} train")))
+    samples = "test" if last.validated is None else "validation"
+    rows.append(("loss", f"{last.loss:.4f} {samples}" + ("" if math.isnan(trained) else f", {trained:.4f} train")))
     if records[-1].epsilon is not None:
         rows.append(("privacy", f"ε = {records[-1].epsilon:.3g}{_delta(records[-1])}, told of any one client's data"))
     rows += also.items()
@@ -177,7 +178,8 @@ def price_table(series: list[Series]) -> Table | None:
     if len(columns) == 1:
         return None
     seldom = any(one.averaged is not None for one in series)
-    return Table(columns, rows, f"bits per parameter to reach an accuracy{' in a round that was evaluated' * seldom}")
+    what = "a validation accuracy" if series[0].experiment.validation else "an accuracy"
+    return Table(columns, rows, f"bits per parameter to reach {what}{' in a round that was evaluated' * seldom}")
 
 
 def _bits(bits: float) -> str:
