@@ -122,6 +122,12 @@ def _add_folder(command: Parser, resume: str) -> None:
     where.add_argument("--resume", type=Path, metavar="DIR", help=f"continue what is in this folder{resume}")
 
 
+def _add_against(command: Parser) -> None:
+    """Which algorithm the others are compared with, and how near is level."""
+    command.add_argument("--against", metavar="NAME", help="show differences to this algorithm (default: the first)")
+    command.add_argument("--margin", type=float, metavar="POINTS", help="differences within it count as level (0.1)")
+
+
 def _add_listening(command: Parser) -> None:
     """Where clients are, other than those of a simulation."""
     command.add_argument("--listen", metavar="HOST:PORT", help="wait there for clients, as bifl server does; else simulate them")
@@ -145,6 +151,7 @@ def _add_training(commands: Commands[Parser]) -> None:
     for command in (run, compare):
         _add_trust(command, _CONFIGURED)
         _add_folder(command, "; rounds= and workers= may change")
+    _add_against(compare)
     run.add_argument("--keep-messages", action="store_true", help="keep a copy of every message in DIR/messages, for bifl inspect")
 
 
@@ -309,6 +316,7 @@ def _add_reading(commands: Commands[Parser]) -> None:
     )  # fmt: skip
     command.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, comparisons, or folders of such: runs")
     command.add_argument("-o", "--out", type=Path, metavar="FILE", default=Path("report.html"), help="default: report.html")
+    _add_against(command)
 
     command = _add(
         commands, "list", "bifl.cli.list_command:show_choices", "show what there is to choose from", "What keys can be set to."

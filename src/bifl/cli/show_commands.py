@@ -16,6 +16,7 @@ from bifl.export.raw import input_shape
 from bifl.files import size
 from bifl.report import page
 from bifl.report.summary import settings as group
+from bifl.runs.differences import checked_margin, reference
 from bifl.runs.results import read
 from bifl.show import layers, split_stats
 from bifl.show.inspect import file_tables
@@ -78,9 +79,11 @@ def summary(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Finished runs as one HTML file."""
-    runs = read(options.runs)
+    margin, runs = checked_margin(options.margin), read(options.runs)
     for problem in runs.unreadable:
         print(f"bifl: left out: {printable(problem)}", file=sys.stderr)
-    page.write(group(runs.results), options.out)
+    groups = group(runs.results)
+    reference([one.label for each in groups for one in each.series], options.against)  # refused now, if at all
+    page.write(groups, options.out, options.against, margin)
     _show(f"report: {options.out} ({size(options.out.stat().st_size)})")
     return 0

@@ -19,8 +19,10 @@ from bifl.files import size
 from bifl.nn.sent import remark
 from bifl.registry import short
 from bifl.runs.comparison import ALGORITHMS, Comparison, planned
+from bifl.runs.differences import checked_margin, reference
 from bifl.runs.folder import RunFolder, claim, ended_early, folder_name, locked
 from bifl.runs.trackers import checked, followed
+from bifl.show.difference_table import show_differences
 from bifl.show.output import console, say
 from bifl.show.plot import BITS, ROUNDS, draw, title
 from bifl.show.terminal import Meter, comparison_table, data_line, lies, price_table, run_table
@@ -89,13 +91,14 @@ def _take_track(options: argparse.Namespace) -> str | None:
 
 def compare(options: argparse.Namespace) -> int:
     """Train with several algorithms on the same split: table and picture."""
-    track, data = _take_track(options), LastDataset()
+    track, data, margin = _take_track(options), LastDataset(), checked_margin(options.margin)
     setups: dict[str, Setup] = {}
     if options.resume:
         comparison = Comparison.resume(options.resume, pairs(options.settings), options.trust)
     else:
         comparison, setups = _plan(options, data)
     out, first = console(), comparison.runs[0][1].experiment
+    reference([label for label, _ in comparison.runs], options.against)  # refused now, if at all
     say(out, data_line(first, comparison.settle(data)))
 
     def setup_of(run: RunFolder) -> Setup:
@@ -110,6 +113,8 @@ def compare(options: argparse.Namespace) -> int:
     out.print(comparison_table(series))
     if prices := price_table(series):
         out.print(prices)
+    if len(series) > 1:
+        show_differences(out, series, options.against, margin)
     for picture, charts in {"compare.png": ROUNDS, "bits.png": BITS}.items():
         draw({"": series}, comparison.path / picture, title(first), charts)
         say(out, f"picture: {comparison.path / picture}")

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from bifl import __version__
 from bifl.data.fetching import local_only
-from bifl.errors import BiflError, DataError
+from bifl.errors import BiflError, ConfigError, DataError
 from bifl.experiment import config_file
 from bifl.experiment.declarations import Choice, Unloaded
 from bifl.experiment.model import Model
@@ -26,9 +26,11 @@ from bifl.registry import short, without_folder
 from bifl.report import charts
 from bifl.report.remarks import remarks
 from bifl.report.summary import Setting, idealised, megabytes, printed, without_path
+from bifl.runs.differences import MARGIN, differences, reference, remark
 from bifl.runs.folder import MODEL, Result
 from bifl.runs.results import KEPT, LAST, TARGETS, Series
 from bifl.show import split_stats
+from bifl.show.difference_table import cells
 from bifl.show.output import counted
 from bifl.show.plot import ROUNDS, places
 
@@ -38,19 +40,22 @@ _JOINTS = re.compile(r"(?<=[_=+/:,])|(?<=-)(?=[^\W\d])")
 MANY_CLIENTS = 300  # columns of a heat map beyond which nothing can be told apart
 
 
-def write(groups: list[Setting], path: Path) -> None:
-    """Write the report of some settings."""
-    text = render(groups)
+def write(groups: list[Setting], path: Path, against: str | None = None, margin: float = MARGIN) -> None:
+    """Write the report of some settings: differences are to the algorithm `against`, or the first of each setting."""
+    text = render(groups, against, margin)
     with writing(path.parent):
         write_atomic(path, text)
 
 
-def render(groups: list[Setting]) -> str:
+def render(groups: list[Setting], against: str | None = None, margin: float = MARGIN) -> str:
     """The whole page."""
     drawn: dict[str, charts.Figure] = {}
     images = LastDataset()
     each = enumerate(zip(groups, _places(groups), strict=True))
-    sections = [_section(f"s{number}", group, looks, drawn, images) for number, (group, looks) in each]
+    sections = [
+        _section(f"s{number}", group, looks, drawn, images) | _compared(group.series, against, margin)
+        for number, (group, looks) in each
+    ]
     voters = _voters(groups)
     if voters:
         drawn["ml-pu"] = charts.ml_pu(voters)
@@ -83,6 +88,18 @@ def _places(groups: list[Setting]) -> list[dict[str, int]]:
         every.append(places({one.label: one.experiment.algorithm.name for one in group.series}, known))
         known = every[-1] | known
     return every
+
+
+def _compared(series: list[Series], against: str | None, margin: float) -> dict[str, Any]:
+    """A section's table of differences: none with one algorithm, nor where no seeds can tell."""
+    try:
+        other = series[reference([one.label for one in series], against)]
+    except ConfigError:
+        other = series[0]  # the algorithm is none of this setting's
+    found = [one for one in differences(series, other, margin) if one.points]
+    rows = [(next(mine for mine in series if mine.label == one.label), cells(one)) for one in found]
+    told = any(len(one.points) > 1 for one in found)
+    return {"differences": rows if told else [], "other": other, "differing": remark(found, other.rounds) if told else ""}
 
 
 def _section(

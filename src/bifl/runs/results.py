@@ -242,6 +242,11 @@ class Series:
         """Bytes that a client uploads in an average round."""
         return float((self.column("up_bytes") / self.column("clients")).mean())
 
+    def down_per_client(self) -> float:
+        """Bytes that a client which takes part in every round receives in an average one."""
+        parameters = 8 * self.up_per_client() / self.average("up_bpp") if self.sends else 0.0
+        return parameters * self.average("down_bpp") / 8
+
     def until(self, target: float) -> Sent | None:
         """What it took until an accuracy in % was first seen in an evaluation: means over seeds, None if a seed never did."""
         reached = self.column("score") >= target / 100

@@ -157,11 +157,13 @@ def comparison_table(series: list[Series]) -> Table:
     seeds = max(len(one.runs) for one in series)
     over = f", mean ± std of {seeds} seeds" if seeds > 1 else ""
     columns = [Column("algorithm", NAME), Column(f"{series[0].measure}\n%", SPREAD)]
-    columns += map(Column, ("best\n%", "bytes\nup", "bytes\ndown", "bit/param\nup", "bit/param\ndown", "time\ns"))
+    sent = ("bytes\nup", "bytes\ndown", "bit/param\nup", "bit/param\ndown", "kB a\nclient\nup", "kB a\nclient\ndown")
+    columns += map(Column, ("best\n%", *sent, "time\ns"))
     rows = []
     for one in series:
         numbers = [f"{one.best().mean:.2f}", *(size(one.total(name)) for name in ("up_bytes", "down_bytes"))]
-        numbers += [*(f"{one.average(name):.3f}" for name in ("up_bpp", "down_bpp")), f"{one.total('seconds'):.1f}"]
+        numbers += [f"{one.average(name):.3f}" for name in ("up_bpp", "down_bpp")]
+        numbers += [_digits(one.up_per_client() / 1000), _digits(one.down_per_client() / 1000), f"{one.total('seconds'):.1f}"]
         rows.append([short(one.label), str(one.last()), *numbers])
     return Table(columns, rows, f"after {counted(max(one.rounds for one in series), 'round')}{over}")
 
@@ -174,7 +176,7 @@ def price_table(series: list[Series]) -> Table | None:
         if any(prices):
             columns += [Column(f"{target} %\nup"), Column(f"{target} %\nup + down")]
             for row, price in zip(rows, prices, strict=True):
-                row.extend(["–", "–"] if price is None else [_bits(price.up_bpp), _bits(price.up_bpp + price.down_bpp)])
+                row.extend(["–", "–"] if price is None else [_digits(price.up_bpp), _digits(price.up_bpp + price.down_bpp)])
     if len(columns) == 1:
         return None
     seldom = any(one.averaged is not None for one in series)
@@ -182,9 +184,9 @@ def price_table(series: list[Series]) -> Table | None:
     return Table(columns, rows, f"bits per parameter to reach {what}{' in a round that was evaluated' * seldom}")
 
 
-def _bits(bits: float) -> str:
+def _digits(number: float) -> str:
     """In three digits."""
-    return f"{bits:.{max(0, 2 - math.floor(math.log10(bits)))}f}" if bits > 0 else "0"
+    return f"{number:.{max(0, 2 - math.floor(math.log10(number)))}f}" if number > 0 else "0"
 
 
 _MANY = 20  # clients that are named
