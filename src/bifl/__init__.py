@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bifl.engine.simulator import Simulation, simulate
+    from bifl.engine.tuning import tune
     from bifl.errors import BiflError
     from bifl.experiment.model import Model, load
     from bifl.experiment.settings import Choice, Experiment
@@ -21,7 +22,19 @@ if TYPE_CHECKING:
     from bifl.runs.results import read_runs
 
 __version__ = "0.2.0"  # pyproject.toml reads it from here; another version's unfinished runs are not continued
-__all__ = ["BiflError", "Choice", "Experiment", "Model", "Record", "Simulation", "binarize", "load", "read_runs", "simulate"]
+__all__ = [
+    "BiflError",
+    "Choice",
+    "Experiment",
+    "Model",
+    "Record",
+    "Simulation",
+    "binarize",
+    "load",
+    "read_runs",
+    "simulate",
+    "tune",
+]
 
 _HOMES = {  # imported on first use: `import bifl` alone must not wait for torch
     "BiflError": "bifl.errors",
@@ -34,6 +47,7 @@ _HOMES = {  # imported on first use: `import bifl` alone must not wait for torch
     "load": "bifl.experiment.model",
     "read_runs": "bifl.runs.results",
     "simulate": "bifl.engine.simulator",
+    "tune": "bifl.engine.tuning",
 }
 
 

@@ -134,9 +134,9 @@ def python_blocks(page: str) -> list[str]:
 def in_small(words: list[str], rounds: int = ROUNDS) -> list[str]:
     """A command of bifl's, or a benchmark, that takes seconds instead of minutes or hours."""
     match words:
-        case ["bifl", "run" | "compare" | "data" | "server" | "federation" as verb, *settings]:
+        case ["bifl", "run" | "compare" | "tune" | "data" | "server" | "federation" as verb, *settings]:
             usual = {"data": {"clients": CLIENTS}, "run": {"clients": CLIENTS, "rounds": rounds}}
-            usual["compare"] = usual["run"]
+            usual["compare"] = usual["tune"] = usual["run"]
             said = {word.partition("=")[0] for word in settings}
             more = {} if "--resume" in words else usual.get(verb, {"rounds": rounds})
             return [*(_cut(word, rounds) for word in words), *(f"{key}={value}" for key, value in more.items() if key not in said)]

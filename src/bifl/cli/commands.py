@@ -31,6 +31,7 @@ EXAMPLES = {
     "bifl run mnist-iid --out runs/table1": "the paper's setting on full MNIST",
     "bifl run --resume runs/table1": "continue what was stopped or killed",
     "bifl compare seeds=0,1,2 rounds=30": "five algorithms: table and picture",
+    "bifl tune algorithm=fedavg optimizer=sgd lr=0.03,0.1,0.3": "choose a rate, on validation samples",
     "bifl eval runs/table1": "a trained model on its run's test set …",
     "bifl eval runs/table1/model mine.npz": "… or on any other",
     "bifl export runs/table1/model --onnx m.onnx": "… as ONNX; --c DIR: as C for a microcontroller",
@@ -148,6 +149,14 @@ def _add_training(commands: Commands[Parser]) -> None:
         "Train with several algorithms on the same split: a table, and a picture of accuracy against bytes.",
         _COMPARE_KEYS | _TRACK, ["track", "algorithms", "seeds"],
     )  # fmt: skip
+    tune = _add(
+        commands, "tune", "bifl.cli.tune_command:run", "choose settings on a grid, on validation samples",
+        "Run every point of a grid, lr=0.01,0.03,0.1 algorithm.group=32,64,128, and choose the best on training samples that are "
+        "held back, never on test samples. The same command goes on where it stopped, and runs what is new in a larger grid.",
+        keys=[*SETTINGS, "seeds"], rows={_HEADING: {"seeds (0)": "several: their mean counts"} | RUN_KEYS[_HEADING]},
+    )  # fmt: skip
+    _add_settings(tune)
+    tune.add_argument("--out", type=Path, metavar="DIR", help="runs, and what was tried (default: runs/tune-<name>)")
     for command in (run, compare):
         _add_trust(command, _CONFIGURED)
         _add_folder(command, "; rounds= and workers= may change")
