@@ -22,6 +22,7 @@ from bifl.experiment.settings import Experiment, identity
 from bifl.experiment.setup import build, refuse_undeployable
 from bifl.runs import kept
 from bifl.runs.record import Record
+from bifl.runs.results import read_runs
 from tests.support.commands import Run, refused, rounds
 
 SMALL: dict[str, Any] = {"clients": 3, "workers": 1, "rounds": 2, "validation": 0.1}
@@ -90,8 +91,10 @@ def test_nobody_trains_on_them_nor_holds_them_out(words: dict[str, Any]) -> None
 
 
 def test_all_seeds_and_partitions_are_evaluated_on_the_same_samples() -> None:
-    ways = [{"seed": 1}, {"seed": 2, "partition": "by_class", "partition.classes_per_client": 3, "clients": 10}]
+    ways: list[dict[str, Any]] = [{"seed": 1}, {"seed": 2, "partition": "by_class", "clients": 10}]
     first, second = (build(Experiment.of(None, **SMALL | way)).data.validation for way in ways)
+    assert first is not None
+    assert second is not None
     assert np.array_equal(first, second)
 
 
@@ -173,6 +176,9 @@ def test_records_and_data_say_so(finished: Path, here: Run) -> None:
     assert (data["train"], data["test"], data["validation"]) == (3600, 0, 400)
     lines = (finished / "rounds.jsonl").read_text().splitlines()
     assert [Record.from_json(line).named for line in lines] == ["validation accuracy"] * 2
+    table = read_runs(finished)
+    assert table["validation_accuracy"].tolist() == table["score"].tolist()
+    assert not {"accuracy", "loss"} & {*table.columns}, "trackers and notebooks get the same names"
     assert "on mnist5k's 400 validation samples" in here("eval", finished).stdout
     assert "on mnist5k's 1,000 test samples" in here("eval", finished / "model", "mnist5k").stdout
     done = here("run", "--resume", finished)

@@ -95,10 +95,10 @@ def compare(options: argparse.Namespace) -> int:
     setups: dict[str, Setup] = {}
     if options.resume:
         comparison = Comparison.resume(options.resume, pairs(options.settings), options.trust)
+        reference([label for label, _ in comparison.runs], options.against)
     else:
         comparison, setups = _plan(options, data)
     out, first = console(), comparison.runs[0][1].experiment
-    reference([label for label, _ in comparison.runs], options.against)  # refused now, if at all
     say(out, data_line(first, comparison.settle(data)))
 
     def setup_of(run: RunFolder) -> Setup:
@@ -132,6 +132,7 @@ def _plan(options: argparse.Namespace, data: LastDataset) -> tuple[Comparison, d
     first = {"algorithm": algorithms.partition(",")[0].partition("+")[0]}  # privacy= does not go with the usual one
     base = Experiment.of(preset).changed((first if "privacy" in settings else {}) | settings)
     rows = planned(base, algorithms, seeds)
+    reference([row.label for row in rows], options.against)
     setups = {row.name: build(row.experiment, data=data.of(row.experiment)) for row in rows}
     for setup in setups.values():
         running.check(setup)

@@ -207,7 +207,7 @@ def extension(experiment: Experiment, grid: Mapping[str, Sequence[str]], best: P
 
     A value beyond which the key allows none is no edge.
     """
-    found = {}
+    found: dict[str, str] = {}
     for key, texts in grid.items():
         try:
             ordered = sorted(texts, key=float)

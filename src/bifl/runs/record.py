@@ -87,9 +87,12 @@ class Record(NamedTuple):
         return {name: value for name, value in fields.items() if value is not None or name not in _SELDOM}
 
     def numbers(self) -> dict[str, float]:
-        """Every number by name; nothing of an evaluation that there was not."""
+        """Every number by name; nothing of an evaluation that there was not, and `validation_accuracy` where it is no test's."""
         flat = {name: value for name, value in self.fields().items() if isinstance(value, (int, float)) and name != "round"}
         flat |= {name: value for name, value in (self.metrics or {}).items() if name not in self._fields}
+        if self.validated is not None:
+            of_samples = {"accuracy", "loss", *(self.metrics or {})}
+            flat = {f"validation_{name}" if name in of_samples else name: value for name, value in flat.items()}
         flat |= {f"flips/{layer}": share for layer, share in (self.layer_flips or {}).items()}
         return flat | {f"sureness/{place / SURENESS_BINS}": share for place, share in enumerate(self.sureness or ())}
 
