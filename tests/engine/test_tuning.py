@@ -175,7 +175,10 @@ def test_own_files_stay_inside_the_folder(tmp_path: Path) -> None:
         "from bifl.data.partitions import partition\n\n\n@partition\ndef first():\n"
         "    return lambda labels, clients, generator, users: [range(64 * n, 64 * n + 64) for n in range(clients)]\n"
     )
-    tune(BASE.changed({"partition": f"{tmp_path / 'my.py'}:first"}), {"lr": [0.03, 0.1]}, [0], tmp_path / "work")
+    base, watched = BASE.changed({"partition": f"{tmp_path / 'my.py'}:first"}), Watched()
+    for _ in range(2):
+        tune(base, {"lr": [0.03, 0.1]}, [0], tmp_path / "work", watched)
+    assert len(watched.rounds) == 2
     assert len(list((tmp_path / "work").glob("mnist5k-first-fedavg-s0-*"))) == 2
 
 
