@@ -11,7 +11,6 @@ included, and holds as many rounds as were run; whoever asks for fewer gets the 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,12 @@ from bifl.data import fingerprint
 from bifl.data.fingerprint import Loaded
 from bifl.errors import RunError
 from bifl.experiment import config_file
-from bifl.experiment.settings import REGISTRIES, SETTINGS, Experiment, identity
+from bifl.experiment.settings import Experiment, checksum, identity
 from bifl.files import write_atomic, writing
-from bifl.registry import of_file, short
+from bifl.registry import short
 from bifl.runs.folder import Result
 from bifl.runs.record import Record
 from bifl.runs.results import KEPT, read_kept
-
-_ALWAYS = ("algorithm", "dataset", "partition", "model")
-_BY_NAME = ("optimizer", "schedule", "augment")
 
 
 def name(experiment: Experiment) -> str:
@@ -40,26 +36,11 @@ def name(experiment: Experiment) -> str:
     share = [] if experiment.participation == 1 else [f"share-{experiment.participation:g}"]
     share += [f"validation-{experiment.validation:g}"] if experiment.validation else []
     parts = [experiment.dataset.name, *split, f"m{experiment.clients}", *share, short(experiment.algorithm.name), *chosen]
-    return "-".join([*parts, f"s{experiment.seed}", _digest(experiment)])
+    return "-".join([*parts, f"s{experiment.seed}", checksum(experiment)])
 
 
 def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _digest(experiment: Experiment) -> str:
-    """Of the first choices, and of those other settings that are not the usual ones: a new key with its default alters no name."""
-    same, usual = identity(experiment), Experiment()
-    values = {name: getattr(same, name) for name in SETTINGS}
-    decisive = {key: _known_as(key, value) for key, value in values.items() if key in _ALWAYS or value != getattr(usual, key)}
-    decisive["rounds"] = 1  # stands in all names, whatever it is
-    return hashlib.sha256(repr(sorted(decisive.items())).encode()).hexdigest()[:8]
-
-
-def _known_as(key: str, value: Any) -> Any:
-    """An optimiser with its usual parameters is its name alone, as it was before it had any."""
-    usual = key in _BY_NAME and not of_file(value.name) and value.parameters == REGISTRIES[key].parameters(value.name)
-    return value.name if usual else value
 
 
 def path(folder: Path, experiment: Experiment) -> Path:

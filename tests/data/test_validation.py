@@ -20,9 +20,9 @@ from bifl.engine.simulator import Simulation, simulate
 from bifl.errors import ConfigError
 from bifl.experiment.settings import Experiment, identity
 from bifl.experiment.setup import build, refuse_undeployable
-from bifl.runs import kept
 from bifl.runs.record import Record
 from bifl.runs.results import read_runs
+from studies import keeping
 from tests.support.commands import Run, refused, rounds
 
 SMALL: dict[str, Any] = {"clients": 3, "workers": 1, "rounds": 2, "validation": 0.1}
@@ -199,10 +199,10 @@ def test_the_report_says_so(finished: Path, here: Run, tmp_path: Path) -> None:
 
 def test_kept_runs_are_other_cells(finished: Path, tmp_path: Path) -> None:
     plain, other = Experiment(algorithm="fedavg"), Experiment(algorithm="fedavg", validation=0.1)
-    assert kept.name(plain) != kept.name(other)
-    assert "-validation-0.1-" in kept.name(other)
+    assert keeping.name(plain) != keeping.name(other)
+    assert "-validation-0.1-" in keeping.name(other)
     assert identity(plain) != identity(other)
-    assert kept.name(plain.changed({"validation": 0.0})) == kept.name(plain)
+    assert keeping.name(plain.changed({"validation": 0.0})) == keeping.name(plain)
 
 
 def test_worker_processes_evaluate_on_them() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -110,35 +109,33 @@ def test_runs_of_a_seed_are_a_pair() -> None:
     other = series("biml", records(0.6, 0.91), records(0.6, 0.90))
     (found,) = differences([FEDAVG, other], FEDAVG, 0.1)
     assert found.points == pytest.approx([1.0, -2.0])
-    turned = replace(other, results=other.results[::-1])
+    turned = Series(other.label, other.furthest[::-1])
     assert differences([turned], FEDAVG, 0.1)[0].points == pytest.approx([-2.0, 1.0])
 
 
 def test_scores_are_means_of_the_last_rounds_that_were_evaluated() -> None:
     long = series("biml", records(0.1, *[0.5] * 9, 0.7))
-    assert score(long.results[0]) == pytest.approx((0.5 * 9 + 0.7) / 10)
-    assert score(FEDAVG.results[0]) == 0.9
+    assert score(long.furthest[0]) == pytest.approx((0.5 * 9 + 0.7) / 10)
+    assert score(FEDAVG.furthest[0]) == 0.9
     blind = records(*[0.1] * 9, 0.8, 0.6, float("nan"))
     blind[-1] = blind[-1]._replace(loss=float("nan"))
-    assert score(series("biml", blind).results[0]) == pytest.approx((0.1 * 7 + 0.8 + 0.6) / 9)
+    assert score(series("biml", blind).furthest[0]) == pytest.approx((0.1 * 7 + 0.8 + 0.6) / 9)
 
 
 def elsewhere(one: Series) -> Series:
     data = Loaded(1, 1, 2, "classes", "5 float32", "0" * 64, "0" * 64)
-    return replace(one, results=[result._replace(data=data) for result in one.results])
+    return Series(one.label, [result._replace(data=data) for result in one.furthest])
 
 
 def test_what_is_no_pair_says_why() -> None:
     other = series("biml", records(0.6, 0.91), records(0.6, 0.90))
-    far = replace(
-        other, results=[r._replace(experiment=r.experiment.changed({"seed": 7 + n})) for n, r in enumerate(other.results)]
-    )
-    old = replace(other, results=[r._replace(version="0.1") for r in other.results])
+    far = Series(other.label, [r._replace(experiment=r.experiment.changed({"seed": 7 + n})) for n, r in enumerate(other.furthest)])
+    old = Series(other.label, [r._replace(version="0.1") for r in other.furthest])
     said = [one.verdict for one in differences([far, old, series("biml", records(0.6))], FEDAVG, 0.1)]
     assert said == ["no seed in common", "another version or data", "1 rounds, fedavg 2"]
     assert differences([elsewhere(other)], FEDAVG, 0.1)[0].points, "runs of earlier versions do not tell their data"
     moved = elsewhere(FEDAVG)
-    moved = replace(moved, results=[r._replace(data=r.data and r.data._replace(test=2)) for r in moved.results])
+    moved = Series(moved.label, [r._replace(data=r.data and r.data._replace(test=2)) for r in moved.furthest])
     assert differences([elsewhere(other)], moved, 0.1)[0].verdict == "another version or data"
 
 

@@ -149,13 +149,12 @@ def _add_training(commands: Commands[Parser]) -> None:
         "Train with several algorithms on the same split: a table, and a picture of accuracy against bytes.",
         _COMPARE_KEYS | _TRACK, ["track", "algorithms", "seeds"],
     )  # fmt: skip
-    tune = _add(
+    tune = _add_run(
         commands, "tune", "bifl.cli.tune_command:run", "choose settings on a grid, on validation samples",
         "Run every point of a grid, lr=0.01,0.03,0.1 algorithm.group=32,64,128, and choose the best on training samples that are "
         "held back, never on test samples. The same command goes on where it stopped, and runs what is new in a larger grid.",
-        keys=[*SETTINGS, "seeds"], rows={_HEADING: {"seeds (0)": "several: their mean counts"} | RUN_KEYS[_HEADING]},
+        {"seeds (0)": "several: their mean counts"} | RUN_KEYS[_HEADING], ["seeds"],
     )  # fmt: skip
-    _add_settings(tune)
     tune.add_argument("--out", type=Path, metavar="DIR", help="runs, and what was tried (default: runs/tune-<name>)")
     for command in (run, compare):
         _add_trust(command, _CONFIGURED)

@@ -24,10 +24,9 @@ from bifl.engine import running
 from bifl.errors import BiflError, ConfigError, Diverged, RunError
 from bifl.experiment import config_file
 from bifl.experiment.declarations import MAY_CHANGE, text_of
-from bifl.experiment.settings import Experiment, pairs
+from bifl.experiment.settings import Experiment, checksum, pairs
 from bifl.experiment.setup import LastDataset, build
 from bifl.files import write_atomic, writing
-from bifl.runs import kept
 from bifl.runs.differences import score
 from bifl.runs.folder import CONFIG, Result, RunFolder, folder_name, read_records
 from bifl.runs.record import Record
@@ -173,7 +172,7 @@ def points_of(grid: Mapping[str, Iterable[Any]]) -> list[dict[str, str]]:
 
 def _name(experiment: Experiment) -> str:
     """Of a run's folder: the same for the same settings, but for the number of rounds."""
-    return f"{folder_name(experiment)}-{kept.name(experiment)[-8:]}"
+    return f"{folder_name(experiment)}-{checksum(experiment)}"
 
 
 def _run(path: Path, experiment: Experiment, data: LastDataset, watch: Watch) -> Result:

@@ -7,6 +7,7 @@ Choice(name='biml', parameters={'alpha': 1.5})
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -294,6 +295,28 @@ def identity(experiment: Experiment) -> Experiment:
     """The same for all experiments whose first rounds are the same, wherever their files lie."""
     same = experiment.changed(NO_NUMBERS | {"start": digest_alone(experiment.start)})
     return same.changed({"dataset.path": ""}) if "path" in same.dataset.parameters else same
+
+
+_DECISIVE = ("algorithm", "dataset", "partition", "model")  # in every checksum, whatever they are
+_BY_NAME = ("optimizer", "schedule", "augment")
+
+
+def checksum(experiment: Experiment) -> str:
+    """Eight letters that say which experiment it is, whatever its length.
+
+    Of the first choices, and of those other settings that are not the usual ones: a new key with its default alters nothing.
+    """
+    same, usual = identity(experiment), Experiment()
+    values = {name: getattr(same, name) for name in SETTINGS}
+    decisive = {key: _known_as(key, value) for key, value in values.items() if key in _DECISIVE or value != getattr(usual, key)}
+    decisive["rounds"] = 1  # stands in all names, whatever it is
+    return hashlib.sha256(repr(sorted(decisive.items())).encode()).hexdigest()[:8]
+
+
+def _known_as(key: str, value: Any) -> Any:
+    """An optimiser with its usual parameters is its name alone, as it was before it had any."""
+    usual = key in _BY_NAME and not of_file(value.name) and value.parameters == REGISTRIES[key].parameters(value.name)
+    return value.name if usual else value
 
 
 def agreed(experiment: Experiment, data: Dataset) -> str:
