@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bifl.core import BINARY, Algorithm, Client, Floats, Message, Public, Sent, return_checks, stream
-from bifl.core.algorithm import Algorithms, selections
+from bifl.core import BINARY, Algorithm, Client, Floats, Message, Public, Sent, stream
+from bifl.core.algorithm import Algorithms, checks, selections
 from bifl.errors import ConfigError
 from bifl.registry import Registry
 
@@ -106,13 +106,13 @@ def _upload(client: Client, public: Public, algorithm: Algorithm, by: Attack, wh
     truth = algorithm.upload(client, public)
     if client.number not in who:
         return truth
-    abouts = selections(algorithm, public, client.number)
-    message, memory = return_checks.message(algorithm.name, "upload", truth, public, abouts)
+    abouts, check = selections(algorithm, public, client.number), checks(algorithm, "upload")
+    message, memory = check.message(truth, public, abouts)
     read = algorithm.reads(message._replace(sender=client.number, round=public.round + 1), public)
     ballots = message.update.alphabet == BINARY and read.update.alphabet == BINARY  # and not how weights changed
     liar = Liar(client.number, ballots, public.seed, public.round + 1)
     changed = by.trained(client, public, liar)
     if changed is not client:
-        message, memory = return_checks.message(algorithm.name, "upload", algorithm.upload(changed, public), public, abouts)
+        message, memory = check.message(algorithm.upload(changed, public), public, abouts)
     lie = by.said(message, public, liar)
     return lie if memory is None else Sent(lie, memory)

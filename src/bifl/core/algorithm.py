@@ -11,15 +11,14 @@ What a client **uploads**, what the server **broadcasts**, what everyone **absor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from bifl.core import return_checks
-from bifl.core.forward import FORWARDS, Forward, Local, binary
-from bifl.core.message import UPDATE, Floats, Message, Selections
+from bifl.core.forward import FORWARDS, PLAIN, Forward, Local, binary
+from bifl.core.message import LONGEST_NAME, MOST_VECTORS, UPDATE, Alphabet, Floats, Message, Selections, Vector, is_name
 from bifl.core.state import Client, Public, Sent, Server
 from bifl.core.sums import Tally
 from bifl.errors import AlgorithmError, ConfigError
@@ -187,11 +186,6 @@ def with_name(algorithms: Algorithms, name: str) -> Algorithms:
     return algorithms.map(lambda part: replace(part, name=name))
 
 
-def selections(algorithm: Algorithm, public: Public, sender: int | None) -> Selections:
-    """What the vectors of a message of the round under way are about."""
-    return return_checks.selections(algorithm.name, algorithm.selects(public.bare(public.round), sender))
-
-
 def first_vectors(algorithms: Algorithms, public: Public) -> dict[str, Floats]:
     """The public vectors before the first round: zeros, for every name that broadcasts have beside the update."""
     names = [name for part in algorithms.parts for name in selections(part, public, None) if name != UPDATE]
@@ -206,3 +200,156 @@ def refuse_further_vectors(algorithms: Algorithms, public: Public, setting: str)
                 f"{setting} deals with the update of an upload alone, and uploads of algorithm '{algorithm.name}' hold "
                 f"{', '.join(others)} besides: leave it out, or take another algorithm"
             )
+
+
+# ---- what an author's functions return is checked where it enters --------------------------------------------------------
+
+
+class Checks(NamedTuple):
+    """Checks what a function of an algorithm, or of a robust rule, returned: a mistake is one sentence that names both."""
+
+    whose: str
+    function: str
+
+    def error(self, returned: str, wanted: str) -> AlgorithmError:
+        """The sentence."""
+        return AlgorithmError(f"{self.whose}: {self.function} returned {returned}; it must be {wanted}")
+
+    def kind(self, returned: Any, kind: type, wanted: str) -> None:
+        """An object of a class."""
+        if not isinstance(returned, kind):
+            raise self.error(f"a {type(returned).__name__}", wanted)
+
+    def floats(self, what: str, returned: Any, size: int | None) -> None:
+        """A float32 array of a length; None stands for any shape."""
+        if not isinstance(returned, np.ndarray) or returned.dtype != np.float32:
+            kind = returned.dtype if isinstance(returned, np.ndarray) else type(returned).__name__
+            raise self.error(f"{what} of {kind}", "float32: .astype(np.float32)")
+        if size is not None and returned.shape != (size,):
+            raise self.error(f"{what} of shape {returned.shape}", f"({size},)")
+
+    def memory(self, returned: Any) -> None:
+        """A finite float32 array of any shape."""
+        self.floats("memory", returned, None)
+        if not np.isfinite(returned).all():
+            raise self.error("a memory that holds NaN or infinity", "finite")
+
+    def names(self, what: str, returned: Iterable[str], wanted: Iterable[str], why: str) -> None:
+        """The names of vectors."""
+        if set(returned) != set(wanted):
+            names, right = (" and ".join(map(repr, sorted(vectors))) or "none" for vectors in (returned, wanted))
+            raise self.error(f"the {what} {names}", f"{right}, as `selects` says{why}")
+
+    def vector(self, vector: Any, count: int) -> None:
+        """A vector of so many symbols."""
+        if not isinstance(vector, Vector):
+            raise self.error(f"a {type(vector).__name__} among its vectors", "Vector(symbols, alphabet)")
+        symbols, alphabet = vector.symbols, vector.alphabet
+        self.floats("scales", vector.scales, np.size(vector.scales))
+        if not isinstance(alphabet, Alphabet):
+            raise self.error(f"alphabet {alphabet!r}", "an Alphabet, such as BINARY")
+        if not isinstance(symbols, np.ndarray) or symbols.shape != (count,):
+            shape = getattr(symbols, "shape", type(symbols).__name__)
+            raise self.error(f"symbols of shape {shape}", f"({count},): one per coded weight, or as `selects` says")
+        if alphabet.size == 0:
+            if symbols.dtype != np.float32:
+                raise self.error(f"{alphabet.name} symbols of {symbols.dtype}", "float32: .astype(np.float32)")
+            return
+        if symbols.dtype.kind not in "ui":
+            raise self.error(f"{alphabet.name} symbols of {symbols.dtype}", "unsigned integers: .astype(np.uint8)")
+        if len(symbols) and not 0 <= int(symbols.min()) <= int(symbols.max()) < alphabet.size:
+            returned = f"{alphabet.name} symbols from {symbols.min()} to {symbols.max()}"
+            raise self.error(returned, f"from 0 to {alphabet.size - 1}")
+
+    def tally(self, returned: Any, public: Public) -> Tally:
+        """A tally of all weights."""
+        self.kind(returned, Tally, "a Tally")
+        tally: Tally = returned
+        for vector in tally.vectors.values():
+            if np.shape(vector.mean) != (public.layout.count,):
+                raise self.error(f"mean of shape {np.shape(vector.mean)}", f"({public.layout.count},)")
+        self.floats("real", tally.real, public.layout.reals)
+        return tally
+
+    def message(self, returned: Any, public: Public, abouts: Selections) -> tuple[Message, Floats | None]:
+        """An upload or a broadcast: the message, told what it is about, and what is kept in memory, if anything."""
+        memory = None
+        if isinstance(returned, Sent):
+            returned, memory = returned
+            self.memory(memory)
+        self.kind(returned, Message, "a Message, or Sent(message, memory)")
+        message: Message = returned
+        if not isinstance(message.vectors, Mapping):
+            wanted = "Message.of(symbols, alphabet, real), or Message.of({'update': Vector(symbols, alphabet)}, real)"
+            raise self.error(f"a Message with a {type(message.vectors).__name__} for its vectors", wanted)
+        self.names("vectors", message.vectors, abouts, "")
+        for name, about in abouts.items():
+            self.vector(message.vectors[name], public.layout.count if about is None else about.length)
+        self.floats("real", message.real, public.layout.reals)
+        return message._replace(
+            vectors={name: message.vectors[name]._replace(about=about) for name, about in abouts.items()}
+        ), memory
+
+
+def checks(algorithm: Algorithm, function: str) -> Checks:
+    """The checks of one of its functions."""
+    return Checks(f"algorithm '{algorithm.name}'", function)
+
+
+def selections(algorithm: Algorithm, public: Public, sender: int | None) -> Selections:
+    """What the vectors of a message of the round under way are about: what `selects` returns."""
+    returned, check = algorithm.selects(public.bare(public.round), sender), checks(algorithm, "selects")
+    check.kind(returned, Mapping, "what each vector is about: {'update': None}")
+    if UPDATE not in returned or len(returned) > MOST_VECTORS or not all(map(is_name, returned)):
+        wanted = f"up to {MOST_VECTORS} names of 1 to {LONGEST_NAME} letters from a to z or _, and one of them '{UPDATE}'"
+        raise check.error(f"vectors called {', '.join(map(repr, returned))}", wanted)
+    return returned
+
+
+def local_of(algorithm: Algorithm, client: Client, public: Public) -> Local:
+    """What `local` returns: what every step of a client's training adds."""
+    if algorithm.local is None:
+        return PLAIN
+    given, check, layout = algorithm.local(client, public), checks(algorithm, "local"), public.layout
+    check.kind(given, Local, "a Local: Local(pull=0.01)")
+    if given.correction is not None:
+        check.floats("correction", given.correction, layout.count)
+    if not 0 <= given.pull < np.inf:
+        raise check.error(f"pull {given.pull}", "0 or more")
+    for what, part, size in zip(("weights", "real"), given.centre or (), (layout.count, layout.reals), strict=False):
+        check.floats(f"a centre's {what}", part, size)
+    return given
+
+
+def update_client(algorithm: Algorithm, client: Client, public: Public, news: Message) -> Client:
+    """What `update` returns: the client after the news."""
+    updated, check = algorithm.update(client, public, news), checks(algorithm, "update")
+    check.kind(updated, Client, "the client: client._replace(aux=…)")
+    check.floats("aux", updated.aux, public.layout.count)
+    check.memory(updated.memory)
+    check.floats("scales", updated.scales, np.size(updated.scales))
+    return updated
+
+
+def absorb_news(algorithm: Algorithm, before: Public, news: Message) -> Public:
+    """What `absorb` returns: the public state after the news."""
+    after, check, count = algorithm.absorb(before, news), checks(algorithm, "absorb"), before.layout.count
+    check.kind(after, Public, "the public state: public._replace(weights=…)")
+    check.floats("weights", after.weights, count)
+    check.floats("real", after.real, before.layout.reals)
+    check.floats("scales", after.scales, np.size(after.scales))
+    check.names("public vectors", after.vectors, before.vectors, " of the broadcast")
+    for name, values in after.vectors.items():
+        check.floats(f"vectors['{name}']", values, count)
+    return after
+
+
+def read_upload(algorithm: Algorithm, upload: Message, public: Public) -> Message:
+    """What `reads` returns: something of every weight; or, as it came, all that a selection from place 0 on speaks of."""
+    read, check = algorithm.reads(upload, public), checks(algorithm, "reads")
+    check.kind(read, Message, "the upload: upload.with_update(symbols=…, alphabet=FLOAT32)")
+    for vector in read.vectors.values():
+        about = vector.about
+        check.vector(vector, public.layout.count if about is None or about.place != 0 else about.length)
+    check.floats("real", read.real, public.layout.reals)
+    return read

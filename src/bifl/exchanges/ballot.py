@@ -9,9 +9,8 @@ from functools import partial
 import numpy as np
 
 from bifl.codec import Context
-from bifl.core import return_checks
-from bifl.core.algorithm import Algorithm, selections
-from bifl.core.forward import PLAIN, Local
+from bifl.core.algorithm import Algorithm, absorb_news, checks, local_of, read_upload, selections, update_client
+from bifl.core.forward import Local
 from bifl.core.layout import Layout
 from bifl.core.message import UPDATE, Floats, Message, Selection, Selections
 from bifl.core.randomness import random_signs
@@ -96,12 +95,9 @@ class Ballot(Summable):
         if public.news is not None:
             algorithm = self.run.algorithm.at(public.news.round)
             counted = client._replace(weight=self.run.weighing.counts(client.weight))
-            updated = return_checks.client(algorithm.name, algorithm.update(counted, public, public.news), public)
-            client = updated._replace(weight=client.weight)
-        client, algorithm = client._replace(start=client.aux, real=public.real), self.run.algorithm.at(public.round + 1)
-        if algorithm.local is None:
-            return train(client, PLAIN)
-        return train(client, return_checks.local(algorithm.name, algorithm.local(client, public), public))
+            client = update_client(algorithm, counted, public, public.news)._replace(weight=client.weight)
+        client = client._replace(start=client.aux, real=public.real)
+        return train(client, local_of(self.run.algorithm.at(public.round + 1), client, public))
 
     def _trained(self, client: Client, public: Public, train: Train) -> tuple[Client, float]:
         """The client after training, with the real numbers that it sends."""
@@ -121,7 +117,7 @@ class Ballot(Summable):
         """The upload within bounds, read as the algorithm reads it, with what it counts for."""
         algorithm = self.run.algorithm.at(public.round + 1)
         counted = self.run.bounds.ballot(upload, public)._replace(weight=self.run.weighing.counts(upload.weight))
-        return return_checks.read_upload(algorithm.name, algorithm.reads(counted, public), public)
+        return read_upload(algorithm, counted, public)
 
     def total(self, public: Public) -> Total | UploadList:
         """Exact sums, or a list for a sum that must see all uploads together."""
@@ -137,7 +133,7 @@ class Ballot(Summable):
             tally = self.run.privacy.hear(tally, public)
         abouts = selections(algorithm, public, None)
         broadcast = algorithm.broadcast(tally, public, server.server)
-        message, memory = return_checks.message(algorithm.name, "broadcast", broadcast, public, abouts)
+        message, memory = checks(algorithm, "broadcast").message(broadcast, public, abouts)
         if memory is not None:
             server = server._replace(server=server.server._replace(memory=memory))
         real = self._sent_reals(message.real, public)
@@ -152,7 +148,7 @@ class Ballot(Summable):
             return server._replace(server=kept), tally
         algorithm = self.run.algorithm.at(public.round + 1)
         assert algorithm.aggregate is not None  # or `total` would have made an exact sum
-        return server, return_checks.tally(algorithm.name, algorithm.aggregate(total.in_order(), public), public)
+        return server, checks(algorithm, "aggregate").tally(algorithm.aggregate(total.in_order(), public), public)
 
     def plausible(self, tally: Tally, public: Public, largest: int) -> bool:
         """Whether real numbers and scales can be means of honest ones."""
@@ -161,8 +157,7 @@ class Ballot(Summable):
 
     def advance(self, public: Public, news: Message) -> Public:
         """The broadcast is absorbed, by the algorithm that made it, and one more round is complete."""
-        algorithm = self.run.algorithm.at(news.round)
-        after = return_checks.public(algorithm.name, algorithm.absorb(public, news), public)
+        after = absorb_news(self.run.algorithm.at(news.round), public, news)
         return after._replace(round=news.round, news=news, before=public.news)
 
     def repeat(self, public: Public) -> Message | None:
@@ -179,7 +174,7 @@ def ballot(run: Surroundings) -> Ballot:
 def make_upload(algorithm: Algorithm, client: Client, public: Public) -> tuple[Client, Message]:
     """The upload of a client that has trained, and the client with what it keeps in memory; its weight is what it counts for."""
     abouts = selections(algorithm, public, client.number)
-    message, memory = return_checks.message(algorithm.name, "upload", algorithm.upload(client, public), public, abouts)
+    message, memory = checks(algorithm, "upload").message(algorithm.upload(client, public), public, abouts)
     upload = message._replace(round=public.round + 1, weight=client.weight, sender=client.number)
     return (client if memory is None else client._replace(memory=memory)), upload
 

@@ -22,8 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bifl.core import return_checks
-from bifl.core.algorithm import WEIGHTS, Algorithms
+from bifl.core.algorithm import WEIGHTS, Algorithms, Checks
 from bifl.core.layout import Layout
 from bifl.core.message import NOTHING, UPDATE, Alphabet, Floats, Message, Selection, Symbols, Vector
 from bifl.core.rules import change
@@ -147,7 +146,7 @@ class Private:
         words, about = self.dice(public, client.number, secret), self.selects(public.layout)
         symbols = self.how.says(vector(client, public, self.how.clip), public, words)
         upload = Message.of(symbols, self.how.alphabet, public.real)
-        return return_checks.message("of this run", "privacy=", upload, public, {UPDATE: about})[0]
+        return Checks("algorithm 'of this run'", "privacy=").message(upload, public, {UPDATE: about})[0]
 
     def hear(self, tally: Tally, public: Public) -> Tally:
         """The tally that an algorithm would have without privacy, noise and all."""

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bifl.core import BINARY, NOTHING, Algorithm, Floats, Message, Public, Server, Tally, return_checks
-from bifl.core.algorithm import Algorithms
+from bifl.core import BINARY, NOTHING, Algorithm, Floats, Message, Public, Server, Tally
+from bifl.core.algorithm import Algorithms, Checks
 from bifl.errors import ConfigError
 from bifl.registry import Registry
 
@@ -72,7 +72,12 @@ class RobustSum:
     def __call__(self, uploads: Sequence[Message], public: Public, server: Server) -> tuple[Server, Tally]:
         """What was counted, and the server with what the rule remembers."""
         result = self.rule.total(uploads, public, trust_of(server))
-        tally, trust = return_checks.robust_sum(self.name, result, public)
+        check = Checks(f"robust={self.name}", "total")
+        if not isinstance(result, tuple) or len(result) != 2:  # a tally alone is a tuple too
+            wanted = "two things: a Tally, and the trust that the server remembers"
+            raise check.error(f"a {type(result).__name__}", wanted)
+        tally, trust = check.tally(result[0], public), result[1]
+        check.memory(trust)
         return server._replace(states={**server.states, TRUST: trust}), tally
 
 
