@@ -1,4 +1,4 @@
-"""What an algorithm returns is checked where it enters: one sentence with the algorithm's name."""
+"""An algorithm's fields, its streams, and the checks of what its functions return: one sentence with its name."""
 
 from __future__ import annotations
 

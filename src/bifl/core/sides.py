@@ -82,21 +82,23 @@ class ClientSide(Protocol):
     def moments(self, weights: Floats, real: Floats) -> Floats:
         """The same of any model, for the client itself."""
 
-    def evaluate(self, weights: Floats, real: Floats) -> Sequence[Evaluated]:
+    def evaluate(self, weights: Floats, real: Floats) -> Sequence[Score]:
         """How well a model does on what the client holds out."""
 
     def samples(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """All that the client has, as it is: inputs, which are not normalised, and labels."""
 
 
-class Evaluated(NamedTuple):
-    """A model on one chunk of samples."""
+class Score(NamedTuple):
+    """A model on one chunk of the test samples, or of those that a client holds out."""
 
     chunk: int
     samples: int
     weight: int  # how many of what the task counts in them: usually samples
     sums: tuple[float, ...]  # as the task sums up
     loss: float  # summed
+    client: int | None = None  # who holds them out
+    model: str = ""  # the name of the exchange that it is of; empty for the global model
 
 
 class ServerSide(NamedTuple):

@@ -15,7 +15,7 @@ from bifl.attacks.attack import Attack
 from bifl.core.forward import PLAIN, Local
 from bifl.core.message import NOTHING, Floats
 from bifl.core.randomness import stream
-from bifl.core.sides import Evaluated, Identity
+from bifl.core.sides import Identity, Score
 from bifl.core.state import Client, Public
 from bifl.data.inputs import Array
 from bifl.experiment.run import Run
@@ -129,7 +129,7 @@ class LocalSide:
         forward, most = run.algorithm.at(shown.round).forward, 2 * run.experiment.batch
         return image_moments(run.network, shown, forward, tools.samples, self._part, self.client.number, most)
 
-    def evaluate(self, weights: Floats, real: Floats) -> Sequence[Evaluated]:
+    def evaluate(self, weights: Floats, real: Floats) -> Sequence[Score]:
         """A model on what the client holds out, in chunks."""
         tools, run, held = self._tools, self._tools.run, self._held
         run.network.show(weights, real, run.algorithm.at(max(self._public.round, 1)).forward)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from bifl import codec
 from bifl.core.message import NOTHING, Floats, Message
 from bifl.core.randomness import stream
-from bifl.core.sides import Abandoned, Accumulator, PrivateReplies, Reply, Request, ServerSide, Signed
+from bifl.core.sides import Abandoned, Accumulator, PrivateReplies, Reply, Request, Score, ServerSide, Signed
 from bifl.core.state import Judge, Public, Server
 from bifl.core.sums import ExactSum, UploadList
 from bifl.engine import checkpoint
@@ -26,7 +26,6 @@ from bifl.engine.catch_up import Journal
 from bifl.engine.checkpoint import State
 from bifl.errors import RunError
 from bifl.exchanges.exchange import Exchange, completing, main_of, make_answer
-from bifl.exchanges.scoring import NOT_EVALUATED, Results, Score
 from bifl.experiment.model import Model
 from bifl.experiment.run import Run
 from bifl.experiment.settings import Experiment
@@ -36,7 +35,7 @@ from bifl.nn.batch import Samples
 from bifl.robust import trust_of
 from bifl.runs.folder import Mailbox
 from bifl.runs.record import Ending, Record, Traffic, flips, spread, sureness
-from bifl.training.evaluation import evaluate_all
+from bifl.training.evaluation import NOT_EVALUATED, Results, evaluate_all
 
 _ATTEMPTS = 5  # times in a row that a round is held and abandoned before the run ends
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from bifl.core.sides import Accumulator, Reply, Request, ServerSide
+from bifl.core.sides import Accumulator, Reply, Request, Score, ServerSide
 from bifl.core.state import Client, Public
 from bifl.data.partitions import Drawn
 from bifl.engine.backends.worker_processes import processes
@@ -27,7 +27,6 @@ from bifl.engine.round import Attendance, Clients, NoteClients, Rounds
 from bifl.engine.worker import Backend, Call, Collect, Hear, Job, ScoreTests, TrainOnce, Workers
 from bifl.errors import ConfigError
 from bifl.exchanges.exchange import Exchange, completing, last_telling
-from bifl.exchanges.scoring import Score
 from bifl.experiment.model import Model
 from bifl.experiment.objects import Data, Net, dataset_of, model_name
 from bifl.experiment.run import simulated_identity

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from bifl import codec
 from bifl.core.message import NOTHING
-from bifl.core.sides import Accumulator, Identity, Reply, Request
+from bifl.core.sides import Accumulator, Identity, Reply, Request, Score
 from bifl.core.state import Client, Public
 from bifl.data.datasets import Dataset
 from bifl.engine import checkpoint
@@ -24,7 +24,6 @@ from bifl.engine.client_side import client_tools
 from bifl.engine.client_store import LIMIT, ClientStore
 from bifl.errors import Diverged
 from bifl.exchanges.exchange import Intake, completing, take_part
-from bifl.exchanges.scoring import Score
 from bifl.experiment.run import Run
 from bifl.nn.batch import Samples
 from bifl.nn.compute import device_of
@@ -218,5 +217,4 @@ class Worker:
         """The global model on this worker's part of the test images."""
         network, task = self.run.network, self.run.task
         network.show(self.public.weights, self.public.real, self.run.algorithm.at(self.public.round).forward)
-        tests = evaluate(network, task, self.test, np.arange(len(self.test.labels)), self.chunks)
-        return [Score(None, *chunk) for chunk in tests]
+        return evaluate(network, task, self.test, np.arange(len(self.test.labels)), self.chunks)

@@ -1,93 +1,30 @@
-"""How well models do: sums of the task's metrics over chunks of samples, wherever those were evaluated.
+"""Clients evaluate the global model on what they hold out, and beside it the models that they keep for themselves.
 
-Clients evaluate the global model on what they hold out, and beside it the models that they keep for themselves
-(`Exchange.own_model`). They say their sums in double precision, chunk by chunk, so that the sum of all does not depend on who
-computed what. In training this exchange is held after a round's, in some rounds, and its bytes are not the training's. The server's
-own test samples are evaluated by whoever computes for the server: there nobody says anything to anybody.
+They say their sums in double precision, chunk by chunk, so that the sum of all does not depend on who computed what. In training
+this exchange is held after a round's, in some rounds, and its bytes are not the training's. The server's own test samples are
+evaluated by whoever computes for the server: there nobody says anything to anybody.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from bifl.core.layout import Layout, Tensor
 from bifl.core.message import Message, reals_only
-from bifl.core.sides import Abandoned, ClientReply, ClientSide, ServerSide
+from bifl.core.sides import Abandoned, ClientReply, ClientSide, Score, ServerSide
 from bifl.core.state import Public
 from bifl.core.sums import UploadList
 from bifl.errors import ConfigError, Refused
 from bifl.exchanges.exchange import ByteExchange, Exchange, Surroundings, bytes_in, exchange, message_of
 from bifl.tasks.task import Task
-from bifl.training.evaluation import CHUNK, added
+from bifl.training.evaluation import CHUNK, Results
 
 LARGEST_LOSS = 1e4  # of one sample
 _FIXED = 4  # numbers of a row before the task's sums: which model, samples, what is counted in them, loss
-
-
-class Score(NamedTuple):
-    """A model on one chunk of the test samples, or of those that a client holds out."""
-
-    client: int | None
-    chunk: int
-    samples: int
-    weight: int  # how many of what the task counts in them
-    sums: tuple[float, ...]  # as the task sums up
-    loss: float
-    model: str = ""  # the name of the exchange that it is of; empty for the global model
-
-
-class Results(NamedTuple):
-    """The global model on the test samples, or where there are none on all that clients hold out; and client by client."""
-
-    metrics: dict[str, float]
-    loss: float
-    clients: dict[int, dict[str, Any]]  # of each that holds samples out: how many, its loss, its metrics
-
-    @classmethod
-    def of(cls, scores: Iterable[Score], task: Task) -> Results:
-        """Add up; in one order, whoever computed what. Models of the clients' own have metrics that begin with their name."""
-        scores = sorted(scores, key=lambda score: (score.client is not None, score.client or 0, score.chunk))
-        shared = [score for score in scores if not score.model]
-        tests = [score for score in shared if score.client is None] or shared
-        metrics, loss = _add(tests, task)
-        clients: dict[int, dict[str, Any]] = {}
-        for number, few in _group(shared, "client").items():
-            if number is not None:
-                own_metrics, own_loss = _add(few, task)
-                clients[number] = {"held": sum(score.samples for score in few), "loss": own_loss, **own_metrics}
-        for name, own in _group([score for score in scores if score.model], "model").items():
-            metrics |= _prefixed(name, _add(own, task)[0])
-            for number, few in _group(own, "client").items():
-                clients[number] |= _prefixed(name, _add(few, task)[0])
-        return cls(metrics, loss, clients)
-
-
-NOT_EVALUATED = Results({}, math.nan, {})
-
-
-def _metrics(task: Task) -> int:
-    return len(task.metrics(np.zeros(task.length), 1))
-
-
-def _group(scores: Sequence[Score], field: str) -> dict[Any, list[Score]]:
-    groups: dict[Any, list[Score]] = {}
-    for score in scores:
-        groups.setdefault(getattr(score, field), []).append(score)
-    return groups
-
-
-def _prefixed(name: str, metrics: dict[str, float]) -> dict[str, float]:
-    return {f"{name}_{metric}": value for metric, value in metrics.items()}
-
-
-def _add(scores: Sequence[Score], task: Task) -> tuple[dict[str, float], float]:
-    return added([(score.weight, score.sums, score.loss) for score in scores], task)
 
 
 @dataclass(frozen=True)
@@ -103,7 +40,11 @@ class Evaluation(ByteExchange):
 
     def layout(self, public: Public) -> Layout:
         """That of the broadcast: metrics and loss."""
-        return Layout((), (), (Tensor("metrics", (_metrics(self.task) + 1,)),), ())
+        return Layout((), (), (Tensor("metrics", (self._metrics + 1,)),), ())
+
+    @property
+    def _metrics(self) -> int:
+        return len(self.task.metrics(np.zeros(self.task.length), 1))
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Evaluate the global model, and the client's own."""
@@ -156,7 +97,7 @@ class Evaluation(ByteExchange):
         for upload in total.in_order():
             for chunk, (place, samples, weight, loss, *sums) in enumerate(self._rows(upload).tolist()):
                 sender = upload.sender or 0
-                scores.append(Score(sender, chunk, int(samples), int(weight), tuple(sums), loss, names[int(place)]))
+                scores.append(Score(chunk, int(samples), int(weight), tuple(sums), loss, sender, names[int(place)]))
         return scores
 
     def answer(self, total: UploadList, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
@@ -165,7 +106,7 @@ class Evaluation(ByteExchange):
         if not scores:
             raise Abandoned("no client holds samples out to evaluate on: set holdout=0.2, for example")
         results = Results.of(scores, self.task)
-        shared = [*list(results.metrics.values())[: _metrics(self.task)], results.loss]
+        shared = [*list(results.metrics.values())[: self._metrics], results.loss]
         return server.reporting({**results.metrics, "loss": results.loss}, results.clients), reals_only(
             np.array(shared, np.float32)
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from bifl.core.forward import Forward
 from bifl.core.message import Floats
 from bifl.core.randomness import stream
-from bifl.core.sides import Evaluated
+from bifl.core.sides import Score
 from bifl.core.state import Public
 from bifl.data.inputs import FLAGS, FLOATS, TOKENS, Form
 from bifl.errors import DataError
@@ -41,7 +42,7 @@ def chunks(samples: int) -> range:
 
 @one_thread()
 @torch.no_grad()
-def evaluate(network: Network, task: Task, samples: Samples, index: Index, wanted: Iterable[int]) -> list[Evaluated]:
+def evaluate(network: Network, task: Task, samples: Samples, index: Index, wanted: Iterable[int]) -> list[Score]:
     """Evaluate the model that the network shows on the samples `index`, of whose chunks those with the numbers `wanted`."""
     evaluated = []
     for chunk in wanted:
@@ -49,15 +50,14 @@ def evaluate(network: Network, task: Task, samples: Samples, index: Index, wante
         batch = samples.batch(part)
         output, weight = network.scores(batch), task.count(batch[TARGET])
         sums = judged(task.sums, output, batch).double().reshape(-1).tolist()
-        evaluated.append(Evaluated(chunk, len(part), weight, tuple(sums), float(judged(task.loss, output, batch)) * weight))
+        evaluated.append(Score(chunk, len(part), weight, tuple(sums), float(judged(task.loss, output, batch)) * weight))
     return evaluated
 
 
 def evaluate_all(network: Network, task: Task, samples: Samples) -> tuple[dict[str, float], float]:
     """Metrics and mean loss on all of the samples."""
     size = len(samples.labels)
-    evaluated = evaluate(network, task, samples, np.arange(size), chunks(size))
-    return added([(one.weight, one.sums, one.loss) for one in evaluated], task)
+    return _add(evaluate(network, task, samples, np.arange(size), chunks(size)), task)
 
 
 @torch.no_grad()
@@ -75,11 +75,50 @@ def predict_all(module: nn.Module, samples: Samples, name: str) -> npt.NDArray[n
     return np.concatenate(made)
 
 
-def added(parts: Iterable[tuple[int, Sequence[float], float]], task: Task) -> tuple[dict[str, float], float]:
-    """Metrics and mean loss of parts, each with what was counted in it, its sums and its loss."""
+class Results(NamedTuple):
+    """The global model on the test samples, or where there are none on all that clients hold out; and client by client."""
+
+    metrics: dict[str, float]
+    loss: float
+    clients: dict[int, dict[str, Any]]  # of each that holds samples out: how many, its loss, its metrics
+
+    @classmethod
+    def of(cls, scores: Iterable[Score], task: Task) -> Results:
+        """Add up; in one order, whoever computed what. Models of the clients' own have metrics that begin with their name."""
+        scores = sorted(scores, key=lambda score: (score.client is not None, score.client or 0, score.chunk))
+        shared = [score for score in scores if not score.model]
+        metrics, loss = _add([score for score in shared if score.client is None] or shared, task)
+        clients: dict[int, dict[str, Any]] = {}
+        for number, few in _group(shared, "client").items():
+            if number is not None:
+                own_metrics, own_loss = _add(few, task)
+                clients[number] = {"held": sum(score.samples for score in few), "loss": own_loss, **own_metrics}
+        for name, own in _group([score for score in scores if score.model], "model").items():
+            metrics |= _prefixed(name, _add(own, task)[0])
+            for number, few in _group(own, "client").items():
+                clients[number] |= _prefixed(name, _add(few, task)[0])
+        return cls(metrics, loss, clients)
+
+
+NOT_EVALUATED = Results({}, math.nan, {})
+
+
+def _group(scores: Sequence[Score], field: str) -> dict[Any, list[Score]]:
+    groups: dict[Any, list[Score]] = {}
+    for score in scores:
+        groups.setdefault(getattr(score, field), []).append(score)
+    return groups
+
+
+def _prefixed(name: str, metrics: dict[str, float]) -> dict[str, float]:
+    return {f"{name}_{metric}": value for metric, value in metrics.items()}
+
+
+def _add(scores: Iterable[Score], task: Task) -> tuple[dict[str, float], float]:
+    """Metrics and mean loss of all chunks together."""
     total, sums, losses = 0, np.zeros(task.length), 0.0
-    for count, part, loss in parts:
-        total, sums, losses = total + count, sums + np.array(part), losses + loss
+    for score in scores:
+        total, sums, losses = total + score.weight, sums + np.array(score.sums), losses + score.loss
     if not total:
         return dict.fromkeys(task.metrics(np.zeros(task.length), 1), math.nan), math.nan
     return task.metrics(sums, total), losses / total

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.serverapp import Grid
 
-from bifl.core.sides import Abandoned, Accumulator, Reply, Request, ServerSide, Signed
+from bifl.core.sides import Abandoned, Accumulator, Reply, Request, Score, ServerSide, Signed
 from bifl.core.state import Public
 from bifl.core.sums import Weighing
 from bifl.data.fingerprint import loaded
@@ -28,7 +28,7 @@ from bifl.engine.catch_up import Journal, digest
 from bifl.engine.round import Attendance, Clients, Rounds, Upkeep
 from bifl.errors import BiflError, RunError, quoted
 from bifl.exchanges.exchange import Exchange, Intake, Sender
-from bifl.exchanges.scoring import LARGEST_LOSS, Score
+from bifl.exchanges.scoring import LARGEST_LOSS
 from bifl.experiment.setup import Setup, serve
 from bifl.files import write_atomic, writing
 from bifl.nn.batch import Samples
@@ -182,7 +182,7 @@ class Nodes(Clients):
         run.network.show(public.weights, public.real, run.algorithm.at(public.round).forward)
         test = Samples.testing(setup.data)
         count = len(test.labels)
-        return [Score(None, *chunk) for chunk in evaluate(run.network, run.task, test, np.arange(count), chunks(count))]
+        return evaluate(run.network, run.task, test, np.arange(count), chunks(count))
 
     def end(self) -> Upkeep:
         """What went wrong in the round."""
