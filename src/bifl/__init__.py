@@ -55,7 +55,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     try:
-        return import_module(f"bifl.{name}")  # bifl.core.likelihood, bifl.codec, … without a second import
+        return import_module(f"bifl.{name}")  # bifl.core.rules, bifl.codec, … without a second import
     except ModuleNotFoundError as error:
         if error.name != f"bifl.{name}":
             raise

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import curve_fit
 
-from bifl.core import likelihood
+from bifl.core import rules
 from studies.theory.quadratics import Array
 
 VOTERS = 100
@@ -26,9 +26,9 @@ class Curves(NamedTuple):
 def ml_pu_curves(voters: int = VOTERS) -> Curves:
     """Solve, and fit r by least squares; û is no logarithm, such a fit of it runs off to a straight line (a3 → ∞)."""
     agree = np.arange(1.0, voters + 1)
-    ratio = likelihood.ratio(agree, voters)
-    location = likelihood.location(ratio[:-1])
-    printed = likelihood.fitted_ratio(agree, voters)
+    ratio = rules.exact_ratio(agree, voters)
+    location = rules.location(ratio[:-1])
+    printed = rules.fitted_ratio(agree, voters)
     return Curves(agree[:-1], ratio[:-1], location, printed[:-1], _fit(agree, ratio))
 
 
@@ -38,5 +38,5 @@ def logarithm(agree: Array, a1: float, a2: float, a3: float) -> Array:
 
 
 def _fit(agree: Array, values: Array) -> tuple[float, float, float]:
-    a1, a2, a3 = curve_fit(logarithm, agree, values, p0=likelihood.FIT)[0]
+    a1, a2, a3 = curve_fit(logarithm, agree, values, p0=rules.FIT)[0]
     return float(a1), float(a2), float(a3)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bifl.core import likelihood
+from bifl.core import rules
 from studies.theory.lemmas import Bools, Step, judged_from, norm
 from studies.theory.quadratics import Array, Quadratic
 
@@ -71,7 +71,7 @@ def voted(before: Array, moves: Array, after: Array) -> Array:
     voters = after.shape[1]
     positive = np.sum(after > 0, axis=1, keepdims=True)
     agree = np.where(after > 0, positive, voters - positive)
-    return _clip(likelihood.table(voters, 1, 1, True)[agree] * after)
+    return _clip(rules.table(voters, 1, 1, True)[agree] * after)
 
 
 def rounds_needed(

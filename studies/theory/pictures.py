@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bifl.core import likelihood
+from bifl.core import rules
 from bifl.show.plot import PALETTE, save
 from studies.theory import descent, lemmas
 from studies.theory.curves import logarithm, ml_pu_curves
@@ -152,7 +152,7 @@ def _ml_pu() -> Figure:
     figure, left, right = _pair(sharey=True)
     curves = ml_pu_curves()
     left.plot(curves.agree, curves.ratio, ".", color=BLUE, markersize=5, label="r, exact")
-    left.plot(curves.agree, curves.printed, color=ORANGE, label=_formula("the paper's fit", likelihood.FIT))
+    left.plot(curves.agree, curves.printed, color=ORANGE, label=_formula("the paper's fit", rules.FIT))
     left.plot(
         curves.agree, logarithm(curves.agree, *curves.ratio_fit), "--", color=BLACK, label=_formula("our fit", curves.ratio_fit)
     )

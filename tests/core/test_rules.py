@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bifl import core
-from bifl.core import BINARY, FLOAT32, NOTHING, UPDATE, Client, Message, Public, Server, Tally, VectorTally, Votes, likelihood
+from bifl.core import BINARY, FLOAT32, NOTHING, UPDATE, Client, Message, Public, Server, Tally, VectorTally, Votes, rules
 from bifl.core.layout import Layout
 from bifl.core.rules import blend, blend_signs, floats, majority, means, ml_pu, replace, rounded_votes, sign, signs, votes
 from bifl.errors import ConfigError
@@ -85,7 +85,7 @@ def test_ml_pu_is_the_definition(weight: int, voted: bool) -> None:
         voters = total * unit / weight
         positive = (float(w_mean) + 1) * voters / 2
         agree = np.clip(positive if w > 0 else voters - positive, 1 if voted else 0, voters)  # w̃ is rounded to float32
-        expected.append(np.clip(alpha * float(likelihood.ratio(agree, voters, voted)) * w, -1, 1))
+        expected.append(np.clip(alpha * float(rules.exact_ratio(agree, voters, voted)) * w, -1, 1))
     updated = ml_pu(client_of(aux, weight, voted), public, news, alpha=alpha).aux
     np.testing.assert_allclose(updated, expected, atol=2e-5)
     assert updated.dtype == np.float32

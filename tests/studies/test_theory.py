@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 from rich.console import Console
 from torch import nn
 
-from bifl.core import likelihood
+from bifl.core import rules
 from bifl.nn.models import mnist_cnn
 from studies import theory
 from studies.theory import curves, descent, exact, findings, lemmas, quadratics
@@ -234,7 +234,7 @@ def test_the_curves_of_ml_pu() -> None:
     drawn = curves.ml_pu_curves()
     q = np.sqrt(drawn.location**2 + 4)
     assert drawn.location * (q - drawn.location) / 2 == pytest.approx(drawn.ratio, abs=1e-12)
-    assert drawn.ratio_fit == pytest.approx(likelihood.FIT, abs=4e-3)
+    assert drawn.ratio_fit == pytest.approx(rules.FIT, abs=4e-3)
     assert np.abs(drawn.printed - drawn.ratio).max() < 0.2
     assert np.abs(drawn.printed - drawn.location).max() > 4
 

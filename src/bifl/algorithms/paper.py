@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 
-from bifl.core import VOTES, WEIGHTS, Algorithm, Client, Schedule, Update, likelihood, real, register, require
+from bifl.core import VOTES, WEIGHTS, Algorithm, Client, Schedule, Update, real, register, require, rules
 from bifl.core.rules import blend, blend_signs, floats, majority, means, ml_pu, replace, rounded_votes, signs, votes
 
 
@@ -89,7 +89,7 @@ def biml_fit(alpha: float = 1.25) -> Algorithm:
 
     Take it to see what the fit makes of it.
     """
-    update = maximum_likelihood(alpha, likelihood.fitted_ratio)
+    update = maximum_likelihood(alpha, rules.fitted_ratio)
     return Algorithm(upload=signs, broadcast=votes, update=update, keeps=("aux",), broadcasts=VOTES)
 
 
@@ -114,7 +114,7 @@ def hybrid(switch: int = 40, alpha: float = 1.25) -> Schedule:
     return Schedule(biml(alpha), fedavg(), switch)
 
 
-def maximum_likelihood(alpha: float, ratio: likelihood.Ratio = likelihood.ratio) -> Update:
+def maximum_likelihood(alpha: float, ratio: rules.Ratio = rules.exact_ratio) -> Update:
     """ML-PU with this α."""
     require(0 < alpha < inf, "alpha", alpha, "greater than 0", " (the paper uses 1.25 to 2)")
     return partial(ml_pu, alpha=alpha, ratio=ratio)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bifl.core import likelihood
+from bifl.core import rules
 from bifl.report.summary import printed
 from bifl.runs.record import SURENESS_BINS, Record
 from bifl.runs.results import Curve, Series, Spread
@@ -92,9 +92,9 @@ def sureness(records: list[Record]) -> Figure | None:
 def ml_pu(voters: int) -> Figure:
     """ML-PU's r = μ̂/w̄ and û = μ̂/σ̂ by the votes that agree with a client (the paper's Fig. 3), and the paper's fit."""
     agree = np.arange(1.0, voters + 1)
-    ratio = likelihood.ratio(agree, voters)
-    fitted = likelihood.fitted_ratio(agree, voters)
-    lines = {"r, exact": ratio, "r, the paper’s fit": fitted, "û, exact": likelihood.location(ratio)}
+    ratio = rules.exact_ratio(agree, voters)
+    fitted = rules.fitted_ratio(agree, voters)
+    lines = {"r, exact": ratio, "r, the paper’s fit": fitted, "û, exact": rules.location(ratio)}
     hover = {"hovertemplate": "%{y:.3f} at %{x} votes<extra>%{fullData.name}</extra>"}
     traces = [_line(agree, values, name, place) | hover for place, (name, values) in enumerate(lines.items())]
     traces[1]["line"]["dash"] = "dot"
