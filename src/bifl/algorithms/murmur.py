@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from bifl.algorithms.server_optimizers import momentum, stepping
 from bifl.core import UPDATE, Client, Floats, Message, Public, Vector
 
 PER_VOTER = 1.3  # of the numbers in a group: the mean update then errs by about a seventh of an update's square
-Code = Callable[[Floats, int, np.random.Generator], Vector]  # numbers, size of a group and the rotation's dice → what is said
 Remember = Callable[[Client, Message], Floats]  # a client, and what others make of its upload → its memory
 
 
@@ -53,10 +53,21 @@ def decode(vector: Vector, size: int, count: int, dice: np.random.Generator) -> 
     return core.unrotate(rotated, count, dice)
 
 
+class Code(NamedTuple):
+    """How a vector of an upload is said, in groups of its numbers, with random numbers that both ends can draw."""
+
+    say: Callable[[Floats, int, np.random.Generator], Vector]  # numbers, size of a group and dice → what is said
+    hear: Callable[[Vector, int, int, np.random.Generator], Floats] = decode  # that, the size, how many numbers, and the dice
+    dice: str = "rotation"  # the name of its stream
+
+
+UNBIASED, NEAREST = Code(unbiased), Code(nearest)
+
+
 def compress_uploads(
     algorithm: core.Algorithm, group: int, codes: Mapping[str, Code], remember: Remember | None = None
 ) -> core.Algorithm:
-    """The algorithm with uploads that are said as murmur says an update.
+    """The algorithm with uploads that are said in groups, as murmur says an update.
 
     Args:
         algorithm: its uploads are floats of all weights: of the update the weights, which are said as how they changed.
@@ -68,13 +79,13 @@ def compress_uploads(
     core.require(0 <= group <= core.MOST_IN_GROUP, "group", group, wanted)
 
     def dice(public: Public, sender: int, name: str) -> np.random.Generator:
-        return public.stream(sender, "rotation" if name == UPDATE else f"rotation of the {name}")
+        return public.stream(sender, codes[name].dice if name == UPDATE else f"{codes[name].dice} of the {name}")
 
     def upload(client: Client, public: Public) -> Message | core.Sent:
         message, size, vectors = core.Sent.of(algorithm.upload(client, public)).message, group_of(public, group), {}
         for name, vector in message.vectors.items():
             values = vector.values() - (public.weights if name == UPDATE else 0)
-            vectors[name] = codes[name](values, size, dice(public, client.number, name))
+            vectors[name] = codes[name].say(values, size, dice(public, client.number, name))
         message = message.with_vectors(vectors)
         if remember is None:
             return message
@@ -83,7 +94,7 @@ def compress_uploads(
     def reads(upload: Message, public: Public) -> Message:
         size, vectors = group_of(public, group), {}
         for name, vector in upload.vectors.items():
-            by = decode(vector, size, public.layout.count, dice(public, upload.sender or 0, name))
+            by = codes[name].hear(vector, size, public.layout.count, dice(public, upload.sender or 0, name))
             symbols = public.weights + by if name == UPDATE else by
             vectors[name] = vector._replace(symbols=symbols, alphabet=core.FLOAT32, about=None)
         return upload.with_vectors(vectors)
@@ -105,7 +116,7 @@ def murmur(group: int = 0, forward: str = "real", down: str = "sign") -> core.Al
     nothing. Where clients hold few classes each, group=32 says more; down=1of8 halves the broadcast.
     """
     average = core.Algorithm(core.floats, core.means, core.replace, forward=core.forward_of(forward), keeps=())
-    return core.compress_broadcast(compress_uploads(average, group, {UPDATE: unbiased}), down)
+    return core.compress_broadcast(compress_uploads(average, group, {UPDATE: UNBIASED}), down)
 
 
 @core.register

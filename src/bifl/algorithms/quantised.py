@@ -62,9 +62,9 @@ def qsgd(levels: int = 5, down: str = "float") -> core.Algorithm:
 # ---- with error feedback at the client ---------------------------------------------------------------------------------------
 
 
-def change_and_error(client: Client, public: Public) -> core.Floats:
-    """(count,) the update and what is left of earlier ones."""
-    return core.change(client, public) + core.recall(client.memory, public.layout.count)
+def change_and_error(client: Client, public: Public, decay: float = 1.0) -> core.Floats:
+    """(count,) the update and what is left of earlier ones, a little less in every round."""
+    return core.change(client, public) + np.float32(decay) * core.recall(client.memory, public.layout.count)
 
 
 def sign_upload(client: Client, public: Public) -> core.Sent:

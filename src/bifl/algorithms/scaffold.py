@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from bifl import core
-from bifl.algorithms.murmur import compress_uploads, nearest, unbiased
+from bifl.algorithms.murmur import NEAREST, UNBIASED, compress_uploads
 from bifl.core import FLOAT32, UPDATE, Client, Message, Public, Vector
 
 CONTROL = "control"
@@ -56,5 +56,5 @@ def scaffold(up: str = "float", group: int = 0, down: str = "float") -> core.Alg
         keeps=("memory",), plain_steps=True, mirrors=True,
     )  # fmt: skip
     if up == "murmur":
-        algorithm = compress_uploads(algorithm, group, {UPDATE: unbiased, CONTROL: nearest}, next_control)
+        algorithm = compress_uploads(algorithm, group, {UPDATE: UNBIASED, CONTROL: NEAREST}, next_control)
     return core.compress_broadcast(algorithm, down)

@@ -11,20 +11,15 @@ from functools import partial
 import numpy as np
 
 from bifl import core
-from bifl.algorithms.quantised import average_of
+from bifl.algorithms.quantised import average_of, change_and_error
 from bifl.core import Alphabet, Client, Message, Public
 
 LEVELS = Alphabet("none, or one of four levels", 5)  # 0: nothing is said; then far below 0, below 0, above 0, far above 0
 
 
-def wanted(client: Client, public: Public, decay: float) -> core.Floats:
-    """(count,) the change, and what is remembered of earlier ones."""
-    return core.change(client, public) + np.float32(decay) * core.recall(client.memory, public.layout.count)
-
-
 def upload(client: Client, public: Public, most: int, chunk: int, decay: float) -> core.Sent:
     """Of every chunk the `most` largest; of those, the larger ones and the others count as the mean magnitude of their kind."""
-    change = wanted(client, public, decay)
+    change = change_and_error(client, public, decay)
     symbols, scales = np.zeros(len(change), np.uint8), []
     for begin in range(0, len(change), chunk):
         part, said = change[begin : begin + chunk], symbols[begin : begin + chunk]
