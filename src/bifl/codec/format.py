@@ -52,8 +52,9 @@ MAGIC = b"BIFL"
 VERSION = 2
 UPLOAD, BROADCAST = 1, 2
 PACKED, CODED, CODED_QUICKLY = 0, 1, 2
-LAYOUT = struct.Struct("<4sBBBBBBBxIIII8s8sIIIIII")
-VECTOR_LAYOUT = struct.Struct(f"<{LONGEST_NAME}sBB2xIIIII")
+_SPELLED = ("4s", *"BBBBBB", "Bx", *"IIII", "8s", "8s", *"IIIIII")  # the fields of `Header`, in order
+_VECTOR_SPELLED = (f"{LONGEST_NAME}s", "B", "B2x", *"IIIII")  # those of `VectorHeader`
+LAYOUT, VECTOR_LAYOUT = (struct.Struct("<" + "".join(codes)) for codes in (_SPELLED, _VECTOR_SPELLED))
 CHECKSUM = struct.Struct("<I")
 _VOTES, _LEVELS = 3, 5
 _CODES = {BINARY: 1, TERNARY: 2, FLOAT32: 4, FLOAT16: 6}
@@ -164,9 +165,13 @@ class Header(NamedTuple):
         return sizes | {"checksum": CHECKSUM.size}
 
 
-_OFFSETS = dict(zip(Header._fields, (0, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 24, 28, 36, 44, 48, 52, 56, 60, 64), strict=False))
-_OFFSETS["body"] = LAYOUT.size
-_VECTOR_OFFSETS = dict(zip(VectorHeader._fields, (0, 16, 17, 20, 24, 28, 32, 36), strict=False))
+def _offsets(fields: Iterable[str], codes: Iterable[str]) -> dict[str, int]:
+    """Where each field begins."""
+    return dict(zip(fields, accumulate((struct.calcsize(f"<{code}") for code in codes), initial=0), strict=False))
+
+
+_OFFSETS = _offsets(Header._fields, _SPELLED) | {"body": LAYOUT.size}
+_VECTOR_OFFSETS = _offsets(VectorHeader._fields[:-1], _VECTOR_SPELLED)
 
 
 def read_header(data: bytes) -> Header:
@@ -294,7 +299,7 @@ def encode(message: Message, context: Context | None = None) -> bytes:
     upload = message.sender is not None
     spelled = {name: _spell_vector(name, vector, context, upload) for name, vector in message.vectors.items()}
     update, symbols, scales = spelled.pop(UPDATE)
-    precision, change_bits, real = _spell_reals(message, context)
+    precision, change_bits, real = reals.spell(message, context)
     header = Header(
         MAGIC, VERSION, UPLOAD if upload else BROADCAST, update.alphabet, update.coder, precision, len(spelled),
         change_bits, message.round, message.sender or 0, message.weight, update.symbols,
@@ -367,9 +372,13 @@ def decode(data: bytes, context: Context | None = None, expect: int | None = Non
         with section(vector.section("symbols")) as part:
             symbols = _read_symbols(part, vector, alphabet, around, sender is not None)
         with section(vector.section("scales")) as part:
-            vectors[vector.name] = Vector(symbols, alphabet, _read_floats(part), about)
+            vectors[vector.name] = Vector(symbols, alphabet, reals.read_floats(part), about)
     with section("reals") as part:
-        real = _read_reals(part, header, context)
+        free = header.context == NO_DIGEST and context is not None and context.known is not None
+        around = (
+            Context(context.layout, context.round) if free and context else context
+        )  # what can be read without is no difference
+        real = reals.read(part, header.precision, header.change_bits, around, header.round, sender)
     return Message(vectors, real, sender, header.weight, header.round)
 
 
@@ -417,93 +426,12 @@ def _fits(header: Header, context: Context, abouts: Selections) -> None:
         vector.demand(vector.symbols == count, "symbols", f"holds {vector.symbols} symbols, the model has {count}")
 
 
-def _spell_reals(message: Message, context: Context | None) -> tuple[int, int, bytes]:
-    """Precision, bits of a change and bytes of the real parameters."""
-    as_it_is = 0, 0, message.real.astype("<f4").tobytes()
-    if context is None:
-        return as_it_is
-    is_upload, how = message.sender is not None, context.precision
-    bits, change_bits = (how.upload, how.upload_change) if is_upload else (how.broadcast, how.broadcast_change)
-    if bits == 0:
-        return as_it_is
-    exact, numbers = reals.split(message.real, context.layout)
-    if not reals.fits(numbers):
-        return as_it_is
-    dice = np.random.default_rng([message.round, 0 if message.sender is None else message.sender + 1])
-    known, reference = _reference(bits, context)
-    same = numbers == known
-    same[: int(context.layout.normed.sum())] = False
-    grid = np.where(same, reference, reals.to_grid(numbers, bits, dice))  # statistics that are no news cost no more than a bit
-    rounded, changes = reals.rice(grid - reference), None
-    if change_bits and context.start is not None:
-        kept, dither = _kept(context), reals.dither(message.round, message.sender, len(context.start))
-        with np.errstate(invalid="ignore"):  # after a broadcast that diverged there is nothing to take changes from
-            by = exact[kept].astype(np.float64) - context.start
-        changes = reals.spell_changes(by, context.layout, change_bits, dither)
-        exact = exact if changes is None else exact[~kept]
-    section = exact.astype("<f4").tobytes() + (changes or b"") + rounded
-    return bits, 0 if changes is None else change_bits, section
-
-
-def _read_reals(data: Bytes, header: Header, context: Context | None) -> Floats:
-    if not header.precision:
-        return _read_floats(data)
-    if context is None:
-        raise ValueError("the real numbers can be read only by who knows the model")
-    layout = context.layout
-    exact, rounded = _read_exact(data, header, context)
-    known = context if context.known is None or header.context != NO_DIGEST else Context(layout, context.round)
-    grid = reals.read_rice(rounded, layout.reals - len(exact)) + _reference(header.precision, known)[1]
-    if not reals.on_grid(grid, header.precision):
-        raise ValueError("a real number is too large")
-    return reals.join(exact, reals.from_grid(grid, header.precision), layout)
-
-
-def _read_exact(data: Bytes, header: Header, context: Context) -> tuple[Floats, Bytes]:
-    """What is not rounded to the grid: ϑ, and the layers kept real, as they are or by how they changed; and the other bytes."""
-    exact = np.zeros(int((~context.layout.normed).sum()), np.float32)
-    kept = _kept(context) if header.change_bits else np.zeros(len(exact), np.bool_)
-    end = 4 * int((~kept).sum())
-    after = end + (reals.changes_size(context.layout, header.change_bits) if header.change_bits else 0)
-    if len(data) < after:
-        raise ValueError(f"{len(data)} bytes are too few for the {after} of ϑ and layers kept real")
-    exact[~kept] = np.frombuffer(data[:end], "<f4")
-    if header.change_bits:
-        if context.start is None:
-            raise ValueError("the layers kept real can be read only by who knows what they changed from")
-        dither = reals.dither(header.round, header.sender if header.kind == UPLOAD else None, int(kept.sum()))
-        changes = reals.read_changes(data[end:after], context.layout, header.change_bits, dither)
-        with np.errstate(over="ignore"):  # only a liar's are too large: infinity, which whoever reads it refuses
-            exact[kept] = context.start + changes
-    return exact, data[after:]
-
-
-def _kept(context: Context) -> npt.NDArray[np.bool_]:
-    """Which of the numbers that are not rounded to the grid are of layers kept real."""
-    return context.layout.of_kept[~context.layout.normed]
-
-
-def _reference(bits: int, context: Context) -> tuple[reals.Numbers, reals.Integers]:
-    """What numbers are known, and the grid numbers that others are spelled as differences to: the same for a whole round."""
-    if bits not in context.grids:
-        real = np.zeros(context.layout.reals, np.float32) if context.known is None else context.known.real
-        numbers = reals.split(real, context.layout)[1]
-        numbers = numbers if reals.fits(numbers) else np.zeros_like(numbers)
-        context.grids[bits] = numbers, reals.to_grid(numbers, bits, None)
-    grid: tuple[reals.Numbers, reals.Integers] = context.grids[bits]
-    return grid
-
-
 def _read_symbols(data: Bytes, vector: VectorHeader, alphabet: Alphabet, context: VectorContext | None, upload: bool) -> Symbols:
     if vector.coder == PACKED:
         return unpack(data, vector.symbols, alphabet)
     if context is None:
         raise ValueError("the symbols can be read only in the context they were coded in")
     return expand(data, alphabet, context, _PACES[vector.coder], upload=upload)
-
-
-def _read_floats(data: Bytes) -> Floats:
-    return np.frombuffer(data, "<f4").astype(np.float32)
 
 
 def digest_of(parts: Iterable[bytes]) -> bytes:

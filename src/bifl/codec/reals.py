@@ -1,7 +1,8 @@
-"""Batch-norm in a few bits per number: rounded to a grid without bias, then spelled as differences to what both ends know.
+"""The real numbers of a message: float32, or in a few bits each.
 
-docs/wire-format.md has the rule. Grid numbers are consecutive integers; their differences to the reference are spelled in Rice's
-code, with one parameter for every 32 of them.
+Batch-norm is rounded to a grid without bias, then spelled as differences to what both ends know (docs/wire-format.md). Grid numbers
+are consecutive integers; their differences to the reference are spelled in Rice's code, with one parameter for every 32 of them.
+Of layers kept real a message may tell how they changed.
 
 >>> import numpy as np
 >>> values = np.array([1.0, -0.3, 100.3])
@@ -17,9 +18,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from bifl.codec.context import Context
 from bifl.codec.symbols import Bytes, pack, packed_size, unpack
 from bifl.core.layout import Layout
-from bifl.core.message import Floats, even_levels
+from bifl.core.message import Floats, Message, even_levels
 from bifl.core.randomness import random_words, stream, uniform
 from bifl.core.sums import all_below
 
@@ -35,6 +37,84 @@ _PARAMETER_BITS = 5
 _LARGEST_PARAMETER = 20  # the grid's largest difference, 2·63·2^12, has 20 bits
 FINEST = 12
 CHANGE_BITS = (0, 1, 8)  # that a change may have
+
+
+def spell(message: Message, context: Context | None) -> tuple[int, int, bytes]:
+    """Binary digits, bits of a change, and the bytes of a message's real numbers; 0 digits where they are float32 as they are."""
+    as_it_is = 0, 0, message.real.astype("<f4").tobytes()
+    if context is None:
+        return as_it_is
+    is_upload, how = message.sender is not None, context.precision
+    bits, change_bits = (how.upload, how.upload_change) if is_upload else (how.broadcast, how.broadcast_change)
+    if bits == 0:
+        return as_it_is
+    exact, numbers = split(message.real, context.layout)
+    if not fits(numbers):
+        return as_it_is
+    dice = np.random.default_rng([message.round, 0 if message.sender is None else message.sender + 1])
+    known, reference = _reference(bits, context)
+    same = numbers == known
+    same[: int(context.layout.normed.sum())] = False
+    grid = np.where(same, reference, to_grid(numbers, bits, dice))  # statistics that are no news cost no more than a bit
+    changes = None
+    if change_bits and context.start is not None:
+        kept = _kept(context.layout)
+        with np.errstate(invalid="ignore"):  # after a broadcast that diverged there is nothing to take changes from
+            by = exact[kept].astype(np.float64) - context.start
+        changes = spell_changes(by, context.layout, change_bits, dither(message.round, message.sender, len(by)))
+        exact = exact if changes is None else exact[~kept]
+    section = exact.astype("<f4").tobytes() + (changes or b"") + rice(grid - reference)
+    return bits, 0 if changes is None else change_bits, section
+
+
+def read(data: Bytes, bits: int, change_bits: int, context: Context | None, round: int, sender: int | None) -> Floats:
+    """The real numbers that `spell` spelled in the same context; a ValueError if it did not make these bytes."""
+    if not bits:
+        return read_floats(data)
+    if context is None:
+        raise ValueError("the real numbers can be read only by who knows the model")
+    layout = context.layout
+    exact = np.zeros(int((~layout.normed).sum()), np.float32)  # ϑ, and the layers kept real
+    kept = _kept(layout) & bool(change_bits)
+    end = 4 * int((~kept).sum())
+    after = end + (changes_size(layout, change_bits) if change_bits else 0)
+    if len(data) < after:
+        raise ValueError(f"{len(data)} bytes are too few for the {after} of ϑ and layers kept real")
+    exact[~kept] = read_floats(data[:end])
+    if change_bits:
+        if context.start is None:
+            raise ValueError("the layers kept real can be read only by who knows what they changed from")
+        changes = read_changes(data[end:after], layout, change_bits, dither(round, sender, int(kept.sum())))
+        with np.errstate(over="ignore"):  # only a liar's are too large: infinity, which whoever reads it refuses
+            exact[kept] = context.start + changes
+    grid = read_rice(data[after:], layout.reals - len(exact)) + _reference(bits, context)[1]
+    if not on_grid(grid, bits):
+        raise ValueError("a real number is too large")
+    return join(exact, from_grid(grid, bits), layout)
+
+
+def read_floats(data: Bytes) -> Floats:
+    """Numbers that are float32 as they are."""
+    return np.frombuffer(data, "<f4").astype(np.float32)
+
+
+def _kept(layout: Layout) -> npt.NDArray[np.bool_]:
+    """Which of the numbers that are not rounded to the grid are of layers kept real."""
+    return layout.of_kept[~layout.normed]
+
+
+def _reference(bits: int, context: Context) -> tuple[Numbers, Integers]:
+    """What numbers are known, and the grid numbers that others are spelled as differences to: the same for a whole round."""
+    if bits not in context.grids:
+        real = np.zeros(context.layout.reals, np.float32) if context.known is None else context.known.real
+        numbers = split(real, context.layout)[1]
+        numbers = numbers if fits(numbers) else np.zeros_like(numbers)
+        context.grids[bits] = numbers, to_grid(numbers, bits, None)
+    grid: tuple[Numbers, Integers] = context.grids[bits]
+    return grid
+
+
+# ---- batch-norm --------------------------------------------------------------------------------------------------------
 
 
 def split(real: Floats, layout: Layout) -> tuple[Floats, Numbers]:
