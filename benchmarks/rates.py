@@ -9,13 +9,12 @@ Bias: the same of the mean of many uploads, less what independent errors would l
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from math import log2
 from unittest import mock
 
 import numpy as np
 
-from bifl.algorithms import eden
+from bifl.algorithms.eden import eden
 from bifl.algorithms.murmur import murmur
 from bifl.core import Client, Floats, Layout, Message, Public, Sent, rotation
 from bifl.core.layout import Tensor
@@ -53,7 +52,8 @@ def measured(update: Floats, say: Say, read: Read) -> tuple[float, float]:
 def main() -> None:
     ways: dict[str, tuple[float, Say, Read]] = {}
     for p in (1.0, 0.1):
-        ways[f"signs of {p:.0%}"] = (p, partial(eden.upload, p=p), partial(eden.reads, p=p))
+        coded = eden(p=p)
+        ways[f"signs of {p:.0%}"] = (p, coded.upload, coded.reads)
     for group in (8, 32, 128, 512):
         bits, coder = log2(2 * group) / group, murmur(group, down="float")
         ways[f"loudest of {group}"] = (bits, coder.upload, coder.reads)

@@ -6,8 +6,6 @@ update is then about a seventh of an update's square, whoever many vote (docs/re
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from bifl import core
@@ -21,34 +19,6 @@ def length(public: Public, p: float) -> int:
     return max(1, round((p or min(1.0, ENOUGH / public.voters)) * public.layout.count))
 
 
-def window(public: Public, sender: int, p: float) -> slice:
-    """Which they are, once the vector is rolled: a random rotation has no special ones, so neighbours do."""
-    start = int(public.stream(sender, "coordinates").integers(core.rotated_length(public.layout.count)))
-    return slice(start, start + length(public, p))
-
-
-def selects(public: Public, sender: int | None, p: float) -> Selections:
-    """Uploads are about coordinates, the broadcast about all weights."""
-    return {UPDATE: None if sender is None else Selection(length(public, p))}
-
-
-def upload(client: Client, public: Public, p: float) -> Message:
-    """Signs, and the scale that makes the mean of many such uploads right: Σx²/Σ|x|."""
-    rotated = core.rotate(core.change(client, public), public.stream(client.number, "rotation"))
-    chosen = np.tile(rotated, 2)[window(public, client.number, p)]
-    scale = np.square(rotated, dtype=np.float64).sum() / max(float(np.abs(rotated).sum(dtype=np.float64)), 1e-30)
-    return Message.of((chosen > 0).astype(np.uint8), BINARY, client.real, np.array([scale], np.float32))
-
-
-def reads(upload: Message, public: Public, p: float) -> Message:
-    """The update that an upload stands for."""
-    sender, total = upload.sender or 0, core.rotated_length(public.layout.count)
-    rotated = np.zeros(2 * total, np.float32)
-    rotated[window(public, sender, p)] = upload.update.values() * (upload.update.scales[0] * np.float32(total / length(public, p)))
-    by = core.unrotate(rotated[:total] + rotated[total:], public.layout.count, public.stream(sender, "rotation"))
-    return core.apply_change(upload, public, by)
-
-
 @core.register
 def eden(p: float = 0.0, forward: str = "real", down: str = "float") -> Algorithm:
     """FedAvg by signs of a share p of the rotated update; p=0 chooses it by the number of voters.
@@ -56,8 +26,30 @@ def eden(p: float = 0.0, forward: str = "real", down: str = "float") -> Algorith
     Take it to compare with: docs/results.md has the methods of the field side by side.
     """
     core.require(0 <= p <= 1, "p", p, "a share of the coordinates, from 0 (chosen by the number of voters) to 1")
+
+    def window(public: Public, sender: int) -> slice:
+        """Of which coordinates it tells, once the vector is rolled: a random rotation has no special ones, so neighbours do."""
+        start = int(public.stream(sender, "coordinates").integers(core.rotated_length(public.layout.count)))
+        return slice(start, start + length(public, p))
+
+    def selects(public: Public, sender: int | None) -> Selections:
+        return {UPDATE: None if sender is None else Selection(length(public, p))}
+
+    def upload(client: Client, public: Public) -> Message:
+        """Signs, and the scale that makes the mean of many such uploads right: Σx²/Σ|x|."""
+        rotated = core.rotate(core.change(client, public), public.stream(client.number, "rotation"))
+        chosen = np.tile(rotated, 2)[window(public, client.number)]
+        scale = np.square(rotated, dtype=np.float64).sum() / max(float(np.abs(rotated).sum(dtype=np.float64)), 1e-30)
+        return Message.of((chosen > 0).astype(np.uint8), BINARY, client.real, np.array([scale], np.float32))
+
+    def reads(upload: Message, public: Public) -> Message:
+        sender, total = upload.sender or 0, core.rotated_length(public.layout.count)
+        rotated = np.zeros(2 * total, np.float32)
+        rotated[window(public, sender)] = upload.update.values() * (upload.update.scales[0] * np.float32(total / length(public, p)))
+        by = core.unrotate(rotated[:total] + rotated[total:], public.layout.count, public.stream(sender, "rotation"))
+        return core.apply_change(upload, public, by)
+
     algorithm = Algorithm(
-        partial(upload, p=p), core.means, core.replace,
-        reads=partial(reads, p=p), selects=partial(selects, p=p), forward=core.forward_of(forward), keeps=(),
-    )  # fmt: skip
+        upload, core.means, core.replace, reads=reads, selects=selects, forward=core.forward_of(forward), keeps=()
+    )
     return core.compress_broadcast(algorithm, down)

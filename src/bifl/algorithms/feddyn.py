@@ -9,18 +9,12 @@ alone; real parameters are averaged.
 
 from __future__ import annotations
 
-from functools import partial
 from math import inf
 
 import numpy as np
 
 from bifl import core
 from bifl.core import FLOAT32, Algorithm, Client, Local, Message, Public, Sent, Server, Tally
-
-
-def correction(client: Client, public: Public, alpha: float) -> Local:
-    """The gradient of what FedDyn adds to a client's loss."""
-    return Local(correction=np.float32(alpha) * client.memory if client.memory.size else None, pull=alpha)
 
 
 def upload(client: Client, public: Public) -> Sent:
@@ -42,8 +36,13 @@ def feddyn(alpha: float = 0.01, forward: str = "real", down: str = "float") -> A
     Take it where clients differ much and are drawn often: each must remember a vector of its own.
     """
     core.require(0 < alpha < inf, "alpha", alpha, "greater than 0")
+
+    def correction(client: Client, public: Public) -> Local:
+        """The gradient of what FedDyn adds to a client's loss."""
+        return Local(correction=np.float32(alpha) * client.memory if client.memory.size else None, pull=alpha)
+
     algorithm = Algorithm(
-        upload, broadcast, core.replace, local=partial(correction, alpha=alpha), forward=core.forward_of(forward),
+        upload, broadcast, core.replace, local=correction, forward=core.forward_of(forward),
         keeps=("memory",), mirrors=True,
     )  # fmt: skip
     return core.compress_broadcast(algorithm, down)

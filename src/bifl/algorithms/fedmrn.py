@@ -45,18 +45,6 @@ def weights(latent: Latent, width: float) -> Tensor:
     return latent.start + (told * drawn).detach() + (update - update.detach())
 
 
-def upload(client: Client, public: Public, width: float) -> Message:
-    """The mask."""
-    by, drawn = core.change(client, public), noise(public.forward_key(client.number), public.layout.count, width)
-    return Message.of(core.round_at_random(by / drawn, 2, public.stream(client.number, "mask")), BINARY, client.real)
-
-
-def reads(upload: Message, public: Public, width: float) -> Message:
-    """The noise that the mask keeps."""
-    drawn = noise(public.forward_key(upload.sender or 0), public.layout.count, width)
-    return core.apply_change(upload, public, upload.update.symbols * drawn)
-
-
 @core.register
 def fedmrn(width: float = 0.01, down: str = "float") -> Algorithm:
     """FedMRN: updates that are masked random noise; a mask of one bit a weight up.
@@ -64,8 +52,15 @@ def fedmrn(width: float = 0.01, down: str = "float") -> Algorithm:
     Take it to compare with: docs/results.md has the methods of the field side by side.
     """
     core.require(0 < width < inf, "width", width, "greater than 0")
+
+    def upload(client: Client, public: Public) -> Message:
+        by, drawn = core.change(client, public), noise(public.forward_key(client.number), public.layout.count, width)
+        return Message.of(core.round_at_random(by / drawn, 2, public.stream(client.number, "mask")), BINARY, client.real)
+
+    def reads(upload: Message, public: Public) -> Message:
+        drawn = noise(public.forward_key(upload.sender or 0), public.layout.count, width)
+        return core.apply_change(upload, public, upload.update.symbols * drawn)
+
     forward = Forward("masked noise", partial(weights, width=width), scaled=False, clip=False, alphabet=core.real.alphabet)
-    algorithm = Algorithm(
-        partial(upload, width=width), core.means, core.replace, reads=partial(reads, width=width), forward=forward, keeps=()
-    )
+    algorithm = Algorithm(upload, core.means, core.replace, reads=reads, forward=forward, keeps=())
     return core.compress_broadcast(algorithm, down)

@@ -6,8 +6,6 @@ all travel with the real parameters.
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import numpy.typing as npt
 
@@ -36,21 +34,6 @@ def reads(upload: Message, public: Public) -> Message:
     return upload.with_update(symbols=upload.update.values() * factors, alphabet=FLOAT32)
 
 
-def broadcast(tally: Tally, public: Public, server: Server, *, tolerance: float) -> Message:
-    """The mean made ternary again, Δ = 0.05·max|θ|, w_q = the mean kept magnitude; the mean itself where that loses too much."""
-    layout = public.layout
-    deltas = [SERVER_THRESHOLD * np.abs(part).max() for part in layout.layer_parts(tally.update.mean)]
-    kept = [np.abs(part)[np.abs(part) > delta] for part, delta in zip(layout.layer_parts(tally.update.mean), deltas, strict=True)]
-    factors = [float(part.mean()) if len(part) else 1.0 for part in kept]
-    real = np.concatenate([np.asarray(factors, np.float32), tally.real[len(layout.layers) :]])
-    small = Message.of(trits(tally.update.mean, layout.per_weight(deltas)), TERNARY, real)
-    large = Message.of((tally.update.mean / layout.per_weight(factors)).astype(np.float32), FLOAT32, real)
-    judge = server.judge
-    if judge is None or judge(small.update.values(), real) >= judge(large.update.values(), real) - tolerance:
-        return small
-    return large
-
-
 def update(client: Client, public: Public, news: Message) -> Client:
     """aux ← w_q times the broadcast."""
     return client._replace(aux=public.weights * public.layout.per_weight(public.real[: len(public.layout.layers)]))
@@ -64,5 +47,19 @@ def fttq(tolerance: float = 0.03, validation: float = 0.02) -> Algorithm:
     """
     core.require(0 <= tolerance <= 1, "tolerance", tolerance, "an accuracy from 0 to 1", " (the paper uses 0.03)")
     core.require(0 <= validation < 1, "validation", validation, "a share of the training images, at least 0 and below 1")
-    say = partial(broadcast, tolerance=tolerance)
-    return Algorithm(upload, say, update, reads=reads, forward=core.ternary, keeps=(), validation=validation)
+
+    def broadcast(tally: Tally, public: Public, server: Server) -> Message:
+        """The mean made ternary again, Δ = 0.05·max|θ|, w_q = the mean kept magnitude; the mean where that loses too much."""
+        layout, mean = public.layout, tally.update.mean
+        deltas = [SERVER_THRESHOLD * np.abs(part).max() for part in layout.layer_parts(mean)]
+        kept = [np.abs(part)[np.abs(part) > delta] for part, delta in zip(layout.layer_parts(mean), deltas, strict=True)]
+        factors = [float(part.mean()) if len(part) else 1.0 for part in kept]
+        real = np.concatenate([np.asarray(factors, np.float32), tally.real[len(layout.layers) :]])
+        small = Message.of(trits(mean, layout.per_weight(deltas)), TERNARY, real)
+        large = Message.of((mean / layout.per_weight(factors)).astype(np.float32), FLOAT32, real)
+        judge = server.judge
+        if judge is None or judge(small.update.values(), real) >= judge(large.update.values(), real) - tolerance:
+            return small
+        return large
+
+    return Algorithm(upload, broadcast, update, reads=reads, forward=core.ternary, keeps=(), validation=validation)

@@ -8,7 +8,6 @@ The scale is `width` times the mean deviation of last round's updates, which upl
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from math import inf
 
 import numpy as np
@@ -18,58 +17,6 @@ from bifl.core import BINARY, FLOAT32, TERNARY, UPDATE, Algorithm, Client, Messa
 
 FIRST = 0.01  # deviation of an update that is expected before anyone has told
 ALPHABETS = {2: BINARY, 3: TERNARY} | {levels: core.even_levels(levels) for levels in (5, 9, 17)}
-
-
-def groups(public: Public, together: int) -> int:
-    """How many groups the voters of a round make."""
-    return max(1, public.voters // together)
-
-
-def window(public: Public, sender: int, together: int) -> tuple[int, int]:
-    """Where a client's coordinates begin and end: it moves on by a group in every round."""
-    count, parts = public.layout.count, groups(public, together)
-    turn = (sender + public.round) % parts
-    return turn * count // parts, (turn + 1) * count // parts
-
-
-def selects(public: Public, sender: int | None, together: int) -> core.Selections:
-    """Uploads are about a group's coordinates, the broadcast about all weights."""
-    if sender is None:
-        return {UPDATE: None}
-    begin, end = window(public, sender, together)
-    return {UPDATE: core.Selection(end - begin, place=begin)}
-
-
-def scale(public: Public, width: float) -> np.float32:
-    """What the outer levels stand for."""
-    return np.float32(width) * (public.scales[-1] if public.round else np.float32(FIRST))
-
-
-def upload(client: Client, public: Public, together: int, levels: int, width: float) -> Message:
-    """Levels of the own coordinates, and how far the update's coordinates are from 0 in the root mean square."""
-    rotated = core.rotate(core.change(client, public), public.stream(None, "rotation"))
-    begin, end = window(public, client.number, together)
-    deviation = np.sqrt(np.square(rotated, dtype=np.float64).mean())
-    shares = rotated[begin:end] / max(scale(public, width), np.float32(1e-30))
-    symbols = core.random_levels(shares, levels, public.stream(client.number, "rounding"))
-    return Message.of(symbols, ALPHABETS[levels], client.real, np.array([deviation], np.float32))
-
-
-def reads(upload: Message, public: Public, together: int) -> Message:
-    """The levels where they belong, and 0 for coordinates that others speak of."""
-    spread = np.zeros(public.layout.count, np.float32)
-    begin, end = window(public, upload.sender or 0, together)
-    spread[begin:end] = upload.update.values()
-    return upload.with_update(symbols=spread, alphabet=FLOAT32, about=None)
-
-
-def broadcast(tally: Tally, public: Public, server: Server, *, together: int, width: float) -> Message:
-    """The public weights and the mean update: one group told of each coordinate, so the mean over all is that much too small."""
-    count = public.layout.count
-    rotated = np.zeros(core.rotated_length(count), np.float32)
-    rotated[:count] = tally.update.mean.astype(np.float32) * (scale(public, width) * np.float32(groups(public, together)))
-    by = core.unrotate(rotated, count, public.stream(None, "rotation"))
-    return Message.of(public.weights + by, FLOAT32, tally.real)
 
 
 def with_deviation(algorithm: Algorithm) -> Algorithm:
@@ -94,10 +41,49 @@ def murmur_dealt(together: int = 10, levels: int = 3, width: float = 2.5, forwar
     core.require(2 <= together <= 10**6, "together", together, "from 2 clients to 1,000,000")
     core.require(levels in ALPHABETS, "levels", levels, f"one of {', '.join(map(str, ALPHABETS))}")
     core.require(0 < width < inf, "width", width, "greater than 0")
-    algorithm = Algorithm(
-        partial(upload, together=together, levels=levels, width=width),
-        partial(broadcast, together=together, width=width), core.replace,
-        reads=partial(reads, together=together), selects=partial(selects, together=together),
-        forward=core.forward_of(forward), keeps=(),
-    )  # fmt: skip
+
+    def groups(public: Public) -> int:
+        return max(1, public.voters // together)
+
+    def window(public: Public, sender: int) -> tuple[int, int]:
+        """Where a client's coordinates begin and end: it moves on by a group in every round."""
+        count, parts = public.layout.count, groups(public)
+        turn = (sender + public.round) % parts
+        return turn * count // parts, (turn + 1) * count // parts
+
+    def selects(public: Public, sender: int | None) -> core.Selections:
+        if sender is None:
+            return {UPDATE: None}
+        begin, end = window(public, sender)
+        return {UPDATE: core.Selection(end - begin, place=begin)}
+
+    def scale(public: Public) -> np.float32:
+        """What the outer levels stand for."""
+        return np.float32(width) * (public.scales[-1] if public.round else np.float32(FIRST))
+
+    def upload(client: Client, public: Public) -> Message:
+        """Levels of the own coordinates, and how far the update's coordinates are from 0 in the root mean square."""
+        rotated = core.rotate(core.change(client, public), public.stream(None, "rotation"))
+        begin, end = window(public, client.number)
+        deviation = np.sqrt(np.square(rotated, dtype=np.float64).mean())
+        shares = rotated[begin:end] / max(scale(public), np.float32(1e-30))
+        symbols = core.random_levels(shares, levels, public.stream(client.number, "rounding"))
+        return Message.of(symbols, ALPHABETS[levels], client.real, np.array([deviation], np.float32))
+
+    def reads(upload: Message, public: Public) -> Message:
+        """The levels where they belong, and 0 for coordinates that others speak of."""
+        spread = np.zeros(public.layout.count, np.float32)
+        begin, end = window(public, upload.sender or 0)
+        spread[begin:end] = upload.update.values()
+        return upload.with_update(symbols=spread, alphabet=FLOAT32, about=None)
+
+    def broadcast(tally: Tally, public: Public, server: Server) -> Message:
+        """The public weights and the mean update. One group told of each coordinate: the mean over all is that much too small."""
+        count = public.layout.count
+        rotated = np.zeros(core.rotated_length(count), np.float32)
+        rotated[:count] = tally.update.mean.astype(np.float32) * (scale(public) * np.float32(groups(public)))
+        by = core.unrotate(rotated, count, public.stream(None, "rotation"))
+        return Message.of(public.weights + by, FLOAT32, tally.real)
+
+    algorithm = Algorithm(upload, broadcast, core.replace, reads=reads, selects=selects, forward=core.forward_of(forward), keeps=())
     return with_deviation(core.compress_broadcast(algorithm, down))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from math import inf
 
 import numpy as np
@@ -20,14 +19,6 @@ def average_of(upload: core.Upload, reads: core.Reads, down: str, keeps: tuple[s
 # ---- right in the mean -------------------------------------------------------------------------------------------------------
 
 
-def dither_upload(client: Client, public: Public, width: float) -> Message:
-    """One bit a weight, and s of every layer."""
-    by = core.change(client, public)
-    scales = public.layout.per_layer(by, lambda part: width * core.mean_magnitude(part))
-    bits = core.dithered_signs(by, public.layout.per_weight(scales), public.stream(client.number, "dither"))
-    return Message.of(bits, core.BINARY, client.real, scales)
-
-
 @core.register
 def dither(width: float = 2.0, down: str = "float") -> core.Algorithm:
     """z-SignFedAvg: signs of the update after uniform noise, as wide as `width` times its mean magnitude.
@@ -36,16 +27,14 @@ def dither(width: float = 2.0, down: str = "float") -> core.Algorithm:
     """
     # Tang et al., AAAI 2024: with noise uniform on ±s, s·sign(Δ + noise) is Δ in the mean wherever |Δ| ≤ s
     core.require(0 < width < inf, "width", width, "greater than 0")
-    return average_of(partial(dither_upload, width=width), core.scaled_change, down)
 
+    def upload(client: Client, public: Public) -> Message:
+        by = core.change(client, public)
+        scales = public.layout.per_layer(by, lambda part: width * core.mean_magnitude(part))
+        bits = core.dithered_signs(by, public.layout.per_weight(scales), public.stream(client.number, "dither"))
+        return Message.of(bits, core.BINARY, client.real, scales)
 
-def level_upload(client: Client, public: Public, levels: int) -> Message:
-    """Levels between ± the largest change of a layer, up or down at random so that the mean is right."""
-    by = core.change(client, public)
-    scales = public.layout.per_layer(by, lambda part: np.abs(part).max())
-    shares = by / np.maximum(public.layout.per_weight(scales), np.float32(1e-30))
-    symbols = core.random_levels(shares, levels, public.stream(client.number, "rounding"))
-    return Message.of(symbols, core.even_levels(levels), client.real, scales)
+    return average_of(upload, core.scaled_change, down)
 
 
 @core.register
@@ -54,9 +43,17 @@ def qsgd(levels: int = 5, down: str = "float") -> core.Algorithm:
 
     Take it to compare with: docs/results.md has the methods of the field side by side.
     """
-    core.require(2 <= levels <= 256, "levels", levels, "from 2 to 256")
     # Alistarh et al., 2017, with a layer's largest magnitude as its norm
-    return average_of(partial(level_upload, levels=levels), core.scaled_change, down)
+    core.require(2 <= levels <= 256, "levels", levels, "from 2 to 256")
+
+    def upload(client: Client, public: Public) -> Message:
+        by = core.change(client, public)
+        scales = public.layout.per_layer(by, lambda part: np.abs(part).max())
+        shares = by / np.maximum(public.layout.per_weight(scales), np.float32(1e-30))
+        symbols = core.random_levels(shares, levels, public.stream(client.number, "rounding"))
+        return Message.of(symbols, core.even_levels(levels), client.real, scales)
+
+    return average_of(upload, core.scaled_change, down)
 
 
 # ---- with error feedback at the client ---------------------------------------------------------------------------------------
@@ -67,39 +64,20 @@ def change_and_error(client: Client, public: Public, decay: float = 1.0) -> core
     return core.change(client, public) + np.float32(decay) * core.recall(client.memory, public.layout.count)
 
 
-def sign_upload(client: Client, public: Public) -> core.Sent:
-    """Signs of the change and the error, with the mean magnitude of every layer."""
-    change = change_and_error(client, public)
-    scales = public.layout.per_layer(change, core.mean_magnitude)
-    message = Message.of((change > 0).astype(np.uint8), core.BINARY, client.real, scales)
-    return core.Sent(message, memory=change - message.update.values() * public.layout.per_weight(scales))
-
-
 @core.register
 def ef_sign(down: str = "float") -> core.Algorithm:
     """FedAvg by signs of the update, each client remembering what its signs could not say.
 
     Take it to compare with: docs/results.md has the methods of the field side by side.
     """
-    return average_of(sign_upload, core.scaled_change, down, keeps=("memory",))  # Karimireddy et al., 2019
 
+    def upload(client: Client, public: Public) -> core.Sent:
+        change = change_and_error(client, public)
+        scales = public.layout.per_layer(change, core.mean_magnitude)
+        message = Message.of((change > 0).astype(np.uint8), core.BINARY, client.real, scales)
+        return core.Sent(message, memory=change - message.update.values() * public.layout.per_weight(scales))
 
-def largest_upload(client: Client, public: Public, share: float) -> core.Sent:
-    """Which weights, a bit each before coding, and their changes in order, 32 bit each."""
-    change = change_and_error(client, public)
-    most = max(1, round(share * len(change)))
-    chosen = np.zeros(len(change), np.uint8)
-    chosen[np.argpartition(np.abs(change), -most)[-most:]] = 1
-    message = Message.of(chosen, core.BINARY, client.real, change[chosen > 0])
-    return core.Sent(message, memory=np.where(chosen > 0, np.float32(0), change))
-
-
-def place_changes(upload: Message, public: Public) -> Message:
-    """The changes where they belong. A liar's bits may be fewer or more than its numbers: those that have none count as 0."""
-    by = np.zeros(public.layout.count, np.float32)
-    places = np.flatnonzero(upload.update.symbols)[: len(upload.update.scales)]
-    by[places] = upload.update.scales[: len(places)]
-    return core.apply_change(upload, public, by).with_update(scales=core.NOTHING)
+    return average_of(upload, core.scaled_change, down, keeps=("memory",))  # Karimireddy et al., 2019
 
 
 @core.register
@@ -109,20 +87,27 @@ def top_k(share: float = 0.01, down: str = "float") -> core.Algorithm:
     Take it as the yardstick of sparse updates.
     """
     core.require(0 < share <= 1, "share", share, "greater than 0 and at most 1")
-    return average_of(partial(largest_upload, share=share), place_changes, down, keeps=("memory",))  # Stich et al., 2018
+
+    def upload(client: Client, public: Public) -> core.Sent:
+        """Which weights, a bit each before coding, and their changes in order, 32 bit each."""
+        change = change_and_error(client, public)
+        most = max(1, round(share * len(change)))
+        chosen = np.zeros(len(change), np.uint8)
+        chosen[np.argpartition(np.abs(change), -most)[-most:]] = 1
+        message = Message.of(chosen, core.BINARY, client.real, change[chosen > 0])
+        return core.Sent(message, memory=np.where(chosen > 0, np.float32(0), change))
+
+    def reads(upload: Message, public: Public) -> Message:
+        """The changes where they belong. A liar's bits may be fewer or more than its numbers: those that have none count as 0."""
+        by = np.zeros(public.layout.count, np.float32)
+        places = np.flatnonzero(upload.update.symbols)[: len(upload.update.scales)]
+        by[places] = upload.update.scales[: len(places)]
+        return core.apply_change(upload, public, by).with_update(scales=core.NOTHING)
+
+    return average_of(upload, reads, down, keeps=("memory",))  # Stich et al., 2018
 
 
 # ---- without a scale ---------------------------------------------------------------------------------------------------------
-
-
-def half_upload(client: Client, public: Public) -> Message:
-    """The weights, 16 bit each."""
-    return Message.of(core.halves(client.aux), core.FLOAT16, client.real)
-
-
-def half_mean(tally: core.Tally, public: Public, server: core.Server) -> Message:
-    """Their mean, 16 bit each."""
-    return Message.of(core.halves(tally.update.mean.astype(np.float32)), core.FLOAT16, tally.real)
 
 
 @core.register
@@ -131,17 +116,14 @@ def float16() -> core.Algorithm:
 
     Take it as a yardstick of half the bits, also under secure_sum=true.
     """
-    return core.Algorithm(half_upload, half_mean, core.replace, forward=core.real, keeps=())
 
+    def upload(client: Client, public: Public) -> Message:
+        return Message.of(core.halves(client.aux), core.FLOAT16, client.real)
 
-def direction_upload(client: Client, public: Public) -> Message:
-    """Where training moved each weight."""
-    return Message.of((core.change(client, public) > 0).astype(np.uint8), core.BINARY, client.real)
+    def broadcast(tally: core.Tally, public: Public, server: core.Server) -> Message:
+        return Message.of(core.halves(tally.update.mean.astype(np.float32)), core.FLOAT16, tally.real)
 
-
-def absorb_step(public: Public, news: Message, step: float) -> Public:
-    """A step of fixed length where most clients went."""
-    return core.take_over(public, news)._replace(weights=public.weights + np.float32(step) * news.update.values())
+    return core.Algorithm(upload, broadcast, core.replace, forward=core.real, keeps=())
 
 
 @core.register
@@ -151,5 +133,12 @@ def sign_majority(step: float = 0.002) -> core.Algorithm:
     Take it to compare with, also under secure_sum=true: docs/results.md has the methods of the field side by side.
     """
     core.require(0 < step < inf, "step", step, "greater than 0")
-    absorb = partial(absorb_step, step=step)  # Bernstein et al., 2018
-    return core.Algorithm(direction_upload, core.majority, core.replace, absorb=absorb, forward=core.real, keeps=())
+
+    def upload(client: Client, public: Public) -> Message:
+        return Message.of((core.change(client, public) > 0).astype(np.uint8), core.BINARY, client.real)
+
+    def absorb(public: Public, news: Message) -> Public:
+        return core.take_over(public, news)._replace(weights=public.weights + np.float32(step) * news.update.values())
+
+    # Bernstein et al., 2018
+    return core.Algorithm(upload, core.majority, core.replace, absorb=absorb, forward=core.real, keeps=())

@@ -6,8 +6,6 @@ that come again, and pays most with few of them. Its authors send places of 12 b
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from bifl import core
@@ -15,21 +13,6 @@ from bifl.algorithms.quantised import average_of, change_and_error
 from bifl.core import Alphabet, Client, Message, Public
 
 LEVELS = Alphabet("none, or one of four levels", 5)  # 0: nothing is said; then far below 0, below 0, above 0, far above 0
-
-
-def upload(client: Client, public: Public, most: int, chunk: int, decay: float) -> core.Sent:
-    """Of every chunk the `most` largest; of those, the larger ones and the others count as the mean magnitude of their kind."""
-    change = change_and_error(client, public, decay)
-    symbols, scales = np.zeros(len(change), np.uint8), []
-    for begin in range(0, len(change), chunk):
-        part, said = change[begin : begin + chunk], symbols[begin : begin + chunk]
-        places = np.argpartition(np.abs(part), -min(most, len(part)))[-most:]
-        sizes = np.abs(part[places])
-        large = sizes > sizes.mean()
-        said[places] = np.where(part[places] > 0, 3 + large, 2 - large)
-        scales += [float(sizes[kind].mean()) if kind.any() else 0.0 for kind in (~large, large)]
-    message = Message.of(symbols, LEVELS, client.real, np.array(scales, np.float32))
-    return core.Sent(message, memory=change - values_of(message, chunk))
 
 
 def values_of(message: Message, chunk: int) -> core.Floats:
@@ -40,11 +23,6 @@ def values_of(message: Message, chunk: int) -> core.Floats:
     return np.where(symbols == 0, np.float32(0), np.where(symbols > 2, sizes, -sizes)).astype(np.float32)
 
 
-def reads(message: Message, public: Public, chunk: int) -> Message:
-    """The weights that an upload stands for."""
-    return core.apply_change(message, public, values_of(message, chunk)).with_update(scales=core.NOTHING)
-
-
 @core.register
 def sparse_loco(most: int = 64, chunk: int = 4096, decay: float = 0.95, down: str = "float") -> core.Algorithm:
     """SparseLoCo: of every `chunk` weights the `most` largest changes, in two bits each; clients remember the others.
@@ -53,5 +31,22 @@ def sparse_loco(most: int = 64, chunk: int = 4096, decay: float = 0.95, down: st
     """
     core.require(1 <= most <= chunk, "most", most, f"from 1 to algorithm.chunk, {chunk}")
     core.require(0 <= decay <= 1, "decay", decay, "from 0 to 1")
-    said = partial(upload, most=most, chunk=chunk, decay=decay)
-    return average_of(said, partial(reads, chunk=chunk), down, keeps=("memory",))
+
+    def upload(client: Client, public: Public) -> core.Sent:
+        """Of every chunk the largest; of those, the larger ones and the others count as the mean magnitude of their kind."""
+        change = change_and_error(client, public, decay)
+        symbols, scales = np.zeros(len(change), np.uint8), []
+        for begin in range(0, len(change), chunk):
+            part, said = change[begin : begin + chunk], symbols[begin : begin + chunk]
+            places = np.argpartition(np.abs(part), -min(most, len(part)))[-most:]
+            sizes = np.abs(part[places])
+            large = sizes > sizes.mean()
+            said[places] = np.where(part[places] > 0, 3 + large, 2 - large)
+            scales += [float(sizes[kind].mean()) if kind.any() else 0.0 for kind in (~large, large)]
+        message = Message.of(symbols, LEVELS, client.real, np.array(scales, np.float32))
+        return core.Sent(message, memory=change - values_of(message, chunk))
+
+    def reads(message: Message, public: Public) -> Message:
+        return core.apply_change(message, public, values_of(message, chunk)).with_update(scales=core.NOTHING)
+
+    return average_of(upload, reads, down, keeps=("memory",))
