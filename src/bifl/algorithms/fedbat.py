@@ -22,12 +22,14 @@ def weights(latent: Latent) -> Tensor:
     """Frozen weights plus the update: as it is at first, then binarised. α's gradient is the authors'."""
     import torch
 
+    from bifl.core.straight_through import spread
+
     update = latent.aux - latent.start
     if not latent.training or latent.scales is None or latent.progress < 0.5:
         return latent.aux
     parts = [part.abs().mean().detach() for part in torch.split_with_sizes(update, latent.sizes)]
     alphas = (torch.stack(parts) * torch.exp(STEEPNESS * (latent.scales - 1))).clamp(LEAST, MOST)
-    alpha = torch.repeat_interleave(alphas, torch.tensor(latent.sizes, device=update.device), output_size=sum(latent.sizes))
+    alpha = spread(alphas, latent.sizes)
     share = (update / alpha).detach()
     dice = torch.rand(len(update), generator=latent.generator())
     signs = 2 * ((share + 1) / 2 + dice).floor().clamp(0, 1) - 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -86,6 +86,8 @@ class VectorContext:
     name: str
     layout: Layout
     known: Public | None  # what both ends know; None where nothing is made use of
+    # what a coder knows before the first symbol, by all else that it depends on, once it was computed
+    priors: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def count(self) -> int:
@@ -133,11 +135,6 @@ class VectorContext:
         for step in range(1, doublings + 1):
             block[:: 1 << step] = min(doublings - step, _LESSONS)
         return Sequence.of(block, self.classes)
-
-    @cached_property
-    def priors(self) -> dict[Any, Any]:
-        """What a coder knows before the first symbol, by all else that it depends on; empty until one has computed it."""
-        return {}
 
     @cached_property
     def levels(self) -> list[int]:
@@ -206,6 +203,8 @@ class Context:
     known: Public | None = None  # what both ends know; None spells every message so that it can be read without
     selects: Callable[[int | None], Selections] = _update_alone  # sender → the vectors of its message; None is the server
     start: Floats | None = None  # the last numbers of layers kept real, where messages say how these changed
+    grids: dict[int, Any] = field(default_factory=dict, init=False, repr=False)  # known real numbers, by digits, once computed
+    _vectors: dict[str, VectorContext] = field(default_factory=dict, init=False, repr=False)
 
     def vector(self, name: str, about: Selection | None = None) -> VectorContext:
         """What is known of one vector; the same object for all messages, so that what is computed of it is kept."""
@@ -213,15 +212,6 @@ class Context:
             self._vectors[name] = VectorContext(name, self.layout, self.known)
         whole = self._vectors[name]
         return whole if about is None else NarrowContext(name, self.layout, self.known, whole, about)
-
-    @cached_property
-    def _vectors(self) -> dict[str, VectorContext]:
-        return {}
-
-    @cached_property
-    def grids(self) -> dict[int, Any]:
-        """What real numbers are known, by binary digits; empty until they were needed."""
-        return {}
 
     @cached_property
     def digest(self) -> bytes:

@@ -76,26 +76,20 @@ def half_code(change: Floats, layout: Layout) -> Vector:
     return Vector(message.halves(change), FLOAT16, np.ones(len(layout.layers), np.float32))
 
 
-def _group(down: str) -> int:
-    """G of `1ofG`; 0 for everything else."""
-    first, _, group = down.partition("of")
-    return int(group) if first == "1" and group.isdecimal() and 2 <= int(group) <= MOST_IN_GROUP else 0
-
-
-def _one_in(down: str) -> int:
-    """N of `topN`; 0 for everything else."""
-    number = down.removeprefix("top")
-    return int(number) if number != down and number.isdecimal() and 2 <= int(number) <= MOST_ONE_IN else 0
+def _number(down: str, begins: str, most: int) -> int:
+    """G of `1ofG`, or N of `topN`, from 2 on; 0 for everything else."""
+    number = down.removeprefix(begins)
+    return int(number) if number != down and number.isdecimal() and 2 <= int(number) <= most else 0
 
 
 def _code(down: str) -> Code:
     known: dict[str, Code] = {"sign": sign_code, "ternary": ternary_code, "float16": half_code}
     if down in known:
         return known[down]
-    if _group(down):
-        return partial(loudest_code, group=_group(down))
-    if _one_in(down):
-        return partial(largest_code, one_in=_one_in(down))
+    if group := _number(down, "1of", MOST_IN_GROUP):
+        return partial(loudest_code, group=group)
+    if one_in := _number(down, "top", MOST_ONE_IN):
+        return partial(largest_code, one_in=one_in)
     wanted = (
         "float, float16, sign, ternary, 1of8 (or another number from 2 on), top100 (or another number from 2 on) or a number of "
         f"levels from 4 to {MOST_LEVELS}"
@@ -115,7 +109,7 @@ def compress_broadcast(algorithm: Algorithm, down: str) -> Algorithm:
     """
     if down == "float":
         return algorithm
-    code, group = _code(down), _group(down)
+    code, group = _code(down), _number(down, "1of", MOST_IN_GROUP)
 
     def selects(public: Public, sender: int | None) -> Selections:
         abouts = algorithm.selects(public, sender)

@@ -151,9 +151,7 @@ def exact_ratio(agree: npt.ArrayLike, voters: npt.ArrayLike, voted: bool = True)
     """
     from scipy.optimize import elementwise  # half a second to import, which most processes of a deployment need not spend
 
-    a, m = np.broadcast_arrays(np.asarray(agree, np.float64), np.asarray(voters, np.float64))
-    if not voted:  # I bring no vote of my own to subtract: the same f as with one more voter, who agrees with me
-        a, m = a + 1, m + 1
+    a, m = _with_mine(agree, voters, voted)
     if not (np.all(m >= 1) and np.all(a >= 1 - 1e-9) and np.all(a <= m + 1e-9)):
         low = 1 if voted else 0
         raise ValueError(f"exact_ratio(agree, voters) needs voters ≥ 1 and {low} ≤ agree ≤ voters")
@@ -169,6 +167,12 @@ def exact_ratio(agree: npt.ArrayLike, voters: npt.ArrayLike, voted: bool = True)
     return np.where(unanimous, 1.0, _ratio_at(u, q))
 
 
+def _with_mine(agree: npt.ArrayLike, voters: npt.ArrayLike, voted: bool) -> tuple[Array, Array]:
+    """Votes with my sign, and all: who did not vote has the f of one more voter, who agrees."""
+    a, m = np.broadcast_arrays(np.asarray(agree, np.float64), np.asarray(voters, np.float64))
+    return (a, m) if voted else (a + 1, m + 1)
+
+
 def _ratio_at(u: Array, q: Array) -> Array:
     """r = û(q − û)/2, in two spellings, so that nothing cancels on either side."""
     return np.where(u > 0, 2 * u / (q + np.abs(u)), u * (q - u) / 2)
@@ -182,9 +186,7 @@ def location(ratio: Array) -> Array:
 
 def fitted_ratio(agree: npt.ArrayLike, voters: npt.ArrayLike, voted: bool = True) -> Array:
     """The paper's fit a1 + a2·ln(M_P + a3) of r, made at M = 100; other M by the share of votes that agree."""
-    a, m = np.asarray(agree, np.float64), np.asarray(voters, np.float64)
-    if not voted:
-        a, m = a + 1, m + 1
+    a, m = _with_mine(agree, voters, voted)
     a1, a2, a3 = FIT
     return np.asarray(a1 + a2 * np.log(np.maximum(a * FIT_VOTERS / m, 1) + a3))
 
@@ -216,10 +218,8 @@ def _in_units(agree: npt.NDArray[np.integer], total: int, unit: int, weight: int
 
 def near_ratio(agree: npt.ArrayLike, voters: float, voted: bool = True) -> Array:
     """`exact_ratio` of many counts, interpolated between exact nodes: off by less than 1e-6 of r (of 1, where |r| < 1)."""
-    a, m = np.asarray(agree, np.float64), voters
-    if not voted:
-        a, m = a + 1, m + 1
-    return np.interp(np.clip(a, 1, m), *_nodes(m))
+    mine = 0 if voted else 1  # as in `_with_mine`
+    return np.interp(np.clip(np.add(agree, mine, dtype=np.float64), 1, voters + mine), *_nodes(voters + mine))
 
 
 @lru_cache(maxsize=16)

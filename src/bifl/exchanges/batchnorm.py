@@ -12,23 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bifl.codec import Context, Precision
+from bifl.codec import Context
 from bifl.core import NOTHING, Layout, Message, Public, Tally, Total, mean
 from bifl.core.message import reals_only
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
-from bifl.core.sums import UploadList, Weighing
-from bifl.exchanges.bounds import Bounds
+from bifl.core.sums import UploadList
 from bifl.exchanges.exchange import Summable, Surroundings, exchange
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Statistics(Summable):
     """The exchange of batch-norm's statistics, after the ballot."""
 
-    bounds: Bounds  # within which uploads count, around each other
-    precision: Precision
-    in_context: bool  # messages are coded in what both ends know
-    weighing: Weighing  # what a client counts for
+    run: Surroundings
     name: str = "statistics"
 
     def layout(self, public: Public) -> Layout:
@@ -38,8 +34,8 @@ class Statistics(Summable):
     def context(self, public: Public) -> Context:
         """The last statistics."""
         layout, last = self.layout(public), public.real[public.layout.trained :]
-        known = Public(public.seed, public.round, layout, NOTHING, last) if self.in_context else None
-        return Context(layout, public.round, self.precision, known)
+        known = Public(public.seed, public.round, layout, NOTHING, last) if self.run.in_context else None
+        return Context(layout, public.round, self.run.precision, known)
 
     def say(self, side: ClientSide, public: Public, *, uploads: bool) -> ClientReply:
         """Measure the global network."""
@@ -47,7 +43,7 @@ class Statistics(Summable):
 
     def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
         """The upload, with what it counts for: it is bounded by the others, when they are all there."""
-        return upload._replace(weight=self.weighing.counts(upload.weight))
+        return upload._replace(weight=self.run.weighing.counts(upload.weight))
 
     def total(self, public: Public) -> UploadList:
         """All uploads: each is bounded by the others."""
@@ -55,16 +51,16 @@ class Statistics(Summable):
 
     def answer(self, total: UploadList | Total, public: Public, server: ServerSide) -> tuple[ServerSide, Message]:
         """The pooled statistics; of a sum alone, in which nobody sees the others', as they are."""
-        tally = total.tally() if isinstance(total, Total) else mean(self.bounds.statistics(total.uploads, public))
+        tally = total.tally() if isinstance(total, Total) else mean(self.run.bounds.statistics(total.uploads, public))
         return server, reals_only(tally.real)
 
     def bounded(self, upload: Message, public: Public) -> Message:
         """Within what is known before anyone speaks: all that can be done where nobody sees the others'."""
-        return self.bounds.measured(upload, public)
+        return self.run.bounds.measured(upload, public)
 
     def plausible(self, tally: Tally, public: Public, largest: int) -> bool:
         """Whether statistics can be pooled of bounded ones."""
-        return self.bounds.plausible_statistics(tally.real, public, largest)
+        return self.run.bounds.plausible_statistics(tally.real, public, largest)
 
     def advance(self, public: Public, news: Message) -> Public:
         """The public state with the new statistics."""
@@ -78,4 +74,4 @@ class Statistics(Summable):
 @exchange
 def statistics(run: Surroundings) -> Statistics:
     """Batch-norm's statistics, measured in the network that was broadcast: follows the ballot with batchnorm=recalibrate."""
-    return Statistics(run.bounds, run.precision, run.in_context, run.weighing)
+    return Statistics(run)

@@ -116,10 +116,7 @@ class Exchange(ABC):
     def open(self, upload: Message, public: Public, server: ServerSide | None = None) -> Message:
         """What an upload counts as, within bounds, in the form that is added up; by default as it is. A client may say anything.
 
-        `server` is what the server knows of the round so far; None where another adds up for it.
-
-        Raises:
-            BiflError: it cannot be counted.
+        `server` is what the server knows of the round so far; None where another adds up for it. A BiflError refuses the upload.
         """
         return upload
 
@@ -128,11 +125,7 @@ class Exchange(ABC):
         return Total()
 
     def answer(self, total: Any, public: Public, server: ServerSide) -> tuple[ServerSide, Message | PrivateReplies]:
-        """The server's part: what it is like afterwards, and its broadcast or private replies; by default none.
-
-        Raises:
-            Abandoned: too few have answered.
-        """
+        """The server's part: what it is like afterwards, and its broadcast or private replies; `Abandoned` if too few answered."""
         return server, {}
 
     def advance(self, public: Public, news: Message) -> Public:
@@ -261,11 +254,7 @@ class Intake:
         self.total = exchange.total(public)
 
     def take(self, data: bytes, sender: Sender | None = None) -> Receipt:
-        """Count an upload of a sender; None for one that was made here.
-
-        Raises:
-            Exception: it cannot be counted, and nothing of it was.
-        """
+        """Count an upload of a sender, None for one that was made here; after any exception nothing of it was counted."""
         upload = codec.decode(data, self._context)
         if sender is not None:
             _refuse_misfit(upload, sender, self._form)
@@ -283,13 +272,10 @@ class Intake:
         """Count an upload alone first, so that nothing in it can spoil what the others have said."""
         alone = self._exchange.total(self._public)
         alone.add(opened)
-        if isinstance(alone, Total):
-            tally = alone.tally()
-            codec.refuse_infinite(tally.real, *(part for vector in tally.vectors.values() for part in (vector.mean, vector.scales)))
-        else:  # what is made of several uploads may need several
-            codec.refuse_infinite(
-                opened.real, *(part for vector in opened.vectors.values() for part in (vector.values(), vector.scales))
-            )
+        if isinstance(alone, Total):  # what is made of several uploads may need several
+            alone.tally()
+        vectors = opened.vectors.values()
+        codec.refuse_infinite(opened.real, *(numbers for vector in vectors for numbers in (vector.values(), vector.scales)))
 
 
 def _refuse_misfit(upload: Message, sender: Sender, form: Message) -> None:
