@@ -34,7 +34,8 @@ def say(change: Floats, size: int, dice: np.random.Generator) -> Vector:
 
 def hear(vector: Vector, size: int, count: int, dice: np.random.Generator) -> Floats:
     """(count,) what such vertices stand for."""
-    return core.spread(vector.symbols, size, count) * vector.scales[0]
+    values: Floats = core.spread(vector.symbols, size, count) * vector.scales[0]
+    return values
 
 
 @core.register

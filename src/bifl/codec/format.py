@@ -374,11 +374,9 @@ def decode(data: bytes, context: Context | None = None, expect: int | None = Non
         with section(vector.section("scales")) as part:
             vectors[vector.name] = Vector(symbols, alphabet, reals.read_floats(part), about)
     with section("reals") as part:
-        free = header.context == NO_DIGEST and context is not None and context.known is not None
-        around = (
-            Context(context.layout, context.round) if free and context else context
-        )  # what can be read without is no difference
-        real = reals.read(part, header.precision, header.change_bits, around, header.round, sender)
+        if context is not None and context.known is not None and header.context == NO_DIGEST:
+            context = Context(context.layout, context.round)  # for any reader: the numbers are no differences to what is known
+        real = reals.read(part, header.precision, header.change_bits, context, header.round, sender)
     return Message(vectors, real, sender, header.weight, header.round)
 
 

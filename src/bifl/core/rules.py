@@ -219,7 +219,8 @@ def _in_units(agree: npt.NDArray[np.integer], total: int, unit: int, weight: int
 def near_ratio(agree: npt.ArrayLike, voters: float, voted: bool = True) -> Array:
     """`exact_ratio` of many counts, interpolated between exact nodes: off by less than 1e-6 of r (of 1, where |r| < 1)."""
     mine = 0 if voted else 1  # as in `_with_mine`
-    return np.interp(np.clip(np.add(agree, mine, dtype=np.float64), 1, voters + mine), *_nodes(voters + mine))
+    a = np.asarray(agree, np.float64) + mine
+    return np.asarray(np.interp(np.clip(a, 1, voters + mine), *_nodes(voters + mine)))
 
 
 @lru_cache(maxsize=16)

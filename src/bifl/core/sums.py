@@ -297,10 +297,6 @@ class Total:
             ours, theirs = (", ".join(sorted(vectors)) for vectors in (self.vectors, names))
             raise DataError(f"an upload holds the vectors {theirs} where the others hold {ours}")
 
-    def real_sums(self) -> npt.NDArray[np.float64]:
-        """Weighted sums of the real numbers, in double precision."""
-        return np.asarray(self.real.mean() * self.real.weight)
-
     def tally(self) -> Tally:
         """What the server learns of the uploads."""
         if self.clients == 0:

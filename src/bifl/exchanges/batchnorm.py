@@ -60,7 +60,7 @@ class Statistics(Summable):
 
     def plausible(self, tally: Tally, public: Public, largest: int) -> bool:
         """Whether statistics can be pooled of bounded ones."""
-        return self.run.bounds.plausible_statistics(tally.real, public, largest)
+        return self.run.bounds.plausible_statistics(tally.real, public)
 
     def advance(self, public: Public, news: Message) -> Public:
         """The public state with the new statistics."""

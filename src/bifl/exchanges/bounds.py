@@ -105,7 +105,7 @@ class Bounds:
         reached = np.array_equal(self.ballot(upload, public).real[:trained], real[:trained])
         return reached and self._pooled(real[trained:], public, TRAINING, first=public.round == 0)
 
-    def plausible_statistics(self, real: Floats, public: Public, largest: int) -> bool:
+    def plausible_statistics(self, real: Floats, public: Public) -> bool:
         """Whether statistics can be pooled of bounded ones."""
         return self._pooled(real, public, WIDEST, first=_unmeasured(public))
 

@@ -234,13 +234,6 @@ class Sender(NamedTuple):
     weight: int  # as it has declared
 
 
-class Receipt(NamedTuple):
-    """What an upload that was counted has cost."""
-
-    size: int  # bytes
-    ideal: float | None  # the same, if the coder were ideal
-
-
 class Intake:
     """Takes in the uploads of one exchange, for whoever adds up: decoded, checked, opened and counted, as a whole or not at all.
 
@@ -253,8 +246,11 @@ class Intake:
         self._context = exchange.uploads_in(context)
         self.total = exchange.total(public)
 
-    def take(self, data: bytes, sender: Sender | None = None) -> Receipt:
-        """Count an upload of a sender, None for one that was made here; after any exception nothing of it was counted."""
+    def take(self, data: bytes, sender: Sender | None = None) -> tuple[int, float | None]:
+        """Count an upload of a sender, None for one that was made here: its bytes, and how many there were if the coder were ideal.
+
+        After any exception nothing of it was counted.
+        """
         upload = codec.decode(data, self._context)
         if sender is not None:
             _refuse_misfit(upload, sender, self._form)
@@ -262,7 +258,7 @@ class Intake:
         if sender is not None:
             self._try(opened)
         self.total.add(opened)
-        return Receipt(len(data), codec.ideal_size(data, upload, self._context))
+        return len(data), codec.ideal_size(data, upload, self._context)
 
     @cached_property
     def _form(self) -> Message:
