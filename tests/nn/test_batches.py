@@ -272,7 +272,7 @@ def test_the_fast_engine_gives_outputs_per_position() -> None:
         assert weights.grad is not None
         network.show(aux, reals, real)
         found.append((torch.tensor(loss), weights.grad, network.scores(batch)))
-    assert plan(positions_of_signals(), (), batch) is not None
+    assert plan(positions_of_signals(), batch) is not None
     for fast, plain in zip(*found, strict=True):
         torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.floats
 
 def steps(module: nn.Module, images: Tensor) -> list[str]:
     """What the fast engine makes of a module; nothing if it leaves it to PyTorch."""
-    return [type(planned.step).__name__ for planned in plan(copy.deepcopy(module), (), {"input": images}) or ()]
+    return [type(planned.step).__name__ for planned in plan(copy.deepcopy(module), {"input": images}) or ()]
 
 
 def is_fast(net: Network, images: Tensor) -> bool:
@@ -464,7 +464,7 @@ class Foreign(nn.Module):
 
 @pytest.mark.parametrize("kind", ["counts", "parameter", "buffer"])
 def test_what_steps_would_not_repeat_is_pytorchs(kind: str) -> None:
-    """`Network` makes a trained parameter a plain attribute; a buffer may change. What else `trace.read` refuses: test_trace."""
+    """A parameter and a buffer may change. What else `trace.read` refuses: test_trace."""
     x = torch.randn(4, 3)
     assert not is_fast(Network(Foreign(kind), real), x)
     assert is_fast(Network(Foreign("none"), real), x)

@@ -1,10 +1,10 @@
-"""How a network computes: in one thread, by an `Engine`; here the seam, and the engine that leaves everything to PyTorch."""
+"""How a network computes: in one thread, by an `Engine`; the one here leaves everything to PyTorch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -38,97 +38,63 @@ def device_of(chosen: str) -> torch.device:
     return torch.device("cuda")
 
 
-Place = tuple[nn.Module, str]  # a layer and the name of its parameter
 Loss = Callable[..., Tensor]  # (output, targets) → the mean loss, differentiable; what else it needs of a batch by name
 Raw = tuple[Floats, Floats]  # (c,) E[x] and E[x²] of a norm's input
+Vectors = tuple[Tensor, Tensor]  # flat weights and trained reals
+Values = TypeVar("Values", Tensor, Floats)
 
 
 class Slot(NamedTuple):
-    """A parameter by all the places that compute with it: tied ones have several."""
+    """A trained parameter, and where its values lie in the two flat vectors; a tied one has one slot."""
 
-    places: tuple[Place, ...]
-
-    def put(self, value: Tensor) -> None:
-        """Let all places compute with this tensor."""
-        for layer, attribute in self.places:
-            # into __dict__, past nn.Module's bookkeeping, which takes its time: these are no parameters any more
-            layer.__dict__[attribute] = value
-
-    def get(self) -> Tensor:
-        """What they compute with."""
-        tensor: Tensor = getattr(*self.places[0])
-        return tensor
-
-
-class Cut(NamedTuple):
-    """Where a slot's values lie: in the flat weights or the real vector, which part, and its shape."""
-
+    parameter: nn.Parameter
     vector: int
     part: slice
     shape: tuple[int, ...]
 
-
-class Flat(NamedTuple):
-    """The two flat vectors, to be read or written slot by slot."""
-
-    vectors: tuple[Tensor, Tensor]  # flat weights and trained reals
-    cuts: Sequence[Cut]  # of every slot
-
-    def tensors(self) -> list[Tensor]:
-        """Of every slot, of the same memory."""
-        return [self.vectors[cut.vector][cut.part].view(cut.shape) for cut in self.cuts]
-
-    def arrays(self) -> list[Floats]:
-        """The same, on a CPU."""
-        arrays = [vector.numpy() for vector in self.vectors]
-        return [arrays[vector][part].reshape(shape) for vector, part, shape in self.cuts]
+    def of(self, vectors: Sequence[Values]) -> Values:
+        """Its values, of the vectors' memory."""
+        return vectors[self.vector][self.part].reshape(self.shape)
 
 
-class Engine(Protocol):
-    """Computes a module, whose parameters are given by slot. On a CPU `fast.stepwise` has a faster one; only rounding differs."""
+class Engine:
+    """PyTorch's own layers and autograd: any module, any device, any precision.
 
-    def learn(self, batch: Batch, values: Flat, gradients: Flat, loss: Loss) -> float:
-        """The mean loss of a batch, in training mode, with these values of all slots; writes their gradients."""
-
-    def scores(self, batch: Batch) -> Tensor:
-        """(n, …) the module's output with what the slots hold."""
-
-    def moments(self, batch: Batch) -> dict[nn.Module, Raw]:
-        """E[x] and E[x²] of the input of every norm that keeps statistics, with what the slots hold."""
-
-
-class PlainEngine:
-    """PyTorch's own layers and autograd: any module, any device, any precision. The readable twin of the fast engine."""
+    The readable twin of the faster one in `fast.stepwise`; only rounding differs.
+    """
 
     def __init__(self, module: nn.Module, slots: Sequence[Slot], norms: Sequence[nn.Module]) -> None:
         self.module, self.slots, self.norms = module, slots, norms
         self._arguments = network_arguments(module)
 
-    def learn(self, batch: Batch, values: Flat, gradients: Flat, loss: Loss) -> float:
-        """As `Engine` says."""
-        leaves = placed(self.slots, values.tensors())
-        found = judged(loss, self.scores(batch), batch)
-        write(torch.autograd.grad(found, leaves, allow_unused=True), gradients.tensors())
+    def learn(self, batch: Batch, values: Vectors, gradients: Vectors, loss: Loss) -> float:
+        """The mean loss of a batch, in training mode, with these values of all parameters; writes their gradients."""
+        put((slot.parameter, slot.of(values)) for slot in self.slots)
+        found = judged(loss, self._output(batch), batch)
+        parameters = [slot.parameter for slot in self.slots]
+        write(torch.autograd.grad(found, parameters, allow_unused=True), [slot.of(gradients) for slot in self.slots])
         return found.item()
 
+    @torch.no_grad()
     def scores(self, batch: Batch) -> Tensor:
-        """As `Engine` says."""
-        return tensor_of(self.module(batch[INPUT], **among(batch, self._arguments)))
+        """(n, …) the module's output with what its parameters are."""
+        return self._output(batch)
 
+    @torch.no_grad()
     def moments(self, batch: Batch) -> dict[nn.Module, Raw]:
-        """As `Engine` says."""
+        """E[x] and E[x²] of the input of every norm that keeps statistics, with what the parameters are."""
         with overheard(self.norms) as found:
-            self.module(batch[INPUT], **among(batch, self._arguments))
+            self._output(batch)
         return found
 
+    def _output(self, batch: Batch) -> Tensor:
+        return tensor_of(self.module(batch[INPUT], **among(batch, self._arguments)))
 
-def placed(slots: Iterable[Slot], values: Iterable[Tensor]) -> list[Tensor]:
-    """Put values into slots, as tensors whose gradients autograd can be asked for."""
-    leaves = []
-    for slot, value in zip(slots, values, strict=True):
-        leaves.append(value.detach().requires_grad_())
-        slot.put(leaves[-1])
-    return leaves
+
+def put(values: Iterable[tuple[nn.Parameter, Tensor]]) -> None:
+    """Let parameters be these tensors, in their memory."""
+    for parameter, value in values:
+        parameter.data = value
 
 
 def write(found: Iterable[Tensor | None], gradients: Iterable[Tensor]) -> None:

@@ -1,6 +1,6 @@
 """Between an nn.Module and the two flat vectors of `bifl.core.layout`.
 
-A module computes with numbers that differ by who may change them: training (`Trainable`, taken out of the module as slots), nobody
+A module computes with numbers that differ by who may change them: training (parameters, each with a `Slot` in the vectors), nobody
 (`Constants`), or the module itself (buffers). A `Network` is all of that.
 
 >>> from bifl.nn.models import mnist_cnn
@@ -26,32 +26,8 @@ from bifl.core.layout import Tensor as Spec
 from bifl.core.message import Floats
 from bifl.nn.batch import INPUT, Batch, among, needed_arguments, network_arguments, tensor_of
 from bifl.nn.binarize import layers_of
-from bifl.nn.compute import Cut, Engine, Flat, Loss, Place, PlainEngine, Slot
+from bifl.nn.compute import Engine, Loss, Slot, put
 from bifl.nn.misfit import REFUSALS, Misfit, refusal
-
-
-class Trainable:
-    """A module's trainable parameters, to be taken out of it one by one; a tied one has several places."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._places: dict[int, list[Place]] = {}
-        for child in module.modules():
-            for attribute, parameter in child._parameters.items():
-                if parameter is not None and parameter.requires_grad:
-                    self._places.setdefault(id(parameter), []).append((child, attribute))
-
-    def left(self, layer: nn.Module) -> list[str]:
-        """Those of a layer's own parameters that were not taken, by name."""
-        return [attribute for attribute, parameter in layer._parameters.items() if id(parameter) in self._places]
-
-    def take(self, layer: nn.Module, attribute: str) -> tuple[Slot, Tensor]:
-        """Make a parameter, wherever it is used, a plain attribute that anyone may set; its slot and its initial value."""
-        parameter: Tensor = getattr(layer, attribute)
-        slot, value = Slot(tuple(self._places.pop(id(parameter)))), parameter.detach().clone()
-        for child, name in slot.places:
-            delattr(child, name)
-        slot.put(value)
-        return slot, value
 
 
 class Constants:
@@ -116,36 +92,36 @@ class Network:
     """
 
     def __init__(self, module: nn.Module, forward: Forward = binary) -> None:
-        self.module = module  # computes with whatever `place` put there last; `learn` need not put anything there
+        self.module = module  # its parameters are whatever `place` or an engine put there last
         self.device = torch.device("cpu")  # where it computes; the flat vectors come from and go to the processor's memory
-        found, trainable = layers_of(module, forward.all_layers), Trainable(module)
+        found = layers_of(module, forward.all_layers)
         norms = [
             (name, child)
             for name, child in module.named_modules()
             if isinstance(child, TRACKING_NORMS) and child.track_running_stats
         ]
         self._norms = [child for _, child in norms]
-        layers: list[str] = []
-        self._slots: list[Slot] = []
-        coded, affine, aux, real = list[Spec](), list[Spec](), list[Tensor](), list[Tensor]()
+        layers, placed = list[str](), set[nn.Parameter]()
+        coded, affine = list[tuple[Spec, nn.Parameter]](), list[tuple[Spec, nn.Parameter]]()
         for number, (name, child, chosen) in enumerate(found):
-            attributes = [a for a in trainable.left(child) if chosen and forward.codes(number, len(found), a)]
-            layers += [name] if attributes else []
-            for attribute in attributes:
-                slot, value = trainable.take(child, attribute)
-                self._slots.append(slot)
-                coded.append(Spec(f"{name}.{attribute}", tuple(value.shape), len(layers) - 1))
-                aux.append(value.ravel())
+            own = [each for each in _trained(child, placed) if chosen and forward.codes(number, len(found), each[0])]
+            layers += [name] if own else []
+            coded += [(Spec(f"{name}.{each}", tuple(one.shape), len(layers) - 1), one) for each, one in own]
+            placed.update(one for _, one in own)
         for name, child in module.named_modules():
-            for attribute in trainable.left(child):
-                slot, value = trainable.take(child, attribute)
-                self._slots.append(slot)
-                affine.append(Spec(f"{name}.{attribute}", tuple(value.shape)))
-                real.append(value.ravel())
+            own = _trained(child, placed)
+            affine += [(Spec(f"{name}.{each}", tuple(one.shape)), one) for each, one in own]
+            placed.update(one for _, one in own)
         moments = [Spec(name, (child.num_features,)) for name, child in norms]
-        self.layout = Layout(tuple(layers), tuple(coded), tuple(affine), tuple(moments))
+        self.layout = Layout(tuple(layers), tuple(spec for spec, _ in coded), tuple(spec for spec, _ in affine), tuple(moments))
         self.constants = Constants(module, self._norms)
-        self._initial = (torch.cat(aux) if aux else torch.zeros(0), torch.cat([torch.ones(len(layers)), *real]))
+        self._slots, initial = list[Slot](), list[Tensor]()
+        for vector, first, pairs in (0, torch.zeros(0), coded), (1, torch.ones(len(layers)), affine):
+            ends = accumulate((spec.size for spec, _ in pairs), initial=len(first))
+            parts = [slice(*each) for each in pairwise(ends)]
+            self._slots += [Slot(one, vector, part, spec.shape) for (spec, one), part in zip(pairs, parts, strict=True)]
+            initial.append(torch.cat([first, *(one.detach().ravel() for _, one in pairs)]))
+        self._initial = initial
 
     @cached_property
     def engine(self) -> Engine:
@@ -165,8 +141,7 @@ class Network:
         theta = real[:layers].tolist() if forward.scaled else []
         weights = self._scaled(signs, theta) if theta else signs
         for_weights, for_real = torch.empty_like(signs), torch.zeros_like(real)
-        flats = Flat((weights, real), self._cuts), Flat((for_weights, for_real), self._cuts)
-        found = self.engine.learn(batch, *flats, loss)
+        found = self.engine.learn(batch, (weights, real), (for_weights, for_real), loss)
         self._unscale(signs, theta, for_weights, for_real)
         if forward.straight:
             latent.aux.grad = for_weights
@@ -193,14 +168,6 @@ class Network:
     def _parts(self) -> list[slice]:  # of the flat weights, layer by layer
         return [slice(*ends) for ends in pairwise(accumulate(self.layout.sizes, initial=0))]
 
-    @cached_property
-    def _cuts(self) -> list[Cut]:  # of every slot
-        found = []
-        for vector, (start, specs) in enumerate([(0, self.layout.coded), (len(self.layout.layers), self.layout.affine)]):
-            ends = accumulate((spec.size for spec in specs), initial=start)
-            found += [Cut(vector, slice(*ends), spec.shape) for ends, spec in zip(pairwise(ends), specs, strict=True)]
-        return found
-
     def scores(self, batch: Batch) -> Tensor:
         """(n, …) the output of the model that was shown."""
         return self.engine.scores(batch)
@@ -221,8 +188,7 @@ class Network:
         theta = trained[: len(self.layout.layers)]
         flat = forward.weights(latent._replace(scales=theta, sizes=self.layout.sizes, fan_in=self.layout.fan_in))
         weights = self._scaled(flat, theta.tolist()) if forward.scaled else flat
-        for slot, value in zip(self._slots, Flat((weights, trained.detach()), self._cuts).tensors(), strict=True):
-            slot.put(value)
+        put((slot.parameter, slot.of((weights, trained.detach()))) for slot in self._slots)
 
     def read_moments(self) -> Floats:
         """(moments,) E[x] of every norm's input, then E[x²] of every one, from the running statistics."""
@@ -284,21 +250,20 @@ class Network:
 
     def laid_out(self, layout: Layout) -> tuple[Floats, Floats]:
         """What the module computes with, ϑ included, as the two vectors of another layout of the same network."""
-        # another layout may name a tied one after another layer
-        names = {child: name for name, child in self.module.named_modules()}
-        placed = [(f"{names[layer]}.{attribute}", slot) for slot in self._slots for layer, attribute in slot.places]
-        found = {name: slot.get().detach().cpu().numpy().ravel() for name, slot in placed}
+        # by all names, as another layout may name a tied one after another layer
+        found = {
+            f"{name}.{attribute}": parameter.detach().cpu().numpy().ravel()
+            for name, child in self.module.named_modules()
+            for attribute, parameter in child._parameters.items()
+            if parameter is not None
+        }
         weights = [found[spec.name] for spec in layout.coded]
         real = [np.ones(len(layout.layers), np.float32), *(found[spec.name] for spec in layout.affine), self.read_moments()]
         return np.concatenate(weights or [real[0][:0]]), np.concatenate(real)
 
     def ordinary(self) -> nn.Module:
-        """The module as anyone expects one: what it computes with becomes its parameters."""
-        for slot in self._slots:
-            parameter = nn.Parameter(slot.get().detach().clone())
-            for layer, attribute in slot.places:
-                delattr(layer, attribute)
-                setattr(layer, attribute, parameter)
+        """The module with parameters of its own memory, which no vector shares."""
+        put((slot.parameter, slot.parameter.detach().clone()) for slot in self._slots)
         return self.module
 
 
@@ -308,7 +273,13 @@ class PlainNetwork(Network):
     @cached_property
     def engine(self) -> Engine:
         """PyTorch's."""
-        return PlainEngine(self.module, self._slots, self._norms)
+        return Engine(self.module, self._slots, self._norms)
+
+
+def _trained(layer: nn.Module, placed: set[nn.Parameter]) -> list[tuple[str, nn.Parameter]]:
+    """A layer's own trainable parameters by name, but for those that have a place already: tied ones are used by several layers."""
+    own = [(name, parameter) for name, parameter in layer._parameters.items() if parameter is not None and parameter.requires_grad]
+    return [(name, parameter) for name, parameter in own if parameter not in placed]
 
 
 def _native(*vectors: Tensor) -> tuple[Any, ...]:

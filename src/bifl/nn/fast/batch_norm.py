@@ -18,7 +18,7 @@ from torch import nn
 
 from bifl.nn.fast import first_layer, kernels, pooling
 from bifl.nn.fast.kernels import Array
-from bifl.nn.fast.steps import Back, ImageStep, Moments, Pass, Step
+from bifl.nn.fast.steps import Back, Moments, Pass, Step, of_images
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
 
@@ -89,7 +89,7 @@ class NormStep(Step):
         else:
             moments = running(self.norm)
             moments = moments if offset is None else moments._replace(mean=moments.mean - offset)
-        gamma, beta = through.value(self.norm, "weight"), through.value(self.norm, "bias")
+        gamma, beta = through.value(self.norm.weight), through.value(self.norm.bias)
         y, scale = np.empty_like(x), np.empty(len(gamma))
         (flat, out), how = (array.reshape(-1, len(gamma)) for array in (x, y)), (self.norm.eps, self._activation)
         kernels.normalise(flat, moments.mean, moments.variance, gamma, beta, *how, out, scale)
@@ -99,8 +99,8 @@ class NormStep(Step):
             shape = (len(upper), upper.shape[1] if upper.ndim == 4 else 1, -1)
             lines = [array.reshape(shape) for array in (upper, y, x)]
             kernels.denormalise(*lines, *moments, scale, *how, inner.reshape(shape), gradients)
-            through.write(self.norm, "weight", gradients[0])
-            through.write(self.norm, "bias", gradients[1])
+            through.write(self.norm.weight, gradients[0])
+            through.write(self.norm.bias, gradients[1])
             return Gradients(inner, gradients[2], gradients[3])
 
         return y, through_norm
@@ -125,16 +125,17 @@ class Norm(NormStep):
         return y, back
 
 
-class NormPool(NormStep, ImageStep):
+class NormPool(NormStep):
     """Batch-norm of images, max-pooling of 2×2 windows (of a signal: of pairs), and an activation or none."""
 
     def __init__(self, norm: BatchNorm, activation: int, padding: int, *, owns: bool) -> None:
         super().__init__(norm, activation)
         self._padding, self._owns = padding, owns
 
-    def images_ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+    @of_images
+    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
         """Pooled first, by the sign of γ: the largest or the smallest of each window."""
-        gains, (count, height, width, channels) = through.value(self.norm, "weight"), x.shape
+        gains, (count, height, width, channels) = through.value(self.norm.weight), x.shape
         top = np.empty(pooled_shape(x, self._padding), np.float32)
         if self._padding or height % 2 or width % 2:
             pooling.largest(x, gains, self._padding, top)
@@ -153,7 +154,7 @@ class NormPool(NormStep, ImageStep):
         return y, back
 
 
-class Pool(ImageStep):
+class Pool(Step):
     """Max-pooling of 2×2 windows, or of pairs, and an activation or none, where no norm comes before."""
 
     trained = False
@@ -161,8 +162,9 @@ class Pool(ImageStep):
     def __init__(self, activation: int, padding: int, *, owns: bool) -> None:
         self._activation, self._padding, self._owns = activation, padding, owns
 
-    def images_ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
-        """As `ImageStep` says."""
+    @of_images
+    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+        """As `Step` says."""
         channels = x.shape[3]
         top = np.empty(pooled_shape(x, self._padding), np.float32)
         pooling.largest(x, np.ones(channels, np.float32), self._padding, top)
@@ -190,10 +192,10 @@ class First(NormStep):
     def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
         """Tops alone leave the loop; the moments come from the patches."""
         layer, images = self._convolution, x[..., 0]
-        weights = np.ascontiguousarray(through.value(layer, "weight").reshape(-1, 9).T)  # (9, c)
+        weights = np.ascontiguousarray(through.value(layer.weight).reshape(-1, 9).T)  # (9, c)
         top = np.empty((*pooled_shape(x, 0)[:3], weights.shape[1]), np.float32)
         which, exact, sums, products = np.empty_like(top), weights.astype(np.float64), np.empty(9), np.empty((9, 9))
-        first_layer.convolve(images, weights, through.value(self.norm, "weight"), top, which)
+        first_layer.convolve(images, weights, through.value(self.norm.weight), top, which)
 
         def measure() -> Moments:
             first_layer.patches(images, sums, products)
@@ -202,17 +204,16 @@ class First(NormStep):
             return Moments(mean, np.maximum(square - mean**2, 0.0), images.size)
 
         # the bias moves all pixels of a channel alike, tops and mean: it is only added to the statistics
-        bias = through.value(layer, "bias") if layer.bias is not None else None
+        bias = through.value(layer.bias) if layer.bias is not None else None
         y, through_norm = self._normalise(top, through, measure, bias)
 
         def back(upper: Array) -> None:
             inner, shift, slope = through_norm(upper)
-            if layer.bias is not None:
-                through.write(layer, "bias", 0.0)
-            if through.wants(layer, "weight"):
+            through.write(layer.bias, 0.0)
+            if layer.weight in through.gradients:
                 tops = np.empty(exact.shape)
                 first_layer.correlate(images, inner, which, tops)
                 everywhere = np.outer(sums, shift) + products @ exact * slope
-                through.write(layer, "weight", (tops + everywhere).T.reshape(-1, 1, 3, 3))
+                through.write(layer.weight, (tops + everywhere).T.reshape(-1, 1, 3, 3))
 
         return y, back

@@ -25,15 +25,15 @@ class GroupNorm(Step):
 
     def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
         """As `Step` says."""
-        gamma, beta, activation = through.value(self._norm, "weight"), through.value(self._norm, "bias"), self._activation
+        gamma, beta, activation = through.value(self._norm.weight), through.value(self._norm.bias), self._activation
         y, mean, inverse = np.empty_like(x), np.empty((len(x), self._groups)), np.empty((len(x), self._groups))
         normalise(_rows(x), gamma, beta, self._norm.eps, activation, _rows(y), mean, inverse)
 
         def back(upper: Array) -> Array:
             below, gradients = np.empty_like(x), np.empty((2, len(gamma)), np.float32)
             denormalise(_rows(upper), _rows(x), _rows(y), gamma, mean, inverse, activation, _rows(below), gradients)
-            through.write(self._norm, "weight", gradients[0])
-            through.write(self._norm, "bias", gradients[1])
+            through.write(self._norm.weight, gradients[0])
+            through.write(self._norm.bias, gradients[1])
             return below
 
         return y, back

@@ -7,14 +7,14 @@ computed. Steps of norms are in `batch_norm` and `group_norm`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from bifl.nn.compute import Place, Slot, placed, write
+from bifl.nn.compute import put, write
 from bifl.nn.fast import kernels
 from bifl.nn.fast.kernels import Array
 
@@ -65,45 +65,36 @@ class Moments(NamedTuple):
 class Pass(NamedTuple):
     """One computation of a whole network."""
 
-    values: dict[Place, Array]  # parameters; those that are not there are frozen, and found in their layers
-    gradients: dict[Place, Array]  # where to write the gradients w.r.t. them; empty if nobody wants them
+    values: Mapping[Tensor | None, Array]  # of parameters; others hold their own
+    gradients: Mapping[Tensor | None, Array]  # where to write the gradients; empty if nobody wants them
     moments: dict[nn.Module, Moments]  # of what every batch-norm was given, filled in on the way
 
-    def value(self, layer: nn.Module, attribute: str) -> Array:
-        """A parameter."""
-        value = self.values.get((layer, attribute))
-        if value is None:
-            value = getattr(layer, attribute).detach().numpy()
-        return value
+    def value(self, parameter: Tensor) -> Array:
+        """What a parameter is."""
+        value = self.values.get(parameter)
+        return parameter.detach().numpy() if value is None else value
 
-    def wants(self, layer: nn.Module, attribute: str) -> bool:
-        """Whether somebody wants the gradient w.r.t. a parameter."""
-        return (layer, attribute) in self.gradients
-
-    def write(self, layer: nn.Module, attribute: str, gradient: Array | float) -> None:
+    def write(self, parameter: Tensor | None, gradient: Array | float) -> None:
         """Say what the gradient w.r.t. a parameter is, if somebody wants it."""
-        if (layer, attribute) in self.gradients:
-            self.gradients[layer, attribute][...] = gradient
+        if parameter in self.gradients:
+            self.gradients[parameter][...] = gradient
 
 
 class Step:
     """Some layers."""
 
-    ahead: Callable[..., tuple[Array, Back]]  # (input, `Pass`, further inputs) → what the layers make of them, and the way back
+    ahead: Callable[..., tuple[Array, Back]]  # (input, `Pass`, further inputs) → what they make of them, and the way back
     trained = True  # whether it has parameters
     first = False  # whether nobody wants the gradient w.r.t. the input
 
 
-class ImageStep(Step):
-    """Some layers of images; a signal is an image of one row."""
+def of_images(step: Callable[[Any, Array, Pass], tuple[Array, Back]]) -> Callable[[Any, Array, Pass], tuple[Array, Back]]:
+    """A step of (n, h, w, c) images that takes signals too: as images of one row."""
 
-    images_ahead: Callable[[Array, Pass], tuple[Array, Back]]  # `ahead` for (n, h, w, c)
-
-    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
-        """As `Step` says."""
+    def called(self: Any, x: Array, through: Pass) -> tuple[Array, Back]:
         if x.ndim == 4:
-            return self.images_ahead(x, through)
-        y, through_images = self.images_ahead(_row(x), through)
+            return step(self, x, through)
+        y, through_images = step(self, _row(x), through)
 
         def back(upper: Array) -> Array | None:
             below: Any = through_images(_row(upper))
@@ -111,36 +102,43 @@ class ImageStep(Step):
 
         return y[:, 0], back
 
+    return called
 
-class Convolution(ImageStep):
+
+def _row(signal: Array) -> Array:
+    """(n, 1, t, c); reshaped, as a new axis of stride 0 would hide from PyTorch that channels are last."""
+    return signal.reshape(len(signal), 1, *signal.shape[1:])
+
+
+class Convolution(Step):
     """PyTorch's convolution. Where batch-norm follows, the bias has no effect in training: its gradient is zero."""
 
     def __init__(self, convolution: nn.Conv1d | nn.Conv2d, *, normed: bool) -> None:
         assert not isinstance(convolution.padding, str)
-        self._layer, self._normed, self._biased = convolution, normed, convolution.bias is not None
+        self._weight, self._bias, self._normed = convolution.weight, convolution.bias, normed
         (a, b), (c, d), (e, f) = (
             (1, *convolution.stride)[-2:], (0, *convolution.padding)[-2:], (1, *convolution.dilation)[-2:]
         )  # fmt: skip
         self._how: tuple[Pair, Pair, Pair] = (a, b), (c, d), (e, f)
-        self._kernel = (1, *convolution.kernel_size)[-2:]
+        self._kernel, self._groups = (1, *convolution.kernel_size)[-2:], convolution.groups
 
-    def images_ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
-        """As `ImageStep` says."""
-        layer, images, given = self._layer, planes(x), through.value(self._layer, "weight")
+    @of_images
+    def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
+        """As `Step` says."""
+        images, given = planes(x), through.value(self._weight)
         weights = torch.from_numpy(given).view(*given.shape[:2], *self._kernel)
-        bias = torch.from_numpy(through.value(layer, "bias")) if self._biased else None
-        out = pixels(torch.conv2d(images, weights, bias, *self._how, layer.groups))
+        bias = None if self._bias is None else torch.from_numpy(through.value(self._bias))
+        out = pixels(torch.conv2d(images, weights, bias, *self._how, self._groups))
 
         def back(upper: Array) -> Array | None:
-            biased = self._biased and not self._normed and through.wants(layer, "bias")
-            wanted = (not self.first, through.wants(layer, "weight"), biased)
+            biased = not self._normed and self._bias in through.gradients
+            wanted = (not self.first, self._weight in through.gradients, biased)
             below, for_weights, for_bias = torch.ops.aten.convolution_backward(
-                planes(upper), images, weights, [layer.out_channels], *self._how, False, (0, 0), layer.groups, wanted
+                planes(upper), images, weights, [len(weights)], *self._how, False, (0, 0), self._groups, wanted
             )
             if wanted[1]:
-                through.write(layer, "weight", for_weights.numpy().reshape(given.shape))
-            if self._biased:
-                through.write(layer, "bias", for_bias.numpy() if biased else 0.0)
+                through.write(self._weight, for_weights.numpy().reshape(given.shape))
+            through.write(self._bias, for_bias.numpy() if biased else 0.0)
             return None if self.first else pixels(below)
 
         return out, back
@@ -150,22 +148,21 @@ class Dense(Step):
     """A linear layer of (n, f) features."""
 
     def __init__(self, linear: nn.Linear) -> None:
-        self._layer, self._biased = linear, linear.bias is not None
+        self._weight, self._bias = linear.weight, linear.bias
 
     def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
         """As `Step` says."""
-        layer, given = self._layer, torch.from_numpy(x)
-        weights = torch.from_numpy(through.value(layer, "weight"))
+        given, weights = torch.from_numpy(x), torch.from_numpy(through.value(self._weight))
         out = torch.mm(given, weights.t()).numpy()
-        if self._biased:
-            out += through.value(layer, "bias")
+        if self._bias is not None:
+            out += through.value(self._bias)
 
         def back(upper: Array) -> Array | None:
-            if self._biased:
-                through.write(layer, "bias", upper.sum(0))
             above = torch.from_numpy(upper)
-            if through.wants(layer, "weight"):
-                torch.mm(above.t(), given, out=torch.from_numpy(through.gradients[layer, "weight"]))
+            if self._bias in through.gradients:
+                through.write(self._bias, upper.sum(0))
+            if self._weight in through.gradients:
+                torch.mm(above.t(), given, out=torch.from_numpy(through.gradients[self._weight]))
             return None if self.first else torch.mm(above, weights).numpy()
 
         return out, back
@@ -221,24 +218,24 @@ class Add(Step):
 class Call(Step):
     """What no loop is written for: PyTorch computes it, and autograd its gradients. `changes` if it writes to its input."""
 
-    def __init__(self, node: fx.Node, layer: nn.Module | None, slots: Sequence[Slot], *, changes: bool) -> None:
+    def __init__(self, node: fx.Node, layer: nn.Module | None, *, changes: bool) -> None:
         self._node, self._layer, self._changes = node, layer, changes
-        children = set() if layer is None else set(layer.modules())
-        self._slots = [slot for slot in slots if slot.places[0][0] in children]
-        self.trained = bool(self._slots)
+        self._parameters = [] if layer is None else [one for one in layer.parameters() if one.requires_grad]
+        self.trained = bool(self._parameters)
 
     def ahead(self, x: Array, through: Pass, *others: Array) -> tuple[Array, Back]:
         """As `Step` says."""
-        wanted, places = bool(through.gradients), [slot.places[0] for slot in self._slots]
+        wanted = bool(through.gradients)
         given = [tensor(value).requires_grad_(wanted and not self.first) for value in (x, *others)]
-        leaves = placed(self._slots, [torch.from_numpy(through.values[place]) for place in places]) if wanted else []
+        leaves = self._parameters if wanted else []
+        put((leaf, torch.from_numpy(through.values[leaf])) for leaf in leaves)
         with torch.set_grad_enabled(wanted):
             out = self._called([one.clone() if self._changes else one for one in given])
 
         def back(upper: Array) -> tuple[Array, ...]:
             inputs = leaves if self.first else [*leaves, *given]
             gradients = torch.autograd.grad(out, inputs, tensor(upper), allow_unused=True, materialize_grads=True) if inputs else ()
-            write(gradients[: len(leaves)], [torch.from_numpy(through.gradients[place]) for place in places])
+            write(gradients[: len(leaves)], [torch.from_numpy(through.gradients[leaf]) for leaf in leaves])
             # copies where there are several: they may lie in the same memory
             return tuple(array(one.clone() if len(given) > 1 else one) for one in gradients[len(leaves) :])
 
@@ -252,8 +249,3 @@ class Call(Step):
             function, args = getattr(args[0], function), args[1:]
         out: Tensor = function(*args, **kwargs)
         return out
-
-
-def _row(signal: Array) -> Array:
-    """(n, 1, t, c); reshaped, as a new axis of stride 0 would hide from PyTorch that channels are last."""
-    return signal.reshape(len(signal), 1, *signal.shape[1:])

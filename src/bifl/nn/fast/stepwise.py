@@ -7,7 +7,7 @@ vectors. Against PyTorch only rounding differs (tanh by less than 4e-7); sums ha
 
 >>> from bifl.nn.models import Residual, mnist_cnn
 >>> def steps_of(module, *shape):
-...     return [type(planned.step).__name__ for planned in plan(module, (), {INPUT: torch.zeros(2, *shape)}) or ()]
+...     return [type(planned.step).__name__ for planned in plan(module, {INPUT: torch.zeros(2, *shape)}) or ()]
 >>> steps_of(mnist_cnn(10), 1, 28, 28)
 ['First', 'Convolution', 'NormPool', 'Flatten', 'Dense', 'Norm', 'Dense', 'Norm']
 >>> steps_of(nn.Sequential(Residual(2, 2, 1), nn.AvgPool2d(2)), 2, 6, 6)
@@ -26,8 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from bifl.nn import trace
-from bifl.nn.batch import INPUT, TARGET, Batch, judged, network_arguments
-from bifl.nn.compute import Flat, Loss, PlainEngine, Raw, Slot, overheard
+from bifl.nn.batch import INPUT, TARGET, Batch, judged
+from bifl.nn.compute import Engine, Loss, Raw, Slot, Vectors, overheard
 from bifl.nn.fast import batch_norm, group_norm, kernels, steps
 from bifl.nn.fast.kernels import Array
 from bifl.nn.fast.steps import Back, Pass, Step
@@ -43,13 +43,14 @@ class Planned(NamedTuple):
     sources: tuple[int, ...]
 
 
-def plan(module: nn.Module, slots: Sequence[Slot], batch: Batch) -> list[Planned] | None:
+def plan(module: nn.Module, batch: Batch) -> list[Planned] | None:
     """The steps that compute a module in the mode that it is in, planned with a batch of what it takes.
 
     None if they would not do the same in every call, or are mostly PyTorch's.
     """
-    if any(len(slot.places) > 1 for slot in slots) or any(map(trace.has_hooks, module.modules())):
-        return None  # here a gradient is written once, not added; and nobody would call the hooks
+    used = [id(one) for child in module.modules() for one in child._parameters.values() if one is not None and one.requires_grad]
+    if len(used) > len(set(used)) or any(map(trace.has_hooks, module.modules())):
+        return None  # here a gradient is written once, not added, even if parameters are tied; and nobody would call the hooks
     if any(map(_holds_tensors, trace.opened(module))):
         return None  # a trace would take them for constants
     try:
@@ -60,13 +61,13 @@ def plan(module: nn.Module, slots: Sequence[Slot], batch: Batch) -> list[Planned
     trained = [layer for layer in layers if any(map(_holds_tensors, layer.modules()))]
     if len(trained) > len(set(trained)) or any(one.dtype != torch.float32 for one in operations):
         return None
-    planned = _Planner(module, slots, operations).plan()
+    planned = _Planner(module, operations).plan()
     others = sum(isinstance(one.step, steps.Call) for one in planned)
     return planned if 2 * others < len(planned) else None
 
 
 def _holds_tensors(child: nn.Module) -> bool:
-    """Whether a module has parameters or buffers of its own: a trained one is a plain attribute by now."""
+    """Whether a module has parameters, buffers or other tensors of its own."""
     held = [*child._parameters.values(), *child._buffers.values(), *vars(child).values()]
     return any(isinstance(value, Tensor) for value in held)
 
@@ -107,8 +108,8 @@ def _halves(pool: trace.Pool) -> bool:
 class _Planner:
     """Joins operations to steps."""
 
-    def __init__(self, module: nn.Module, slots: Sequence[Slot], operations: list[trace.Operation]) -> None:
-        self._module, self._slots, self._operations = module, slots, operations
+    def __init__(self, module: nn.Module, operations: list[trace.Operation]) -> None:
+        self._module, self._operations = module, operations
         self._readers: list[list[int]] = [[] for _ in operations]
         for number, operation in enumerate(operations):
             for source in operation.sources:
@@ -152,7 +153,7 @@ class _Planner:
             return steps.Add(), 1
         node = operation.node
         layer = self._module.get_submodule(operation.name) if node.op == "call_module" else None
-        return steps.Call(node, layer, self._slots, changes=trace.in_place(self._module, node)), 1
+        return steps.Call(node, layer, changes=trace.in_place(self._module, node)), 1
 
     def _of_convolution(self, operation: trace.Operation, layer: Any, works: list[trace.Work]) -> tuple[Step, int] | None:
         """`First`, if it can compute the network's beginning. For kernels larger than 3×3 PyTorch's own loops are as fast."""
@@ -209,25 +210,24 @@ def _slope(scores: Array, batch: Batch, loss: Loss) -> tuple[float, Array]:
     return value.item(), steps.array(torch.autograd.grad(value, leaf)[0])
 
 
-class StepEngine:
-    """Computes steps one after the other on a CPU in single precision; leaves all else to the plain engine."""
+class StepEngine(Engine):
+    """Computes steps one after the other on a CPU in single precision; leaves all else to PyTorch."""
 
     def __init__(self, module: nn.Module, slots: Sequence[Slot], norms: Sequence[nn.Module]) -> None:
-        self._plain = PlainEngine(module, slots, norms)
-        self._places = [slot.places[0] for slot in slots]
-        self._children, self._arguments = list(module.modules()), network_arguments(module)
+        super().__init__(module, slots, norms)
+        self._children = list(module.modules())
         self._plans: dict[tuple[Any, ...], list[Planned] | None] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StepEngine, (self._plain.module, self._plain.slots, self._plain.norms)
+        return StepEngine, (self.module, self.slots, self.norms)
 
     @_quiet
-    def learn(self, batch: Batch, values: Flat, gradients: Flat, loss: Loss) -> float:
+    def learn(self, batch: Batch, values: Vectors, gradients: Vectors, loss: Loss) -> float:
         """As `Engine` says."""
         planned = self.plan_of(batch, training=True)
         if planned is None:
-            return self._plain.learn(batch, values, gradients, loss)
-        known, wanted = (dict(zip(self._places, flat.arrays(), strict=True)) for flat in (values, gradients))
+            return super().learn(batch, values, gradients, loss)
+        known, wanted = self._by_parameter(values), self._by_parameter(gradients)
         scores, backs = _ahead(planned, batch, Pass(known, wanted, {}))
         value, upper = _slope(scores, batch, loss)
         _back(planned, backs, upper)
@@ -238,7 +238,7 @@ class StepEngine:
         """As `Engine` says."""
         planned = self.plan_of(batch, training=False)
         if planned is None:
-            return self._plain.scores(batch)
+            return super().scores(batch)
         return steps.tensor(_ahead(planned, batch, Pass({}, {}, {}))[0])
 
     @_quiet
@@ -246,23 +246,27 @@ class StepEngine:
         """As `Engine` says."""
         planned = self.plan_of(batch, training=True)
         if planned is None:
-            return self._plain.moments(batch)
+            return super().moments(batch)
         through = Pass({}, {}, {})
-        with overheard(self._plain.norms) as seen:  # those that PyTorch computes
+        with overheard(self.norms) as seen:  # those that PyTorch computes
             _ahead(planned, batch, through)
         return seen | {norm: moments.raw() for norm, moments in through.moments.items()}
+
+    def _by_parameter(self, vectors: Vectors) -> dict[Tensor | None, Array]:
+        arrays = [vector.numpy() for vector in vectors]
+        return {slot.parameter: slot.of(arrays) for slot in self.slots}
 
     def plan_of(self, batch: Batch, *, training: bool) -> list[Planned] | None:
         """The steps for a batch, with all batch-norms in training (of more than one sample) or all not; None if it is PyTorch's."""
         inputs = batch[INPUT]
         if inputs.device.type != "cpu" or inputs.dtype != torch.float32 or (training and len(inputs) < 2):
             return None
-        if any(norm.training != training for norm in self._plain.norms) or any(name in batch for name in self._arguments):
+        if any(norm.training != training for norm in self.norms) or any(name in batch for name in self._arguments):
             return None
         # a forward may ask for the mode of every layer, and for the size of what it is given
         key = (inputs.shape[1:], *(child.training for child in self._children))
         if key not in self._plans:
-            self._plans[key] = plan(self._plain.module, self._plain.slots, {INPUT: inputs[:2]})
+            self._plans[key] = plan(self.module, {INPUT: inputs[:2]})
         return self._plans[key]
 
 
