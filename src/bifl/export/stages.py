@@ -267,18 +267,7 @@ def _convolution(layer: nn.Conv1d | nn.Conv2d) -> Dot | None:
         return None
     weight = _array(layer.weight)
     weight = weight[:, :, None] if weight.ndim == 3 else weight
-    stride, dilation = _pair(layer.stride, 1), _pair(layer.dilation, 1)
-    if layer.padding == "same":
-        reach = [step * (size - 1) for step, size in zip(dilation, weight.shape[2:], strict=True)]
-        padding = (reach[0] // 2, reach[1] // 2)
-    else:
-        padding = (0, 0) if isinstance(layer.padding, str) else _pair(layer.padding, 0)
-    return Dot(np.ascontiguousarray(weight.transpose(0, 2, 3, 1)), _bias(layer), stride, padding, dilation, layer.groups)
-
-
-def _pair(sizes: tuple[int, ...], fill: int) -> Pair:
-    """Height and width; a sequence has a width alone, and `fill` for the height."""
-    return (sizes[0], sizes[1]) if len(sizes) == 2 else (fill, sizes[0])
+    return Dot(np.ascontiguousarray(weight.transpose(0, 2, 3, 1)), _bias(layer), *trace.geometry(layer), layer.groups)
 
 
 def _affine(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> Affine | None:

@@ -216,9 +216,7 @@ def in_place(module: nn.Module, node: fx.Node) -> bool:
     if node.op == "call_module":
         return any(getattr(child, "inplace", False) for child in module.get_submodule(str(node.target)).modules())
     name, flags = function_name(node), (*node.args[1:], *node.kwargs.values())
-    return (
-        name.endswith("_") or name == "setitem" or getattr(operator, name, None) in _IN_PLACE or any(flag is True for flag in flags)
-    )
+    return name.endswith("_") or name in _IN_PLACE or any(flag is True for flag in flags)
 
 
 def _used_once(module: nn.Module, node: fx.Node) -> bool:
@@ -278,46 +276,38 @@ def _work(module: nn.Module, node: fx.Node) -> tuple[Work, list[fx.Node]]:
     work: Work | None = None
     if len(tensors) == 1 and node.args[0] is tensors[0] and result is not None:
         (shape, _) = tensors[0].meta["tensor"]
-        if node.op != "call_module":
-            work = _of_function(node, shape)
-        elif len(sources) == 1:
-            work = _of_layer(module.get_submodule(str(node.target)), shape)
+        if node.op != "call_module" or len(sources) == 1:
+            work = _of_one(module, node, shape)
         work = None if isinstance(work, Flatten) and result != (shape[0], prod(shape[1:])) else work
     return (Call(), sources) if work is None else (work, tensors)
 
 
-def _of_layer(layer: Any, shape: tuple[int, ...]) -> Work | None:
-    kind = type(layer)
-    if kind in LAYERS:
-        return Layer(layer)
-    if kind in _POOL_LAYERS:
-        options = {name: getattr(layer, name) for name in (*_POOLING, *_MEANS) if hasattr(layer, name)}
-        return _pool(_POOL_LAYERS[kind], options, shape)
-    if kind in (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d):
-        return _adaptive(layer.output_size, shape)
-    simple: dict[type[nn.Module], Work] = {nn.Tanh: Activation("tanh"), nn.ReLU: Activation("relu"), nn.Flatten: Flatten()}
-    return _gelu(layer.approximate) if kind is nn.GELU else simple.get(kind)
-
-
-def _of_function(node: fx.Node, shape: tuple[int, ...]) -> Work | None:
-    """The work of a function that the network's code calls on one value."""
-    name, names = _FUNCTIONS.get(node.target, ("", ()))
-    options = dict(zip(names, node.args[1:], strict=False)) | dict(node.kwargs)
-    works: dict[str, Callable[[], Work | None]] = {
-        "relu": lambda: Activation("relu"),
-        "tanh": lambda: Activation("tanh"),
-        "gelu": lambda: _gelu(options.get("approximate", "none")),
-        "flatten": Flatten,
-        "mean": lambda: _mean(options, shape),
-        "adaptive": lambda: _adaptive(options.get("output_size"), shape),
-        "max pool": lambda: _pool("max", options, shape),
-        "mean pool": lambda: _pool("mean", options, shape),
-    }
-    return works[name]() if name else None
-
-
-def _gelu(approximate: object) -> Activation:
-    return Activation("gelu" if approximate == "none" else "gelu_tanh")
+def _of_one(module: nn.Module, node: fx.Node, shape: tuple[int, ...]) -> Work | None:
+    """What a layer does, or a function that the network's code calls, with one value of a shape; None if it has no name here."""
+    if node.op == "call_module":
+        layer = module.get_submodule(str(node.target))
+        if type(layer) in LAYERS:
+            return Layer(layer)
+        name, names = _NAMED.get(type(layer), ("", ()))
+        options = {option: getattr(layer, option) for option in names if hasattr(layer, option)}
+    else:
+        name, names = _NAMED.get(node.target, ("", ()))
+        options = dict(zip(names, node.args[1:], strict=False)) | dict(node.kwargs)
+    work: Work | None = None
+    match name:
+        case "tanh" | "relu":
+            work = Activation(name)
+        case "gelu":
+            work = Activation("gelu" if options.get("approximate", "none") == "none" else "gelu_tanh")
+        case "flatten":
+            work = Flatten()
+        case "max" | "mean":
+            work = _pool(name, options, shape)
+        case "adaptive mean":
+            work = _adaptive(options.get("output_size"), shape)
+        case "mean of dimensions" if _of_whole_map(options, len(shape)):
+            work = _adaptive(1, shape)
+    return work
 
 
 def _pool(name: str, options: dict[str, Any], shape: tuple[int, ...]) -> Pool | None:
@@ -325,11 +315,10 @@ def _pool(name: str, options: dict[str, Any], shape: tuple[int, ...]) -> Pool | 
     plain = options.get("dilation", 1) in (1, (1,), (1, 1)) and not options.get("return_indices")
     if not plain or options.get("divisor_override") is not None or len(shape) not in (3, 4):
         return None
-    one = len(shape) == 3
-    size, stride = _two(options["kernel_size"], 1 if one else None), options.get("stride")
+    one, none = (1, 0) if len(shape) == 3 else (None, None)
+    size, stride = pair(options["kernel_size"], one), options.get("stride")
     return Pool(
-        name, size, size if stride in (None, []) else _two(stride, 1 if one else None),
-        _two(options.get("padding", 0), 0 if one else None),
+        name, size, size if stride in (None, []) else pair(stride, one), pair(options.get("padding", 0), none),
         name == "mean" and bool(options.get("count_include_pad", True)), bool(options.get("ceil_mode", False)),
     )  # fmt: skip
 
@@ -348,40 +337,49 @@ def _adaptive(size: Any, shape: tuple[int, ...]) -> Pool | None:
     return Pool("mean", window, window, (0, 0))
 
 
-def _mean(options: dict[str, Any], shape: tuple[int, ...]) -> Pool | None:  # of a whole map or sequence
+def _of_whole_map(options: dict[str, Any], dimensions: int) -> bool:
+    """Whether a mean is over all but samples and channels."""
     dims = options.get("dim")
-    axes = {axis % len(shape) for axis in ((dims,) if isinstance(dims, int) else dims or ())}
-    if len(shape) not in (3, 4) or axes != set(range(2, len(shape))) or set(options) - {"dim", "keepdim"}:
-        return None
-    window = (shape[-2] if len(shape) == 4 else 1, shape[-1])
-    return Pool("mean", window, window, (0, 0))
+    axes = {axis % dimensions for axis in ((dims,) if isinstance(dims, int) else dims or ())}
+    return axes == set(range(2, dimensions)) and not set(options) - {"dim", "keepdim"}
 
 
-def _two(size: Any, fill: int | None) -> Pair:
-    """Two sizes; a sequence has one, which is its width's: `fill` stands for the height's."""
+def pair(size: Any, height: int | None = None) -> Pair:
+    """Height and width, of one number or two; the one of a sequence is its width, and the height as said."""
     sizes = tuple(size) if isinstance(size, (tuple, list)) else (size,)
-    if len(sizes) == 2:
-        return (int(sizes[0]), int(sizes[1]))
-    return (int(sizes[0]) if fill is None else fill, int(sizes[0]))
+    return (int(sizes[0] if len(sizes) == 2 or height is None else height), int(sizes[-1]))
 
 
-_IN_PLACE = (
-    operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow,
-    operator.imatmul, operator.setitem, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift,
-)  # fmt: skip
+def geometry(layer: nn.Conv1d | nn.Conv2d) -> tuple[Pair, Pair, Pair]:
+    """Stride, padding before the first row and column, and dilation of a convolution; a sequence is a map of one row."""
+    stride, dilation = pair(layer.stride, 1), pair(layer.dilation, 1)
+    if layer.padding == "same":
+        rows, columns = pair(layer.kernel_size, 1)
+        return stride, (dilation[0] * (rows - 1) // 2, dilation[1] * (columns - 1) // 2), dilation
+    return stride, (0, 0) if isinstance(layer.padding, str) else pair(layer.padding, 0), dilation
+
+
+_IN_PLACE = {
+    "setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior", "ixor", "ilshift",
+    "irshift",
+}  # fmt: skip
 _ADDS = (operator.add, operator.iadd, torch.add, "add", "add_")
-_POOLING = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
-_MEANS = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
-_POOL_LAYERS = {nn.MaxPool1d: "max", nn.MaxPool2d: "max", nn.AvgPool1d: "mean", nn.AvgPool2d: "mean"}
-_Function = tuple[str, tuple[str, ...]]  # what it does, and its arguments after the first
-_FUNCTIONS: dict[Any, _Function] = dict.fromkeys(
-    (torch.relu, torch.relu_, functional.relu, "relu", "relu_"), ("relu", ("inplace",))
-)
-_FUNCTIONS |= dict.fromkeys((torch.tanh, torch.tanh_, functional.tanh, "tanh", "tanh_"), ("tanh", ()))
-_FUNCTIONS |= dict.fromkeys((torch.flatten, torch.reshape, torch.squeeze, "flatten", "view", "reshape", "squeeze"), ("flatten", ()))
-_FUNCTIONS |= dict.fromkeys(
-    (functional.max_pool1d, functional.max_pool2d, torch.max_pool1d, torch.max_pool2d), ("max pool", _POOLING)
-)
-_FUNCTIONS |= dict.fromkeys((functional.avg_pool1d, functional.avg_pool2d, torch.avg_pool1d), ("mean pool", _MEANS))
-_FUNCTIONS |= dict.fromkeys((functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d), ("adaptive", ("output_size",)))
-_FUNCTIONS |= {functional.gelu: ("gelu", ()), torch.mean: ("mean", ("dim", "keepdim")), "mean": ("mean", ("dim", "keepdim"))}
+_WINDOWS = ("kernel_size", "stride", "padding")
+_FLATTENING = (nn.Flatten, torch.flatten, torch.reshape, torch.squeeze, "flatten", "view", "reshape", "squeeze")
+_MAXIMA = (nn.MaxPool1d, nn.MaxPool2d, functional.max_pool1d, functional.max_pool2d, torch.max_pool1d, torch.max_pool2d)
+_MEANS = (nn.AvgPool1d, nn.AvgPool2d, functional.avg_pool1d, functional.avg_pool2d, torch.avg_pool1d)
+_ADAPTIVE = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d)
+_NAMED: dict[Any, tuple[str, tuple[str, ...]]] = {  # layers and functions: what they do, and their options, in a call's order
+    way: (name, options)
+    for name, options, ways in (
+        ("tanh", (), (nn.Tanh, torch.tanh, torch.tanh_, functional.tanh, "tanh", "tanh_")),
+        ("relu", (), (nn.ReLU, torch.relu, torch.relu_, functional.relu, "relu", "relu_")),
+        ("gelu", ("approximate",), (nn.GELU, functional.gelu)),
+        ("flatten", (), _FLATTENING),
+        ("max", (*_WINDOWS, "dilation", "ceil_mode", "return_indices"), _MAXIMA),
+        ("mean", (*_WINDOWS, "ceil_mode", "count_include_pad", "divisor_override"), _MEANS),
+        ("adaptive mean", ("output_size",), _ADAPTIVE),
+        ("mean of dimensions", ("dim", "keepdim"), (torch.mean, "mean")),
+    )
+    for way in ways
+}

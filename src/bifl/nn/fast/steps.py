@@ -17,11 +17,11 @@ from torch import Tensor, fx, nn
 from bifl.nn.compute import put, write
 from bifl.nn.fast import kernels
 from bifl.nn.fast.kernels import Array
+from bifl.nn.trace import geometry, pair
 
 # from the gradient w.r.t. an output to that w.r.t. the input, or one for each input; None where nobody wants it. It writes those
 # w.r.t. the parameters
 Back = Callable[[Array], Array | tuple[Array, ...] | None]
-Pair = tuple[int, int]
 
 
 def planes(pixels: Array) -> Tensor:
@@ -114,13 +114,8 @@ class Convolution(Step):
     """PyTorch's convolution. Where batch-norm follows, the bias has no effect in training: its gradient is zero."""
 
     def __init__(self, convolution: nn.Conv1d | nn.Conv2d, *, normed: bool) -> None:
-        assert not isinstance(convolution.padding, str)
         self._weight, self._bias, self._normed = convolution.weight, convolution.bias, normed
-        (a, b), (c, d), (e, f) = (
-            (1, *convolution.stride)[-2:], (0, *convolution.padding)[-2:], (1, *convolution.dilation)[-2:]
-        )  # fmt: skip
-        self._how: tuple[Pair, Pair, Pair] = (a, b), (c, d), (e, f)
-        self._kernel, self._groups = (1, *convolution.kernel_size)[-2:], convolution.groups
+        self._how, self._kernel, self._groups = geometry(convolution), pair(convolution.kernel_size, 1), convolution.groups
 
     @of_images
     def ahead(self, x: Array, through: Pass) -> tuple[Array, Back]:
