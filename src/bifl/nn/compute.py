@@ -26,11 +26,7 @@ def one_thread() -> Iterator[None]:
 
 
 def device_of(chosen: str) -> torch.device:
-    """Where to compute, by the setting `device`: with `auto` on a GPU if there is one.
-
-    Raises:
-        ConfigError: a GPU is asked for, and there is none.
-    """
+    """Where to compute, by the setting `device`: with `auto` on a GPU if there is one."""
     if chosen == "cpu" or (chosen == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -107,6 +103,17 @@ def write(found: Iterable[Tensor | None], gradients: Iterable[Tensor]) -> None:
 
 
 @contextmanager
+def watched(layers: Iterable[nn.Module], note: Callable[[nn.Module, tuple[Tensor, ...]], None]) -> Iterator[None]:
+    """Tell `note` of every call of these layers, and what they are given."""
+    hooks = [layer.register_forward_pre_hook(note) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
 def overheard(norms: Iterable[nn.Module]) -> Iterator[dict[nn.Module, Raw]]:
     """Collect E[x] and E[x²] of the norms' inputs while a module computes."""
     found: dict[nn.Module, Raw] = {}
@@ -120,9 +127,5 @@ def overheard(norms: Iterable[nn.Module]) -> Iterator[dict[nn.Module, Raw]]:
             square = x.transpose(0, 1).flatten(1).square().mean(1)
         found[norm] = (mean.cpu().numpy(), square.cpu().numpy())
 
-    hooks = [norm.register_forward_pre_hook(note) for norm in norms]
-    try:
+    with watched(norms, note):
         yield found
-    finally:
-        for hook in hooks:
-            hook.remove()

@@ -7,11 +7,14 @@ Misfit(reason='it takes 3 channels, the data have 1', parameter='channels', take
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
+
+from bifl.nn.compute import watched
 
 REFUSALS = (RuntimeError, ValueError, IndexError)  # what PyTorch raises
 
@@ -25,51 +28,33 @@ class Misfit(NamedTuple):
     given: int = 0  # and that many the data have
 
 
-class _Clash(NamedTuple):
-    parameter: str
-    unit: str
-    taken: int
-    given: int
-
-    def counted(self) -> str:
-        return f"{self.taken:,} {self.unit if self.taken != 1 else self.unit.removesuffix('s')}"
-
-
 def refusal(module: nn.Module, inputs: Tensor, error: Exception) -> Misfit:
     """Why a module raised an error for inputs: by the first layer that is given what it does not take, or as PyTorch says."""
     for number, (name, layer, shape) in enumerate(_calls(module, inputs)):
-        clash = _clash(layer, shape)
-        if clash is not None and number == 0:
-            return Misfit(f"it takes {clash.counted()}, the data have {clash.given:,}", clash.parameter, clash.taken, clash.given)
-        if clash is not None:
-            return Misfit(f"its layer {name} takes {clash.counted()} and is given {clash.given:,}")
+        parameter, unit, taken, given = _numbers(layer, shape)
+        counted = f"{taken:,} {unit if taken != 1 else unit.removesuffix('s')}"
+        if taken != given and number == 0:
+            return Misfit(f"it takes {counted}, the data have {given:,}", parameter, taken, given)
+        if taken != given:
+            return Misfit(f"its layer {name} takes {counted} and is given {given:,}")
     return Misfit(str(error).partition("\n")[0])
 
 
-def _clash(layer: nn.Module, shape: tuple[int, ...]) -> _Clash | None:
+def _numbers(layer: nn.Module, shape: tuple[int, ...]) -> tuple[str, str, int, int]:
+    """A parameter's name, what it counts, how many of them a layer takes, and how many it is given."""
     if isinstance(layer, nn.Linear):
-        return _Clash("inputs", "numbers", layer.in_features, shape[-1]) if shape[-1] != layer.in_features else None
+        return "inputs", "numbers", layer.in_features, shape[-1]
     assert isinstance(layer, _ConvNd)
     if len(shape) != len(layer.kernel_size) + 2:  # PyTorch may take them for a single image without its batch
-        return _Clash("", "dimensions", len(layer.kernel_size) + 1, len(shape) - 1)
-    return _Clash("channels", "channels", layer.in_channels, shape[1]) if shape[1] != layer.in_channels else None
+        return "", "dimensions", len(layer.kernel_size) + 1, len(shape) - 1
+    return "channels", "channels", layer.in_channels, shape[1]
 
 
 @torch.no_grad()
 def _calls(module: nn.Module, inputs: Tensor) -> list[tuple[str, nn.Module, tuple[int, ...]]]:
     """The convolutions and linear layers that are called for inputs until one fails, and the shapes that they are given."""
+    names: dict[nn.Module, str] = {layer: name for name, layer in module.named_modules() if isinstance(layer, (_ConvNd, nn.Linear))}
     calls: list[tuple[str, nn.Module, tuple[int, ...]]] = []
-
-    def watched(name: str, layer: nn.Module) -> torch.utils.hooks.RemovableHandle:
-        return layer.register_forward_pre_hook(lambda _, given: calls.append((name, layer, tuple(given[0].shape))))
-
-    layers = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, (_ConvNd, nn.Linear))]
-    handles = [watched(name, layer) for name, layer in layers]
-    try:
+    with watched(names, lambda layer, given: calls.append((names[layer], layer, tuple(given[0].shape)))), suppress(*REFUSALS):
         module(inputs)
-    except REFUSALS:
-        pass
-    finally:
-        for handle in handles:
-            handle.remove()
     return calls

@@ -24,6 +24,14 @@ def _block(
     }
 
 
+def _blocks(*channels: int) -> dict[str, nn.Module]:
+    """One after the other, with ReLU."""
+    blocks: dict[str, nn.Module] = {}
+    for number, (inputs, outputs) in enumerate(pairwise(channels), start=1):
+        blocks |= _block(number, inputs, outputs, activation=nn.ReLU)
+    return blocks
+
+
 def _two_linear(inputs: int, hidden: int, classes: int) -> dict[str, nn.Module]:
     """What follows two blocks: linear – batch-norm – tanh – linear – batch-norm."""
     return {
@@ -60,24 +68,19 @@ def femnist_cnn(classes: int) -> nn.Module:
 @model
 def celeba_cnn(classes: int) -> nn.Module:
     """Four 3×3 convolutions of 32 channels and one linear layer, for 84×84 RGB images: 31,078 parameters."""
-    return nn.Sequential(
-        OrderedDict(
-            _block(1, 3, 32, activation=nn.ReLU)
-            | _block(2, 32, 32, activation=nn.ReLU)
-            | _block(3, 32, 32, activation=nn.ReLU, padding=1)  # 21 → 11
-            | _block(4, 32, 32, activation=nn.ReLU, padding=1)  # 11 → 6
-            | {"flatten": nn.Flatten(), "linear5": nn.Linear(32 * 6 * 6, classes), "norm5": nn.BatchNorm1d(classes)}
-        )
+    blocks = (
+        _blocks(3, 32, 32) | _block(3, 32, 32, activation=nn.ReLU, padding=1) | _block(4, 32, 32, activation=nn.ReLU, padding=1)
     )
+    head = {"flatten": nn.Flatten(), "linear5": nn.Linear(32 * 6 * 6, classes), "norm5": nn.BatchNorm1d(classes)}
+    return nn.Sequential(OrderedDict(blocks | head))  # 84 → 42 → 21 → 11 → 6
 
 
 @model
 def cnn4(classes: int) -> nn.Module:
     """Four 3×3 convolutions of 32 to 256 channels and a linear layer, for 28×28 grey images: 390,880 parameters."""
-    blocks: dict[str, nn.Module] = {}
-    for number, (inputs, outputs) in enumerate(pairwise((1, 32, 64, 128, 256)), start=1):
-        blocks |= _block(number, inputs, outputs, activation=nn.ReLU)
-    return nn.Sequential(OrderedDict(blocks | {"flatten": nn.Flatten(), "linear5": nn.Linear(256, classes, bias=False)}))
+    return nn.Sequential(
+        OrderedDict(_blocks(1, 32, 64, 128, 256) | {"flatten": nn.Flatten(), "linear5": nn.Linear(256, classes, bias=False)})
+    )
 
 
 @model
@@ -107,10 +110,9 @@ def mlp(classes: int, inputs: int = 784, hidden: int = 128) -> nn.Module:
 @model
 def cifar_cnn(classes: int) -> nn.Module:
     """Eight 3×3 convolutions of 32 to 256 channels and a linear layer, for 32×32 RGB images: 1,183,456 parameters."""
-    blocks: dict[str, nn.Module] = {}
-    for number, (inputs, outputs) in enumerate(pairwise((3, 32, 32, 64, 64, 128, 128, 256, 256)), start=1):
-        block = _block(number, inputs, outputs, activation=nn.ReLU)
-        blocks |= {name: layer for name, layer in block.items() if number % 2 == 0 or not name.startswith("pool")}
+    blocks = _blocks(3, 32, 32, 64, 64, 128, 128, 256, 256)
+    for number in (1, 3, 5, 7):
+        del blocks[f"pool{number}"]
     return nn.Sequential(OrderedDict(blocks | {"flatten": nn.Flatten(), "linear9": nn.Linear(256 * 2 * 2, classes, bias=False)}))
 
 

@@ -99,21 +99,23 @@ class Sgd:
 
 
 class Adam:
-    """Adam (Kingma and Ba, 2015), as torch.optim.Adam and AdamW; `floors` are its ε."""
+    """Adam (Kingma and Ba, 2015), as torch.optim.Adam and AdamW; its ε are the `floors`, but at least `eps`."""
 
     def __init__(
-        self, trained: Trained, betas: tuple[float, float] = (BETA1, BETA2), weight_decay: float = 0.0, shrink: float = 0.0
-    ) -> None:
+        self, trained: Trained, betas: tuple[float, float] = (BETA1, BETA2), eps: float = 0.0, weight_decay: float = 0.0,
+        shrink: float = 0.0,
+    ) -> None:  # fmt: skip
         self.trained, self.betas, self.weight_decay, self.shrink, self.steps = trained, betas, weight_decay, shrink, 0
+        self._floors = [floor.clamp(min=eps) if isinstance(floor, Tensor) else max(floor, eps) for floor in trained.floors]
         vectors = trained.vectors
-        self._stretches = [_stretches(floor, len(vector)) for floor, vector in zip(trained.floors, vectors, strict=True)]
+        self._stretches = [_stretches(floor, len(vector)) for floor, vector in zip(self._floors, vectors, strict=True)]
         self.moments = [(torch.zeros_like(p, requires_grad=False), torch.zeros_like(p, requires_grad=False)) for p in vectors]
 
     @torch.no_grad()
     def step(self) -> None:
         """Apply the gradients, and forget them."""
         self.steps += 1
-        vectors, lr, floors, limits, decayed = self.trained
+        vectors, lr, _, limits, decayed = self.trained
         rate = lr / (1 - self.betas[0] ** self.steps)
         correction = math.sqrt(1 - self.betas[1] ** self.steps)
         usual = self.betas == (BETA1, BETA2)  # on a CPU that is one pass over memory
@@ -126,7 +128,7 @@ class Adam:
                 if usual and parameter.device.type == "cpu" and parameter.dtype == torch.float32:
                     _in_one_pass(parameter, gradient, *moments, rate, correction, self._stretches[number], limit)
                 else:
-                    _in_several(parameter, gradient, *moments, self.betas, rate, correction, floors[number], limit)
+                    _in_several(parameter, gradient, *moments, self.betas, rate, correction, self._floors[number], limit)
                 parameter.grad = None
 
 
@@ -169,7 +171,7 @@ def _stretches(floor: Floor, length: int) -> list[tuple[slice, float]]:
 def adam(beta1: float = BETA1, beta2: float = BETA2, eps: float = 1e-8, weight_decay: float = 0.0) -> Optimizer:
     """Adam; weight_decay is part of the gradient."""
     _check_adam(beta1, beta2, eps, weight_decay)
-    return Optimizer(partial(_adam, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay))
+    return Optimizer(partial(Adam, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay))
 
 
 @optimizer
@@ -179,22 +181,16 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
         raise ConfigError(f"optimizer.momentum must be at least 0 and below 1, not {momentum}")
     _not_negative("weight_decay", weight_decay)
 
-    def begun(trained: Trained) -> Sgd:
-        return Sgd(trained, momentum, weight_decay)
-
-    return Optimizer(begun, stride=1 / (1 - momentum), plain=momentum == weight_decay == 0)
+    return Optimizer(
+        partial(Sgd, momentum=momentum, weight_decay=weight_decay), stride=1 / (1 - momentum), plain=momentum == weight_decay == 0
+    )
 
 
 @optimizer
 def adamw(beta1: float = BETA1, beta2: float = BETA2, eps: float = 1e-8, weight_decay: float = 0.01) -> Optimizer:
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
     _check_adam(beta1, beta2, eps, weight_decay)
-    return Optimizer(partial(_adam, betas=(beta1, beta2), eps=eps, shrink=weight_decay))
-
-
-def _adam(trained: Trained, *, eps: float, **settings: Any) -> Adam:
-    floors = [floor.clamp(min=eps) if isinstance(floor, Tensor) else max(floor, eps) for floor in trained.floors]
-    return Adam(trained._replace(floors=floors), **settings)
+    return Optimizer(partial(Adam, betas=(beta1, beta2), eps=eps, shrink=weight_decay))
 
 
 def _check_adam(beta1: float, beta2: float, eps: float, weight_decay: float) -> None:

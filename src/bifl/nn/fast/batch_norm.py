@@ -11,7 +11,7 @@ pixel on top of each window counts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -23,18 +23,14 @@ from bifl.nn.fast.steps import Back, Moments, Pass, Step, of_images
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
 
 
-class Gradients(NamedTuple):
-    """W.r.t. all values it is shift + slope·x, plus `inner` at those that came out on top."""
-
-    inner: Array  # like x
-    shift: Array  # (c,)
-    slope: Array  # (c,)
+# w.r.t. values x it is shift + slope·x everywhere, plus inner, like x, at those that came out on top; shift and slope are (c,)
+Gradients = tuple[Array, Array, Array]  # inner, shift, slope
 
 
 def usual(norm: nn.Module) -> bool:
     """Whether it is a batch-norm that trains γ and β and keeps running statistics in the usual way."""
     return (
-        type(norm) in (nn.BatchNorm1d, nn.BatchNorm2d) and isinstance(norm, BatchNorm)
+        isinstance(norm, BatchNorm) and type(norm) in (nn.BatchNorm1d, nn.BatchNorm2d)
         and norm.affine and norm.bias is not None and norm.momentum is not None and norm.track_running_stats
     )  # fmt: skip
 
@@ -50,19 +46,15 @@ def measured(x: Array) -> Moments:
     return Moments(mean, variance, x.size // channels)
 
 
-def running(norm: BatchNorm) -> Moments:
+def running(norm: Any) -> Moments:
     """What a norm uses in evaluation."""
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
     return Moments(norm.running_mean.double().numpy(), norm.running_var.double().numpy(), 0)
 
 
-def remember(norm: BatchNorm, moments: Moments) -> None:
+def remember(norm: Any, moments: Moments) -> None:
     """Let the running statistics follow a batch's, as PyTorch does."""
-    if norm.running_mean is not None and norm.running_var is not None and norm.momentum is not None:
-        kernels.follow(norm.running_mean.numpy(), norm.running_var.numpy(), norm.momentum, *moments)
-    if norm.num_batches_tracked is not None:
-        norm.num_batches_tracked.numpy()[...] += 1
+    kernels.follow(norm.running_mean.numpy(), norm.running_var.numpy(), norm.momentum, *moments)
+    norm.num_batches_tracked.numpy()[...] += 1
 
 
 def pooled_shape(x: Array, padding: int) -> tuple[int, int, int, int]:
@@ -101,7 +93,7 @@ class NormStep(Step):
             kernels.denormalise(*lines, *moments, scale, *how, inner.reshape(shape), gradients)
             through.write(self.norm.weight, gradients[0])
             through.write(self.norm.bias, gradients[1])
-            return Gradients(inner, gradients[2], gradients[3])
+            return inner, gradients[2], gradients[3]
 
         return y, through_norm
 

@@ -116,17 +116,16 @@ class _Planner:
                 self._readers[source].append(number)
 
     def plan(self) -> list[Planned]:
-        planned, values, trained, joined = list[Planned](), {0: 0}, [False], set[int]()
+        planned, values, trained = list[Planned](), {0: 0}, [False]
         for number, operation in enumerate(self._operations[1:], start=1):
-            if number not in joined:
+            if number not in values:
                 run = self._run(number)
                 step, length = self._step(operation, [self._operations[one].work for one in run])
                 sources = tuple(values[source] for source in operation.sources)
                 step.first = not any(trained[source] for source in sources)
                 planned.append(Planned(step, sources))
                 trained.append(step.trained or not step.first)
-                values[run[length - 1]] = len(planned)
-                joined.update(run[:length])
+                values.update(dict.fromkeys(run[:length], len(planned)))
         return planned
 
     def _run(self, number: int) -> list[int]:
