@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
 from textwrap import fill
 from typing import Any, NamedTuple
 
@@ -14,9 +13,9 @@ import numpy.typing as npt
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bifl.export.raw import Normalisation
-from bifl.export.stages import Affine, Dot, Shape, Stage
+from bifl.export.stages import Affine, Dot, Pointwise, Shape, Stage
 from bifl.export.weights import rows_of
-from bifl.nn.trace import Activation, Pool
+from bifl.nn.trace import Pool
 
 WIDTH = 120  # of a line of numbers
 TEMPLATES = Environment(
@@ -51,13 +50,6 @@ _SPELLED: dict[str, tuple[Callable[[Any], str], str]] = {
     "uint32": (lambda value: f"0x{int(value):08x}", "uint32_t"),
     "float32": (number, "float"),
 }
-
-
-class Norm(NamedTuple):
-    """A batch-norm by itself."""
-
-    scale: Array
-    shift: Array
 
 
 class Packed(NamedTuple):
@@ -113,32 +105,20 @@ class Function:
         return None if self.stage.dot is None else _packed(self.stage.dot, self.name)
 
     @cached_property
-    def _works(self) -> list[Norm | Activation]:
-        """What it does pixel by pixel, before and after it pools, with names for the constants of norms."""
-        works, norms = list[Norm | Activation](), count(1)
-        for work in (*self.stage.before, *self.stage.after):
-            if isinstance(work, Affine):
-                name = f"{self.name}_norm{next(norms)}"
-                works.append(Norm(Array(f"{name}_scale", work.scale), Array(f"{name}_shift", work.shift)))
-            else:
-                works.append(work)
-        return works
+    def norms(self) -> dict[Affine, tuple[Array, Array]]:
+        """The constants of its batch-norms."""
+        norms = [work for work in (*self.stage.before, *self.stage.after) if isinstance(work, Affine)]
+        names = [f"{self.name}_norm{number}" for number in range(1, len(norms) + 1)]
+        return {
+            norm: (Array(f"{name}_scale", norm.scale), Array(f"{name}_shift", norm.shift))
+            for norm, name in zip(norms, names, strict=True)
+        }
 
     @property
-    def before(self) -> list[Norm | Activation]:
-        """What follows on every pixel."""
-        return self._works[: len(self.stage.before)]
-
-    @property
-    def after(self) -> list[Norm | Activation]:
-        """What follows on what was pooled."""
-        return self._works[len(self.stage.before) :]
-
-    @property
-    def late(self) -> list[Norm | Activation]:
+    def late(self) -> list[Pointwise]:
         """What is done in the end, of all pixels at once: long loops are the fast ones."""
-        tail = self.before if self.stage.pool is None else self.after
-        return [] if any(isinstance(work, Norm) for work in tail) else tail
+        tail = self.stage.before if self.stage.pool is None else self.stage.after
+        return [] if any(isinstance(work, Affine) for work in tail) else tail
 
     @property
     def arrays(self) -> list[Array]:
@@ -146,7 +126,7 @@ class Function:
         if self.source is None:
             scales = {"mean": self.how.mean, "std": self.how.std} if len(self.how.mean) > 1 else {}
             return [Array(f"{self.name}_{each}", np.array(scale, np.float32)) for each, scale in scales.items()]
-        norms = [array for work in self._works if isinstance(work, Norm) for array in work]
+        norms = [array for constants in self.norms.values() for array in constants]
         return norms + ([*self.packed.weights, *self.packed.reals] if self.packed else [])
 
     @property
