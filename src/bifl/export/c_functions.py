@@ -180,11 +180,7 @@ class Function:
         """Of a mean: as many values as PyTorch counts."""
         factors = []
         for axis, at in enumerate("yx"):
-            size, stride, padding, full = pool.size[axis], pool.stride[axis], pool.padding[axis], self.stage.inner[1 + axis]
-            low = 0 if not pool.count_padding else -padding
-            high = full if not pool.count_padding else full + padding
-            starts = [number * stride - padding for number in range(self.stage.shape[1 + axis])]
-            counts = [min(start + size, high) - max(start, low) for start in starts]
+            counts = self.stage.windows(axis, pool.padding[axis] if pool.count_padding else 0)
             if len(set(counts)) == 1:
                 factors.append(str(counts[0]))
             else:  # the windows at the edge hold fewer values

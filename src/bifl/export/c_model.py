@@ -129,11 +129,7 @@ def _counts(function: Function) -> tuple[int, int]:
 
 
 def generate(module: nn.Module, shape: tuple[int, ...], how: Normalisation, classifies: bool = True) -> Code:
-    """The C of a network in evaluation mode, for inputs of one shape.
-
-    Raises:
-        Unsupported: it has a layer that C has nothing for, or a number that is not finite.
-    """
+    """The C of a network in evaluation mode, for inputs of one shape; `Unsupported` if there is none."""
     stages = read(module, shape)
     functions = []
     for number, stage in enumerate(stages):

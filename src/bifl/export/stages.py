@@ -80,16 +80,14 @@ class Stage:
     @property
     def pixels(self) -> int:
         """How often the dot is computed: once a pixel, several times where windows of a pool overlap."""
-        if self.pool is None:
-            return self.inner.height * self.inner.width
-        rows, columns = (sum(map(len, self._windows(self.pool, axis))) for axis in (0, 1))
-        return rows * columns
+        return self.inner.height * self.inner.width if self.pool is None else sum(self.windows(0)) * sum(self.windows(1))
 
-    def _windows(self, pool: Pool, axis: int) -> list[range]:
-        """The rows (or columns) of the inner map that each pooled one is made of."""
-        size, stride, padding = pool.size[axis], pool.stride[axis], pool.padding[axis]
+    def windows(self, axis: int, outside: int = 0) -> list[int]:
+        """How many rows (or columns) of the inner map, and of so many on either side of it, each pooled one is made of."""
+        assert self.pool is not None
+        size, stride, padding = self.pool.size[axis], self.pool.stride[axis], self.pool.padding[axis]
         starts = [at * stride - padding for at in range(self.shape[1 + axis])]
-        return [range(max(start, 0), min(start + size, self.inner[1 + axis])) for start in starts]
+        return [min(start + size, self.inner[1 + axis] + outside) - max(start, -outside) for start in starts]
 
     @property
     def scaled_after(self) -> bool:

@@ -38,10 +38,8 @@ def traced(module: nn.Module, example: Tensor) -> list[trace.Operation]:
 def fold(module: nn.Module, example: Tensor) -> tuple[nn.Module, dict[str, str]]:
     """A copy of a network in evaluation mode, each batch-norm part of the convolution or linear layer that it follows.
 
-    A layer whose values something else reads too, or that is called twice, keeps its norm beside it.
-
-    Returns:
-        The network, with an Identity for each norm that is gone, and the names of these norms by those of the layers.
+    An Identity stands for each norm that is gone; also the names of these norms by those of the layers. A layer whose values
+    something else reads too, or that is called twice, keeps its norm beside it.
     """
     operations = traced(module, example)
     readers = Counter(source for operation in operations for source in operation.sources)

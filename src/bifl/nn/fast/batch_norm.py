@@ -46,17 +46,6 @@ def measured(x: Array) -> Moments:
     return Moments(mean, variance, x.size // channels)
 
 
-def running(norm: Any) -> Moments:
-    """What a norm uses in evaluation."""
-    return Moments(norm.running_mean.double().numpy(), norm.running_var.double().numpy(), 0)
-
-
-def remember(norm: Any, moments: Moments) -> None:
-    """Let the running statistics follow a batch's, as PyTorch does."""
-    kernels.follow(norm.running_mean.numpy(), norm.running_var.numpy(), norm.momentum, *moments)
-    norm.num_batches_tracked.numpy()[...] += 1
-
-
 def pooled_shape(x: Array, padding: int) -> tuple[int, int, int, int]:
     """Of (n, h, w, c) pixels in windows of 2×2; a signal has one row, before and after."""
     count, height, width, channels = x.shape
@@ -73,14 +62,16 @@ class NormStep(Step):
         self, x: Array, through: Pass, measure: Callable[[], Moments], offset: Array | None = None
     ) -> tuple[Array, Callable[[Array], Gradients]]:
         """y, and the way back to x, to which the norm's input adds the offset."""
-        if self.norm.training:
+        norm: Any = self.norm
+        if norm.training:
             moments = measure()
             seen = moments if offset is None else moments._replace(mean=moments.mean + offset)
-            through.moments[self.norm] = seen
-            remember(self.norm, seen)
+            through.moments[norm] = seen
+            kernels.follow(norm.running_mean.numpy(), norm.running_var.numpy(), norm.momentum, *seen)
+            norm.num_batches_tracked.numpy()[...] += 1
         else:
-            moments = running(self.norm)
-            moments = moments if offset is None else moments._replace(mean=moments.mean - offset)
+            mean, variance = norm.running_mean.double().numpy(), norm.running_var.double().numpy()
+            moments = Moments(mean if offset is None else mean - offset, variance, 0)
         gamma, beta = through.value(self.norm.weight), through.value(self.norm.bias)
         y, scale = np.empty_like(x), np.empty(len(gamma))
         (flat, out), how = (array.reshape(-1, len(gamma)) for array in (x, y)), (self.norm.eps, self._activation)
