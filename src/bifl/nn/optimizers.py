@@ -105,17 +105,17 @@ class Adam:
         self, trained: Trained, betas: tuple[float, float] = (BETA1, BETA2), eps: float = 0.0, weight_decay: float = 0.0,
         shrink: float = 0.0,
     ) -> None:  # fmt: skip
-        self.trained, self.betas, self.weight_decay, self.shrink, self.steps = trained, betas, weight_decay, shrink, 0
-        self._floors = [floor.clamp(min=eps) if isinstance(floor, Tensor) else max(floor, eps) for floor in trained.floors]
-        vectors = trained.vectors
-        self._stretches = [_stretches(floor, len(vector)) for floor, vector in zip(self._floors, vectors, strict=True)]
+        floors: list[Floor] = [floor.clamp(min=eps) if isinstance(floor, Tensor) else max(floor, eps) for floor in trained.floors]
+        self.trained, self.betas, self.weight_decay, self.shrink = trained._replace(floors=floors), betas, weight_decay, shrink
+        self.steps, vectors = 0, trained.vectors
+        self._stretches = [_stretches(floor, len(vector)) for floor, vector in zip(floors, vectors, strict=True)]
         self.moments = [(torch.zeros_like(p, requires_grad=False), torch.zeros_like(p, requires_grad=False)) for p in vectors]
 
     @torch.no_grad()
     def step(self) -> None:
         """Apply the gradients, and forget them."""
         self.steps += 1
-        vectors, lr, _, limits, decayed = self.trained
+        vectors, lr, floors, limits, decayed = self.trained
         rate = lr / (1 - self.betas[0] ** self.steps)
         correction = math.sqrt(1 - self.betas[1] ** self.steps)
         usual = self.betas == (BETA1, BETA2)  # on a CPU that is one pass over memory
@@ -128,7 +128,7 @@ class Adam:
                 if usual and parameter.device.type == "cpu" and parameter.dtype == torch.float32:
                     _in_one_pass(parameter, gradient, *moments, rate, correction, self._stretches[number], limit)
                 else:
-                    _in_several(parameter, gradient, *moments, self.betas, rate, correction, self._floors[number], limit)
+                    _in_several(parameter, gradient, *moments, self.betas, rate, correction, floors[number], limit)
                 parameter.grad = None
 
 
