@@ -10,9 +10,9 @@ import bifl
 import tests.support.algorithms  # noqa: F401
 from bifl.core.forward import PLAIN, Local
 from bifl.core.state import Client
-from bifl.engine.client_side import LocalSide
 from bifl.engine.round import sampled
 from bifl.engine.simulator import Simulation
+from bifl.engine.worker import LocalSide
 from bifl.experiment.setup import build
 from tests.support.federation import deploy, neighbours, quick, same, simulated
 from tests.support.grid import Clock

@@ -133,7 +133,7 @@ def main() -> None:
             worker = Worker(job, map_dataset(folder))
             send(server, _NO_MORE)  # ready
             while True:
-                for result in receive(server).of(worker):
+                for result in receive(server)(worker):
                     send(server, result)
                 send(server, _NO_MORE)
         except (EOFError, ConnectionError):
