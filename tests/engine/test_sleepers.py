@@ -34,7 +34,7 @@ def test_nobody_trains_whose_work_is_thrown_away(
     experiment = quick(small, algorithm=algorithm, participation=0.2, clients=10, rounds=1)
     list(bifl.simulate(experiment))
     assert len(trained) == trainings
-    assert set(sampled(experiment, 10, 1)) <= set(trained)
+    assert set(sampled(experiment.seed, 10, 2, 1)) <= set(trained)
 
 
 @pytest.mark.parametrize("algorithm", ["example_adam", "biml", "fedavg"])

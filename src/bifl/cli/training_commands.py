@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from bifl.data.fingerprint import Loaded, loaded
-from bifl.engine import running
-from bifl.engine.simulator import Simulation
+from bifl.engine.round import run_folder
+from bifl.engine.simulator import Simulation, simulated_clients
 from bifl.errors import ConfigError, RunError
 from bifl.experiment.presets import pairs, preset_of
 from bifl.experiment.settings import Experiment
@@ -59,7 +59,6 @@ def _start(options: argparse.Namespace) -> tuple[RunFolder, Setup]:
     preset, overrides = preset_of(options.settings)
     experiment = Experiment.of(preset, overrides)
     setup = build(experiment)
-    running.check(setup)
     remark(setup.run.network)
     usual.remark_unit(setup.data.labels)
     return RunFolder.start(options.out or claim(Path("runs"), folder_name(experiment, preset)), experiment), setup
@@ -67,7 +66,7 @@ def _start(options: argparse.Namespace) -> tuple[RunFolder, Setup]:
 
 def _train(run: RunFolder, setup: Setup, meter: Meter, label: str, track: str | None) -> None:
     meter.begin(label, run.records())
-    for record in followed(running.run(run, setup), run, track):
+    for record in followed(run_folder(run, setup, simulated_clients), run, track):
         meter.show(record, run.experiment.rounds)
 
 
@@ -125,8 +124,6 @@ def _plan(options: argparse.Namespace, data: LastDataset) -> tuple[Comparison, d
     base = Experiment.of(preset).changed((first if "privacy" in settings else {}) | settings)
     rows = planned(base, algorithms, seeds)
     setups = {row.name: build(row.experiment, data=data.of(row.experiment)) for row in rows}
-    for setup in setups.values():
-        running.check(setup)
     remark(*(setup.run.network for setup in setups.values()))
     usual.remark_unit(data.of(base).labels)
     path = options.out or claim(Path("runs"), f"compare-{preset or base.dataset.name}")

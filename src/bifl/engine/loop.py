@@ -33,7 +33,7 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
     notes: list[dict[str, bytes]] = [{} for _ in clients]
     voters: list[int] = []
     for round in range(1, experiment.rounds + 1):
-        counted, voters = voters, sampled(experiment, len(clients), round)
+        counted, voters = voters, sampled(experiment.seed, run.clients, run.fresh.voters, round)
         side = ServerSide(server._replace(judge=judge(setup, round)), present=run.clients)
         broadcasts: list[Message] = []
         uploading, private_replies = voters, dict[int, bytes]()

@@ -13,7 +13,7 @@ from bifl.codec import BYTE, EXACT, SHORT, SIGN
 from bifl.core.algorithm import first_vectors, refuse_further_vectors
 from bifl.core.forward import Forward
 from bifl.core.sides import Identity
-from bifl.core.state import Client, Public, forget_but_for
+from bifl.core.state import Client, Public, Server, forget_but_for
 from bifl.core.sums import Weighing
 from bifl.data.inputs import Dataset
 from bifl.errors import ConfigError
@@ -93,6 +93,16 @@ class Run(Surroundings):
     def remembered(self, client: Client, round: int, fresh: Client) -> Client:
         """What a client must know of a round; `fresh` if that is nothing."""
         return forget_but_for(client, self.algorithm.at(round).keeps, self.remembering, fresh)
+
+    @property
+    def fewest(self) -> int:
+        """Of how many clients a round's sum may be: of a secure sum the fewest, as its server cannot unlearn it; others it can."""
+        return max(exchange.quorum for exchange in self.exchanges) or self.fresh.voters
+
+    def affords_a_round(self, public: Public, server: Server) -> bool:
+        """Whether the budget of privacy leaves room for another round."""
+        private = self.privacy
+        return private is None or private.affords(private.summed(server), self.fewest, self.clients, public.layout)
 
     @property
     def warm(self) -> bool:

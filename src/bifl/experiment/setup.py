@@ -84,6 +84,8 @@ def _make(experiment: Experiment, data: Dataset, dice: Dice, kind: type[Network]
     network = fitting_network(experiment, data, kind)
     data = wanted_alone(data, network, task_of(experiment))
     run = make_run(experiment, network, data, dice)
+    if run.privacy is not None:
+        run.privacy.refuse_small_budget(run.fewest, run.clients, run.fresh.layout)
     for inputs in (data.inputs, data.test_inputs) if run.computes else ():
         refuse_missing(inputs, f"dataset '{short(experiment.dataset.name)}': inputs")
     if run.trains and not run.tells_results and not len(data.test_labels):

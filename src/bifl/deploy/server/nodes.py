@@ -22,9 +22,8 @@ from bifl.data.fingerprint import loaded
 from bifl.deploy import protocol
 from bifl.deploy.server.members import Declared, Members
 from bifl.deploy.server.requests import DEFAULTS, Requests, Rules, Transport
-from bifl.engine import running
 from bifl.engine.catch_up import Journal, digest
-from bifl.engine.round import Attendance, Clients, Rounds, Upkeep
+from bifl.engine.round import Attendance, Clients, Rounds, Upkeep, run_folder
 from bifl.engine.worker import score_tests
 from bifl.errors import BiflError, RunError, quoted
 from bifl.exchanges.exchange import Exchange, Intake, Sender
@@ -88,7 +87,7 @@ def run_rounds(
     try:
         setup = setup or serve(run.experiment)
         run.settle(loaded(setup.data))
-        yield from running.run(run, setup, partial(call_nodes, deployment))
+        yield from run_folder(run, setup, partial(call_nodes, deployment))
     except BiflError as error:
         tell(str(error), FAILED)
         raise
