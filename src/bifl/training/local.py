@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain, islice, pairwise, repeat
 from typing import NamedTuple
 
@@ -88,7 +87,7 @@ def train(
     key = forward_key(plan.seed, plan.round, client.number)
     orders, changes = (stream(plan.seed, plan.round, client.number, name) for name in ("batches", "augment"))
     start = torch.from_numpy(client.start).to(network.device)
-    additions, steps = _additions(local, vectors.vectors, network), _steps(index, plan)
+    add, steps = _adding(local, vectors.vectors, network), _steps(index, plan)
     total, seen = 0.0, 0
     for step, chosen in enumerate(_drawn(index, plan, orders)):
         batch = samples.batch(chosen)
@@ -96,8 +95,7 @@ def train(
         latent = Latent(aux, start, step / steps, key, step=step, training=True)
         weight = count(batch[TARGET])
         total += network.learn(latent, real, forward, batch, loss) * weight
-        for add in additions:
-            add()
+        add()
         if plan.clip:
             _shorten(vectors.vectors, plan.clip)
         apply()
@@ -129,45 +127,34 @@ def _vectors(client: Client, network: Network, forward: Forward, lr: float) -> T
     return Trained([aux, real], lr, [0.0, floors], limits, [slice(None), slice(layers, None)])
 
 
-def _additions(local: Local, vectors: Sequence[Tensor], network: Network) -> list[Callable[[], None]]:
+def _adding(local: Local, vectors: Sequence[Tensor], network: Network) -> Callable[[], None]:
     """What is done after a step's gradients are there, so that they are those of the loss and of what `local` adds."""
-    aux, _ = vectors
-    additions: list[Callable[[], None]] = []
-    if local.correction is not None:
-        additions.append(partial(_correct, aux, torch.from_numpy(local.correction).to(network.device)))
-    if local.pull:
-        centre = [vector.detach().clone() for vector in vectors]
-        if local.centre is not None:
-            weights, real = local.centre
-            centre = [torch.from_numpy(part).to(network.device) for part in (weights, real[: network.layout.trained])]
-        additions.append(partial(_pull, vectors, centre, local.pull))
-    if local.loss is not None:
-        additions.append(partial(_add_loss, aux, local.loss))
-    return additions
+    device, (aux, _) = network.device, vectors
+    correction = None if local.correction is None else torch.from_numpy(local.correction).to(device)
+    centre = [vector.detach().clone() for vector in vectors] if local.pull else []
+    if local.pull and local.centre is not None:
+        weights, real = local.centre
+        centre = [torch.from_numpy(part).to(device) for part in (weights, real[: network.layout.trained])]
 
+    @torch.no_grad()
+    def add() -> None:
+        if correction is not None and aux.grad is not None:
+            aux.grad.add_(correction)
+        for vector, middle in zip(vectors, centre, strict=False):  # the gradient of µ/2·‖w − centre‖², where there is one
+            if vector.grad is not None:
+                vector.grad.add_(vector - middle, alpha=local.pull)
+        if local.loss is not None and aux.grad is not None:
+            aux.grad.add_(_gradient(local.loss, aux))
 
-@torch.no_grad()
-def _correct(aux: Tensor, correction: Tensor) -> None:
-    """Add a vector to the gradient w.r.t. the coded weights."""
-    if aux.grad is not None:
-        aux.grad.add_(correction)
-
-
-@torch.no_grad()
-def _pull(vectors: Iterable[Tensor], centre: Iterable[Tensor], strength: float) -> None:
-    """Add the gradient of µ/2·‖w − centre‖²."""
-    for vector, middle in zip(vectors, centre, strict=True):
-        if vector.grad is not None:
-            vector.grad.add_(vector - middle, alpha=strength)
+    return add
 
 
 @torch.enable_grad()
-def _add_loss(aux: Tensor, loss: Callable[[Tensor], Tensor]) -> None:
-    """Add the gradient of a term of the loss."""
+def _gradient(loss: Callable[[Tensor], Tensor], aux: Tensor) -> Tensor:
+    """Of a term of the loss, w.r.t. the coded weights."""
     weights = aux.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(weights), [weights])
-    if aux.grad is not None:
-        aux.grad.add_(gradient)
+    return gradient
 
 
 @torch.no_grad()
