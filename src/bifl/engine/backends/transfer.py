@@ -14,7 +14,6 @@ True
 from __future__ import annotations
 
 import functools
-import importlib
 import io
 import pickle
 import sys
@@ -41,8 +40,7 @@ class _Recipe(NamedTuple):
     experiment: Experiment
     data: Dataset  # without samples
     files: dict[Path, bytes]  # users' Python files to run: their text
-    modules: list[str]  # to import
-    code: bytes  # the other factories, by kind
+    factories: bytes  # by kind: pickled by name, so that their modules are imported, or as code
 
 
 def dumps(thing: object, run: Run, data: Dataset) -> bytes:
@@ -66,27 +64,17 @@ def loads(data: bytes) -> Any:
 
 
 def _recipe(experiment: Experiment, data: Dataset) -> _Recipe:
-    files: dict[Path, bytes] = {}
-    modules: list[str] = []
-    code: dict[str, Callable[..., Any]] = {}
-    for kind in _KINDS:
-        factory = REGISTRIES[kind].factory(getattr(experiment, kind).name)
-        module = factory.__module__
-        if (source := source_of(module)) is not None:
-            files[source.path] = source.text
-        elif _importable(factory):
-            modules.append(module)
-        else:
-            code[kind] = factory
-    return _Recipe(experiment, data, files, modules, _by_value(code))
+    factories = {kind: REGISTRIES[kind].factory(getattr(experiment, kind).name) for kind in _KINDS}
+    sources = [source_of(factory.__module__) for factory in factories.values()]
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(factories)
+    return _Recipe(experiment, data, {source.path: source.text for source in sources if source is not None}, buffer.getvalue())
 
 
 def _made(recipe: _Recipe) -> Run:
     for path, text in recipe.files.items():
         run_file(path, text)
-    for module in recipe.modules:
-        importlib.import_module(module)
-    for kind, factory in pickle.loads(recipe.code).items():
+    for kind, factory in pickle.loads(recipe.factories).items():
         REGISTRIES[kind](factory)
     return make_run(recipe.experiment, make_network(recipe.experiment, recipe.data.classes), recipe.data, simulated_dice)
 
@@ -114,9 +102,3 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
     cached: Callable[..., Any] = functools.lru_cache(**parameters)(function)
     return cached
-
-
-def _by_value(code: dict[str, Callable[..., Any]]) -> bytes:
-    buffer = io.BytesIO()
-    _Pickler(buffer).dump(code)
-    return buffer.getvalue()
