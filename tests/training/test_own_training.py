@@ -11,8 +11,7 @@ import torch
 import bifl
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError
-from bifl.experiment.run import plan_of
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import Experiment, plan_of
 from bifl.nn.optimizers import Optimizer, Trained, begin
 from tests.support.workers import beside
 

@@ -21,8 +21,7 @@ from bifl.core.layout import Tensor as Part
 from bifl.core.state import Client, Public
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError
-from bifl.experiment.run import plan_of
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import Experiment, plan_of
 from bifl.nn.batch import Batch, Samples
 from bifl.nn.network import Network
 from bifl.nn.optimizers import Adam, Trained, adam, begin, optimizer, sgd

@@ -65,7 +65,7 @@ class ClientTools:
     ) -> None:
         self.run, self.samples, self.parts, self.shards, self.identity = run, samples, parts, shards, identity
         experiment = run.experiment
-        self._attack = attack.make(experiment.attack.name, experiment.attack.parameters)
+        self._attack = experiment.attack.made(attack)
         self._liars, self._lied = frozenset[int](), samples  # what liars train on
         if self._attack is None:
             return

@@ -216,7 +216,7 @@ class Model:
 
     def metrics(self, data: Dataset) -> tuple[dict[str, float], float]:
         """All metrics of the task, and the loss, on a dataset's test samples."""
-        network, goal = self._network(), task.make(self.task.name, self.task.parameters)
+        network, goal = self._network(), self.task.made(task)
         if not len(data.test_labels):
             raise DataError("the dataset has no test images")
         labels, outputs = goal.targets(data.test_labels, self.classes)

@@ -21,18 +21,15 @@ from bifl.exchanges.ballot import Ballot, ballot, upload_form
 from bifl.exchanges.bounds import Bounds
 from bifl.exchanges.exchange import Exchange, Summable, Surroundings, exchange
 from bifl.exchanges.scoring import Evaluation
-from bifl.experiment.settings import Experiment, agreed, compose, plain_algorithm
+from bifl.experiment.settings import Experiment, agreed, compose, plain_algorithm, plan_of
 from bifl.nn import scores
 from bifl.nn.network import Network
-from bifl.nn.optimizers import checked, optimizer
 from bifl.privacy import secret_dice
 from bifl.privacy.dice import Dice
 from bifl.registry import short
 from bifl.robust import refuse_misfits
-from bifl.tasks import Task, task
-from bifl.training.augmenting import augment
+from bifl.tasks import task
 from bifl.training.local import Plan
-from bifl.training.rates import rate_of, schedule
 
 PRECISIONS = {"short": SHORT, "byte": BYTE, "sign": SIGN, "float32": EXACT}  # by the words of the setting `reals`
 HOLDOUT = 0.2  # where there are no test images to evaluate on
@@ -123,7 +120,7 @@ def make_run(experiment: Experiment, network: Network, data: Dataset, dice: Dice
         ConfigError: the settings do not go together.
     """
     composed = compose(experiment, dice)
-    algorithm, goal, plan = composed.algorithm, task_of(experiment), plan_of(experiment)
+    algorithm, goal, plan = composed.algorithm, experiment.task.made(task), plan_of(experiment)
     clients = 1 if algorithm.central else experiment.clients
     fresh = Public(experiment.seed, 0, network.layout, *network.initial(), voters=experiment.voters(clients), clients=clients)
     sleep = experiment.participation < 1 and (experiment.idle == "sleep" or not algorithm.keeps)
@@ -178,28 +175,6 @@ def share_of(experiment: Experiment, data: Dataset) -> float:
     return experiment.holdout or (HOLDOUT if needed else 0.0)
 
 
-def task_of(experiment: Experiment) -> Task:
-    """What the experiment's networks learn."""
-    return task.make(experiment.task.name, experiment.task.parameters)
-
-
-def plan_of(experiment: Experiment) -> Callable[[int], Plan]:
-    """Round → how clients train in it."""
-    chosen, rates = experiment.optimizer, experiment.schedule
-    make_rate = schedule.make(rates.name, rates.parameters)
-    change = augment.make(experiment.augment.name, experiment.augment.parameters)
-    steps = checked(chosen.name, optimizer.make(chosen.name, chosen.parameters))
-
-    def plan(round: int) -> Plan:
-        lr = rate_of(rates.name, make_rate, round, experiment.lr, experiment.lr_steps)
-        return Plan(
-            steps, lr, experiment.batch, experiment.local_epochs, experiment.seed, round,
-            experiment.local_steps, experiment.clip, change,
-        )  # fmt: skip
-
-    return plan
-
-
 def make_network(experiment: Experiment, classes: int, kind: type[Network] = Network, forward: Forward | None = None) -> Network:
     """The experiment's network with the initialisation that its seed gives; with another forward than its algorithm's, if given."""
     with torch.random.fork_rng(devices=[]):
@@ -223,7 +198,7 @@ def simulated_identity(experiment: Experiment) -> Identity | None:
 def _exchanges(run: Run) -> tuple[Exchange, ...]:
     """What rounds are held for, and what follows training."""
     chosen = run.experiment.exchange
-    main = exchange.make(chosen.name, chosen.parameters, run)
+    main = chosen.made(exchange, run)
     if not main.main:
         raise ConfigError(f"exchange '{short(chosen.name)}' goes with training, and no round is held for it alone")
     if not main.trains:

@@ -20,7 +20,7 @@ from bifl.data.inputs import Dataset, Index, shape_text
 from bifl.data.partitions import Drawn, dealer, split
 from bifl.errors import ConfigError, DataError
 from bifl.experiment.declarations import Choice
-from bifl.experiment.run import Run, make_network, make_run, share_of, task_of
+from bifl.experiment.run import Run, make_network, make_run, share_of
 from bifl.experiment.settings import Experiment, plain_algorithm
 from bifl.experiment.starting import start_with
 from bifl.nn.batch import network_arguments, task_arguments
@@ -31,7 +31,7 @@ from bifl.nn.sent import real_layers
 from bifl.privacy import privacy, secret_dice, simulated_dice
 from bifl.privacy.dice import Dice
 from bifl.registry import short
-from bifl.tasks import Task
+from bifl.tasks import Task, task
 from bifl.training.evaluation import example
 
 
@@ -82,7 +82,7 @@ def serve(experiment: Experiment) -> Setup:
 def _make(experiment: Experiment, data: Dataset, dice: Dice, kind: type[Network]) -> tuple[Run, Dataset]:
     """The run, and its data without what nobody takes; or a refusal of data that it cannot do with."""
     network = fitting_network(experiment, data, kind)
-    data = wanted_alone(data, network, task_of(experiment))
+    data = wanted_alone(data, network, experiment.task.made(task))
     run = make_run(experiment, network, data, dice)
     if run.privacy is not None:
         run.privacy.refuse_small_budget(run.fewest, run.clients, run.fresh.layout)
@@ -97,7 +97,7 @@ def _make(experiment: Experiment, data: Dataset, dice: Dice, kind: type[Network]
 
 def refuse_undeployable(experiment: Experiment) -> None:
     """Refuse to deploy clients that lie, that rely on a secure sum which is not there, or whose weights would undo the masks."""
-    how = privacy.make(experiment.privacy.name, experiment.privacy.parameters)
+    how = experiment.privacy.made(privacy)
     if how is not None and how.unseen and not experiment.secure_sum:
         raise ConfigError(
             f"privacy={short(experiment.privacy.name)} hides clients in sums, and without a secure sum the server "
@@ -108,7 +108,7 @@ def refuse_undeployable(experiment: Experiment) -> None:
             "secure_sum=true with weigh=images is for simulations: of clients with different numbers of images, which all know, "
             "sums tell who voted how: leave weigh= out, with which every client counts once"
         )
-    if attack.make(experiment.attack.name, experiment.attack.parameters) is not None:
+    if experiment.attack.made(attack) is not None:
         raise ConfigError(
             f"attack={short(experiment.attack.name)} makes clients of a simulation lie: use bifl run, or leave it out"
         )
@@ -138,7 +138,7 @@ def _remedy(chosen: Choice, misfit: Misfit) -> str:
 def fitting_network(experiment: Experiment, data: Dataset, kind: type[Network] = Network) -> Network:
     """The experiment's network, or a refusal if it cannot take the inputs or has nothing to code."""
     network = make_network(experiment, data.classes, kind)
-    wanted = task_of(experiment).output(data.labels.shape[1:], data.classes)
+    wanted = experiment.task.made(task).output(data.labels.shape[1:], data.classes)
     if misfit := network.misfit(example(data.form, 1), wanted):
         raise ConfigError(
             f"model '{short(experiment.model.name)}' does not take the inputs of dataset '{short(experiment.dataset.name)}', "
@@ -193,10 +193,10 @@ def hold_out(images: int, share: float, seed: int) -> tuple[Index, Index]:
 
 def load(experiment: Experiment) -> Dataset:
     """The experiment's data, with labels as its task takes them."""
-    name, parameters = experiment.dataset.name, experiment.dataset.parameters
-    if ":" in name:  # in a file of the user's
-        return fitting(experiment, own_dataset(short(name), lambda: dataset.make(name, parameters)))
-    return fitting(experiment, dataset.make(name, parameters))
+    chosen = experiment.dataset
+    if ":" in chosen.name:  # in a file of the user's
+        return fitting(experiment, own_dataset(short(chosen.name), lambda: chosen.made(dataset)))
+    return fitting(experiment, chosen.made(dataset))
 
 
 def fitting(experiment: Experiment, data: Dataset) -> Dataset:
@@ -205,7 +205,7 @@ def fitting(experiment: Experiment, data: Dataset) -> Dataset:
     Raises:
         DataError: it cannot.
     """
-    targets = task_of(experiment).targets
+    targets = experiment.task.made(task).targets
     try:
         (labels, outputs), (test_labels, _) = targets(data.labels, data.classes), targets(data.test_labels, data.classes)
     except DataError as error:

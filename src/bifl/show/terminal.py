@@ -193,7 +193,7 @@ _MANY = 20  # clients that are named
 
 def attack_text(experiment: Experiment, *, named: bool = True) -> str | None:
     """The attack, and how many lie, by number if they are to be named; None where nobody does."""
-    by = attack.make(experiment.attack.name, experiment.attack.parameters)
+    by = experiment.attack.made(attack)
     if by is None:
         return None
     who = liars(experiment.seed, experiment.clients, by.share)
