@@ -192,18 +192,16 @@ class Rounds:
         return None if self.run.affords_a_round(public, server) else Ending.BUDGET
 
     def _conclude(self) -> None:
-        """Say in the last record why the run ends, and evaluate it, if nobody knew when it was made that no other would follow.
+        """Evaluate the last round and say why the run ends, if nobody knew when it was held that no other would follow.
 
         Where clients hold samples out they are not asked once more.
         """
         record, evaluation = self.state.record, self.run.evaluation
         if record is None:
             return
-        last = record._replace(ending=_early(self.state.ending))
         if self._main.trains and not record.evaluated and (evaluation is None or not evaluation.share):
-            last = last._replace(**_evaluated(Results.of(self._called().score(), self.run.task)))
-        if last != record:
-            self._keep_state(self.state._replace(record=last))
+            record = record._replace(**_evaluated(Results.of(self._called().score(), self.run.task)))
+        self._keep(self.state, record)
 
     def _called(self) -> Clients:
         """Those who train: they are called when the first round needs them, and stay."""
@@ -247,7 +245,7 @@ class Rounds:
         results = self._evaluate(clients, barred, server) if evaluates else NOT_EVALUATED
         main = next(outcome for outcome in outcomes if outcome.exchange is self._main)
         record = self._record(outcomes, main, results, clients.end(), clients.journal.settle())
-        record = record._replace(seconds=float(f"{time.perf_counter() - began:.3f}"), ending=_early(ending))
+        record = record._replace(seconds=float(f"{time.perf_counter() - began:.3f}"))
         trained = {number for outcome in outcomes if outcome.exchange.trains for number in outcome.replies}
         reported = {number: {**results.clients.get(number, {}), **row} for number, row in server.clients.items()}
         trust = NOTHING if self.run.robust is None else trust_of(server.server)
@@ -257,14 +255,17 @@ class Rounds:
             public, record, {**self.state.trained, **dict.fromkeys(trained, round)}, main.counted,
             server.server._replace(judge=None), clients.journal.steps, ending,
         )  # fmt: skip
-        self._keep_state(state)
-        return record
+        return self._keep(state, record)
 
-    def _keep_state(self, state: State) -> None:
-        """Go on from a state; in a folder it is written down first."""
-        if self.folder is not None:
-            checkpoint.save_server(self.folder, state, self._completing)
-        self.state = state
+    def _keep(self, state: State, record: Record) -> Record:
+        """Go on from a state, whose record says why the run ends early, if it does; in a folder it is written down first."""
+        record = record._replace(ending=None if state.ending is Ending.ROUNDS else state.ending)
+        if record != self.state.record:
+            state = state._replace(record=record)
+            if self.folder is not None:
+                checkpoint.save_server(self.folder, state, self._completing)
+            self.state = state
+        return record
 
     def _hold_exchange(
         self, exchange: Exchange, clients: Clients, requests: list[Request], public: Public, server: ServerSide,
@@ -281,7 +282,7 @@ class Rounds:
         def note(reply: Reply) -> None:
             replies[reply.number] = reply._replace(upload=None)
             if reply.upload is not None:
-                self._keep(exchange.name, f"{reply.number:05d}", reply.upload)
+                self._copy(exchange.name, f"{reply.number:05d}", reply.upload)
 
         silent = Outcome(exchange, public, server, replies)
         # what was public must do; nobody is asked what follows
@@ -304,7 +305,7 @@ class Rounds:
             return silent._replace(server=server, private_replies=answer)
         _refuse_to_overspend(self.run, self.public, server.server)
         data = codec.encode(answer, context)
-        self._keep(exchange.name, None, data)
+        self._copy(exchange.name, None, data)
         news = codec.decode(data, context)  # what the clients will read
         after = exchange.advance(public, news)
         receivers = clients.tell(exchange, data, after, hearers)
@@ -369,7 +370,7 @@ class Rounds:
             delta=None if private is None else private.how.delta,
         )
 
-    def _keep(self, exchange: str, sender: str | None, data: bytes) -> None:
+    def _copy(self, exchange: str, sender: str | None, data: bytes) -> None:
         if self._mailbox is not None:
             self._mailbox.keep(codec.read_header(data).round, exchange, sender, data)
 
@@ -424,11 +425,6 @@ class Outcome(NamedTuple):
 def _evaluated(results: Results) -> dict[str, Any]:
     """A record's fields about the evaluation of the global model."""
     return {"accuracy": results.metrics.get("accuracy", math.nan), "loss": results.loss, "metrics": results.metrics or None}
-
-
-def _early(ending: Ending | None) -> Ending | None:
-    """Why a run ends, for the record of its last round: that it has all rounds is nothing to tell."""
-    return None if ending is Ending.ROUNDS else ending
 
 
 def _client_rows(replies: dict[int, Reply], results: Mapping[int, dict[str, Any]], trust: Floats) -> list[dict[str, Any]]:
