@@ -115,9 +115,6 @@ def make_run(experiment: Experiment, network: Network, data: Dataset, dice: Dice
         network: of the experiment.
         data: what one input looks like, and how it is normalised; its samples do not matter.
         dice: draw private noise; those of a simulation can be repeated, so that nothing is private there.
-
-    Raises:
-        ConfigError: the settings do not go together.
     """
     composed = compose(experiment, dice)
     algorithm, goal, plan = composed.algorithm, experiment.task.made(task), plan_of(experiment)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ from bifl.registry import Registry, nearest, of_file, short
 from bifl.robust import RobustSum, refuse_sum, robust
 from bifl.tasks import task
 from bifl.training.augmenting import SIGNATURE, augment
-from bifl.training.local import Plan
+from bifl.training.local import Plan, at_rates
 from bifl.training.rates import rate_of, schedule
 
 __all__ = ["SETTINGS", "Choice", "Experiment", "Given", "of_words", "pairs", "preset_of"]
@@ -182,11 +183,7 @@ class Composition(NamedTuple):
 
 
 def compose(experiment: Experiment, dice: Dice) -> Composition:
-    """The parts that an experiment names; `dice` draw private noise.
-
-    Raises:
-        ConfigError: one refuses its parameters, or they do not go together.
-    """
+    """The parts that an experiment names; `dice` draw private noise."""
     algorithm = plain_algorithm(experiment)
     rule = experiment.robust.made(robust)
     if rule is not None:
@@ -243,24 +240,16 @@ def _weighing(experiment: Experiment, algorithms: Algorithms) -> Weighing:
 
 
 def plan_of(experiment: Experiment) -> Callable[[int], Plan]:
-    """Round → how clients train in it.
-
-    Raises:
-        ConfigError: a part of the training refuses its parameters, or is none.
-    """
+    """Round → how clients train in it."""
     steps = checked(experiment.optimizer.name, experiment.optimizer.made(optimizer))
     make_rate, change = experiment.schedule.made(schedule), experiment.augment.made(augment)
     if not callable(change):
         raise ConfigError(f"augment '{experiment.augment.name}' must return {SIGNATURE}, not a {type(change).__name__}")
-
-    def plan(round: int) -> Plan:
-        lr = rate_of(experiment.schedule.name, make_rate, round, experiment.lr, experiment.lr_steps)
-        return Plan(
-            steps, lr, experiment.batch, experiment.local_epochs, experiment.seed, round,
-            experiment.local_steps, experiment.clip, change,
-        )  # fmt: skip
-
-    return plan
+    first = Plan(
+        steps, experiment.lr[0], experiment.batch, experiment.local_epochs, experiment.seed,
+        steps=experiment.local_steps, clip=experiment.clip, augment=change,
+    )  # fmt: skip
+    return at_rates(first, partial(rate_of, experiment.schedule.name, make_rate, lr=experiment.lr, lr_steps=experiment.lr_steps))
 
 
 # ---- settings that do not go together ------------------------------------------------------------------------------------

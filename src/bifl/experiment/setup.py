@@ -200,11 +200,7 @@ def load(experiment: Experiment) -> Dataset:
 
 
 def fitting(experiment: Experiment, data: Dataset) -> Dataset:
-    """A dataset with labels as the experiment's task takes them.
-
-    Raises:
-        DataError: it cannot.
-    """
+    """A dataset with labels as the experiment's task takes them."""
     targets = experiment.task.made(task).targets
     try:
         (labels, outputs), (test_labels, _) = targets(data.labels, data.classes), targets(data.test_labels, data.classes)
@@ -214,11 +210,7 @@ def fitting(experiment: Experiment, data: Dataset) -> Dataset:
 
 
 def wanted_alone(data: Dataset, network: Network, goal: Task) -> Dataset:
-    """The data with those arrays beside the inputs that the network or the task takes.
-
-    Raises:
-        DataError: the task needs one that they do not have, or one of them holds something else than finite numbers.
-    """
+    """The data with those arrays beside the inputs that the network or the task takes."""
     needed = {*task_arguments(goal.loss), *task_arguments(goal.sums)}
     taken = {*network_arguments(network.module), *needed}
     if lacking := needed.difference(data.further):

@@ -29,11 +29,7 @@ _LEAST = np.float32(1e-4)  # magnitude of an auxiliary weight that has a sign
 
 
 def marked(text: str) -> str:
-    """A path as `path@digest`; what is marked already stays as it is, and no file is opened for it.
-
-    Raises:
-        ConfigError: there is no such file.
-    """
+    """A path as `path@digest`; what is marked already stays as it is, and no file is opened for it."""
     if not text or _DIGEST.fullmatch(text.rpartition("@")[2]):
         return text
     try:
@@ -70,9 +66,6 @@ def start_with(start: str, public: Public, forward: Forward, make: Callable[[For
         public: with the network's own initialisation.
         forward: how the experiment's network uses its weights.
         make: makes that network with another forward.
-
-    Raises:
-        BiflError: the file is another than it was, damaged, or of another network.
     """
     if forward.of_scores:
         raise ConfigError("start= gives weights, and clients of this algorithm train scores of constant weights: leave it out")

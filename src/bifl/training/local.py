@@ -40,6 +40,11 @@ class Plan(NamedTuple):
     augment: Augment = as_they_are
 
 
+def at_rates(plan: Plan, rate: Callable[[int], float]) -> Callable[[int], Plan]:
+    """Round → how to train in it: by the same plan, at the round's rate."""
+    return lambda round: plan._replace(lr=rate(round), round=round)
+
+
 # Where batch-norm follows a layer, its ϑ has no effect and its gradient is rounding noise (about 1e-7), of which Adam with the
 # usual ε makes full steps: ϑ then walks at random and may cross zero, where the network collapses. True gradients are 1e-3 and up.
 THETA_EPSILON = 1e-4

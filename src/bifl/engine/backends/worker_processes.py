@@ -39,11 +39,7 @@ _NO_MORE = None  # follows the last result of a call
 
 @contextmanager
 def processes(jobs: Sequence[Job], data: Dataset) -> Iterator[Workers]:
-    """Workers with these jobs; none outlives the context.
-
-    Raises:
-        BiflError: one could not begin.
-    """
+    """Workers with these jobs; none outlives the context."""
     if len(jobs) == 1:
         yield Worker(jobs[0], data)
         return
