@@ -20,8 +20,7 @@ SMALL: dict[str, Any] = {"clients": 3, "rounds": 2, "workers": 1, "model": {"nam
 OWN = '''
 import torch
 from bifl.nn.optimizers import Optimizer, optimizer
-from bifl.training.augmenting import Augment, augment
-from bifl.training.rates import Rate, schedule
+from bifl.training.local import Augment, Rate, augment, schedule
 
 @optimizer
 def rms(alpha: float = 0.9) -> Optimizer:

@@ -26,8 +26,7 @@ from bifl.nn.batch import Batch, Samples
 from bifl.nn.network import Network
 from bifl.nn.optimizers import Adam, Trained, adam, begin, optimizer, sgd
 from bifl.training import local
-from bifl.training.augmenting import augment
-from bifl.training.local import Plan, augmented
+from bifl.training.local import Plan, augment, augmented
 from tests.support.workers import beside
 
 SMALL: dict[str, Any] = {"clients": 3, "rounds": 2, "workers": 1, "model": {"name": "mlp", "hidden": 8}, "algorithm": "fedavg"}
