@@ -54,11 +54,10 @@ class Experiment(Settings):
     """What to run. Choices may be given as a name, or as a mapping with `name` and parameters."""
 
     def __post_init__(self) -> None:
-        for name, registry in REGISTRIES.items():
-            object.__setattr__(self, name, chosen(name, registry, getattr(self, name)))
         for name, declared in SETTINGS.items():
-            if name not in REGISTRIES:
-                object.__setattr__(self, name, typed(name, getattr(self, name), declared.default))
+            given = getattr(self, name)
+            kept = chosen(name, REGISTRIES[name], given) if name in REGISTRIES else typed(name, given, declared.default)
+            object.__setattr__(self, name, kept)
         object.__setattr__(self, "start", marked(self.start))
         for name, declared in SETTINGS.items():
             if refusal := declared.allowed.refusal(getattr(self, name)):

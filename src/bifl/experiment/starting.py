@@ -23,7 +23,6 @@ from bifl.errors import ConfigError
 from bifl.nn.network import Network
 
 _DIGEST = re.compile(r"[0-9a-f]{16}")
-_BLOCK = 2**20
 _ROOM = 2**20  # bytes of a model file beside its numbers
 _LEAST = np.float32(1e-4)  # magnitude of an auxiliary weight that has a sign
 
@@ -35,10 +34,8 @@ def marked(text: str) -> str:
     try:
         if not os.path.isfile(text):
             raise ConfigError(f"start must be a model file: '{text}' is none")
-        digest = hashlib.sha256()
         with open(text, "rb") as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
+            digest = hashlib.file_digest(file, "sha256")
     except OSError as error:
         raise ConfigError(f"start: cannot read model '{text}': {error.strerror}") from error
     return f"{os.path.abspath(text)}@{digest.hexdigest()[:16]}"
