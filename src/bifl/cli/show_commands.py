@@ -7,8 +7,9 @@ import sys
 
 from rich.console import Console
 
+from bifl.codec.model_file import MAGIC
 from bifl.errors import ConfigError, printable
-from bifl.experiment.model import MAGIC, Model
+from bifl.experiment.model import Model
 from bifl.experiment.presets import pairs, preset_of
 from bifl.experiment.run import make_network
 from bifl.experiment.settings import Experiment, of_words, plain_algorithm

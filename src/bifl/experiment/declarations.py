@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from bifl.errors import ConfigError
 from bifl.registry import Registry, nearest, short
@@ -61,11 +61,7 @@ if TYPE_CHECKING:
 # ---- what a value may be ------------------------------------------------------------------------------------------------
 
 
-class Allowed(Protocol):
-    """The values that a setting may have."""
-
-    def refusal(self, value: Any) -> str | None:
-        """How "NAME must be …" ends for a value that is not allowed; None for one that is."""
+# `refusal` is how "NAME must be …" ends for a value that is not allowed; None for one that is.
 
 
 class Whole(NamedTuple):
@@ -102,6 +98,7 @@ class Such(NamedTuple):
         return None if self.holds(value) else f"{self.description}, not {text_of(value) if isinstance(value, tuple) else value}"
 
 
+Allowed = Whole | OneOf | Such
 ANYTHING = Such("", lambda value: True)  # of the setting's type
 
 

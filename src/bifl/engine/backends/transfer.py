@@ -19,14 +19,13 @@ import pickle
 import sys
 from collections.abc import Callable
 from operator import attrgetter
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 
 from bifl.data.inputs import Dataset
 from bifl.experiment.run import Run, make_network, make_run
-from bifl.experiment.settings import REGISTRIES, Experiment
+from bifl.experiment.settings import REGISTRIES
 from bifl.privacy import simulated_dice
 from bifl.registry import run_file, source_of
 
@@ -34,19 +33,14 @@ from bifl.registry import run_file, source_of
 _KINDS = ("algorithm", "model", "task", "optimizer", "schedule", "augment", "robust", "attack", "privacy", "exchange")
 
 
-class _Recipe(NamedTuple):
-    """What another process needs to build the same."""
-
-    experiment: Experiment
-    data: Dataset  # without samples
-    files: dict[Path, bytes]  # users' Python files to run: their text
-    factories: bytes  # by kind: pickled by name, so that their modules are imported, or as code
-
-
 def dumps(thing: object, run: Run, data: Dataset) -> bytes:
     """Pickle a thing; where it holds the run, it holds the one that the reader makes. Of the data only their form is sent."""
+    factories = {kind: REGISTRIES[kind].factory(getattr(run.experiment, kind).name) for kind in _KINDS}
+    sources = [source_of(factory.__module__) for factory in factories.values()]
+    files = {source.path: source.text for source in sources if source is not None}  # users' Python files
     buffer = io.BytesIO()
-    buffer.write(pickle.dumps(_recipe(run.experiment, data.without_samples())))
+    pickle.dump((run.experiment, data.without_samples(), files), buffer)
+    _Pickler(buffer).dump(factories)  # by name, so that the reader imports their modules, or as code
     pickler = pickle.Pickler(buffer)
     pickler.persistent_id = lambda value: "run" if value is run else None  # type: ignore[method-assign]
     pickler.dump(thing)
@@ -56,27 +50,15 @@ def dumps(thing: object, run: Run, data: Dataset) -> bytes:
 def loads(data: bytes) -> Any:
     """The thing that `dumps` was given."""
     buffer = io.BytesIO(data)
-    recipe: _Recipe = pickle.load(buffer)
-    run = _made(recipe)
+    experiment, form, files = pickle.load(buffer)
+    for path, text in files.items():
+        run_file(path, text)
+    for kind, factory in pickle.load(buffer).items():
+        REGISTRIES[kind](factory)
+    run = make_run(experiment, make_network(experiment, form.classes), form, simulated_dice)
     unpickler = pickle.Unpickler(buffer)
     unpickler.persistent_load = lambda name: run  # type: ignore[method-assign]
     return unpickler.load()
-
-
-def _recipe(experiment: Experiment, data: Dataset) -> _Recipe:
-    factories = {kind: REGISTRIES[kind].factory(getattr(experiment, kind).name) for kind in _KINDS}
-    sources = [source_of(factory.__module__) for factory in factories.values()]
-    buffer = io.BytesIO()
-    _Pickler(buffer).dump(factories)
-    return _Recipe(experiment, data, {source.path: source.text for source in sources if source is not None}, buffer.getvalue())
-
-
-def _made(recipe: _Recipe) -> Run:
-    for path, text in recipe.files.items():
-        run_file(path, text)
-    for kind, factory in pickle.loads(recipe.factories).items():
-        REGISTRIES[kind](factory)
-    return make_run(recipe.experiment, make_network(recipe.experiment, recipe.data.classes), recipe.data, simulated_dice)
 
 
 def _importable(factory: Callable[..., Any]) -> bool:
