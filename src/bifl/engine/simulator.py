@@ -208,7 +208,7 @@ class SimulatedClients(Clients):
 def _known_states(rounds: Rounds, now: str) -> tuple[dict[int, str], str]:
     """The states that clients know: of some by number, and of all others; `now` is the one that stands."""
     setup, run, state, exchanges = rounds.setup, rounds.run, rounds.state, rounds.run.exchanges
-    if state.public.round and not run.clients_sleep:
+    if state.public.round and run.idle_trains:
         return {}, now  # everyone was asked something since
     evaluated = _last_evaluated(state.record, run.experiment) if any(map(len, setup.shards)) else 0
     known = {number: _last_heard(exchanges, round) for number, round in state.trained.items() if round > evaluated}

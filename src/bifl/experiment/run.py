@@ -73,11 +73,6 @@ class Run(Surroundings):
         return any(one.computes for one in self.exchanges)
 
     @property
-    def clients_sleep(self) -> bool:
-        """Whether clients that do not upload have nothing to do, and miss what the others hear; or remember nothing."""
-        return not self.idle_trains
-
-    @property
     def asked(self) -> tuple[Exchange, ...]:
         """All that a client may be asked to take part in."""
         return self.exchanges if self.evaluation is None else (*self.exchanges, self.evaluation)
@@ -120,6 +115,7 @@ def make_run(experiment: Experiment, network: Network, data: Dataset, dice: Dice
     algorithm, goal, plan = composed.algorithm, experiment.task.made(task), plan_of(experiment)
     clients = 1 if algorithm.central else experiment.clients
     fresh = Public(experiment.seed, 0, network.layout, *network.initial(), voters=experiment.voters(clients), clients=clients)
+    # clients that do not upload have nothing to do, and miss what the others hear; or remember nothing
     sleep = experiment.participation < 1 and (experiment.idle == "sleep" or not algorithm.keeps)
     run = Run(
         **composed._asdict(),
