@@ -13,7 +13,7 @@ from statistics import mean
 import numpy as np
 
 from bifl.core import Client
-from bifl.engine.worker import ClientTools
+from bifl.engine.worker import ClientTools, LocalSide
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.nn.batch import Samples
@@ -49,7 +49,7 @@ def read_floats(words: list[str]) -> float:
     moved = []
     for number, size in enumerate(SIZES):
         client = Client(public.weights, public.weights, public.real, size, number)
-        reply = ballot.say(tools.side(client, public, voted=True), public, uploads=True)
+        reply = ballot.say(LocalSide(tools, client, public, voted=True), public, uploads=True)
         assert reply.message is not None
         moved.append(reply.message.update.symbols.astype(np.float64) - public.weights)
     told = np.array(SIZES) @ np.array(moved)  # all that the server learns

@@ -15,7 +15,7 @@ from bifl.core.message import Message
 from bifl.core.sides import Abandoned, ServerSide
 from bifl.core.state import Public, Server
 from bifl.engine.round import judge, sampled
-from bifl.engine.worker import ClientTools
+from bifl.engine.worker import ClientTools, LocalSide
 from bifl.exchanges.exchange import Intake, make_answer, take_part
 from bifl.experiment.run import simulated_identity
 from bifl.experiment.settings import Experiment
@@ -42,8 +42,8 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
             intake, spelled = Intake(exchange, public, context, side), exchange.uploads_in(context)
             uploaders = uploading if exchange.uploads else []
             for number in sorted({*uploaders, *exchange.listeners(uploading, range(len(clients)))}):
-                local = tools.side(
-                    clients[number], public,
+                local = LocalSide(
+                    tools, clients[number], public,
                     voted=number in counted, private_reply=private_replies.get(number, b""), notes=notes[number],
                 )  # fmt: skip
                 reply = take_part(exchange, local, public, uploads=number in uploaders, tells_results=run.tells_results)

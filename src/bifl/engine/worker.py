@@ -102,15 +102,6 @@ class ClientTools:
             return client
         return client._replace(aux=public.weights, start=public.weights)
 
-    def side(
-        self, client: Client, public: Public, *, voted: bool, private_reply: bytes = b"",
-        notes: MutableMapping[str, bytes] | None = None,
-    ) -> LocalSide:  # fmt: skip
-        """A client as it is remembered, at work in the round under way."""
-        return LocalSide(
-            self, public, self.warm(client, public)._replace(voted=voted), private_reply, {} if notes is None else notes
-        )
-
     def moments_told(self, moments: Floats, public: Public, number: int) -> Floats:
         """What a client says of the statistics that it measured: liars may say something else."""
         if self._attack is None or number not in self._liars:
@@ -119,13 +110,15 @@ class ClientTools:
 
 
 class LocalSide:
-    """One client in the round under way, as an exchange sees it (`core.sides.ClientSide`)."""
+    """A client as it is remembered, at work in the round under way, as an exchange sees it (`core.sides.ClientSide`)."""
 
     def __init__(
-        self, tools: ClientTools, public: Public, client: Client, private_reply: bytes, notes: MutableMapping[str, bytes]
-    ) -> None:
-        self._tools, self._public, self.client = tools, public, client
-        self.private_reply, self.notes, self.identity = private_reply, notes, tools.identity
+        self, tools: ClientTools, client: Client, public: Public, *, voted: bool, private_reply: bytes = b"",
+        notes: MutableMapping[str, bytes] | None = None,
+    ) -> None:  # fmt: skip
+        self._tools, self._public, self.client = tools, public, tools.warm(client, public)._replace(voted=voted)
+        self.notes: MutableMapping[str, bytes] = {} if notes is None else notes
+        self.private_reply, self.identity = private_reply, tools.identity
         shards, number = tools.shards, client.number
         self._held = _NONE if isinstance(shards, Mapping) and number not in shards else shards[number]
 
@@ -258,8 +251,8 @@ class Worker:
     def reply(self, name: str, request: Request) -> Reply:
         """A client's part in an exchange: what it says, as bytes."""
         exchange, number = self.exchanges[name], request.number
-        side = self.tools.side(
-            self._client(number), self.public,
+        side = LocalSide(
+            self.tools, self._client(number), self.public,
             voted=request.voted, private_reply=request.private_reply, notes=self.notes[number],
         )  # fmt: skip
         reply = take_part(exchange, side, self.public, uploads=request.uploads, tells_results=self.run.tells_results)
@@ -311,7 +304,7 @@ class Worker:
 
     def own_network(self, number: int, voted: bool) -> tuple[Floats, Floats]:
         """Weights and real parameters of a client's network after training once more; nothing of it is remembered."""
-        side = self.tools.side(self._client(number), self.public, voted=voted)
+        side = LocalSide(self.tools, self._client(number), self.public, voted=voted)
         client, _ = self.run.ballot.train(side.client, self.public, side.train)
         return side.own_network(client)
 
