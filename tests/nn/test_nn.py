@@ -22,7 +22,8 @@ from bifl.nn.misfit import Misfit
 from bifl.nn.models import celeba_cnn, cnn4, femnist_cnn, mnist_cnn
 from bifl.nn.network import Network, PlainNetwork
 from bifl.nn.optimizers import Adam, Sgd, Trained, adam, sgd
-from bifl.training.local import Plan, batches, learning_rate, train
+from bifl.training.local import Plan, batches, train
+from bifl.training.rates import learning_rate
 
 pytestmark = pytest.mark.floats
 

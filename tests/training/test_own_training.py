@@ -20,7 +20,8 @@ SMALL: dict[str, Any] = {"clients": 3, "rounds": 2, "workers": 1, "model": {"nam
 OWN = '''
 import torch
 from bifl.nn.optimizers import Optimizer, optimizer
-from bifl.training.local import Augment, Rate, augment, schedule
+from bifl.training.local import Augment, augment
+from bifl.training.rates import Rate, schedule
 
 @optimizer
 def rms(alpha: float = 0.9) -> Optimizer:

@@ -38,7 +38,8 @@ from bifl.processes import cores
 from bifl.registry import Registry, nearest, of_file, short
 from bifl.robust import RobustSum, refuse_sum, robust
 from bifl.tasks import task
-from bifl.training.local import AUGMENT_SIGNATURE, Plan, at_rates, augment, rate_of, schedule
+from bifl.training.local import SIGNATURE, Plan, at_rates, augment
+from bifl.training.rates import rate_of, schedule
 
 __all__ = ["SETTINGS", "Choice", "Experiment", "Given", "of_words", "pairs", "preset_of"]
 
@@ -241,7 +242,7 @@ def plan_of(experiment: Experiment) -> Callable[[int], Plan]:
     steps = checked(experiment.optimizer.name, experiment.optimizer.made(optimizer))
     make_rate, change = experiment.schedule.made(schedule), experiment.augment.made(augment)
     if not callable(change):
-        raise ConfigError(f"augment '{experiment.augment.name}' must return {AUGMENT_SIGNATURE}, not a {type(change).__name__}")
+        raise ConfigError(f"augment '{experiment.augment.name}' must return {SIGNATURE}, not a {type(change).__name__}")
     first = Plan(
         steps, experiment.lr[0], experiment.batch, experiment.local_epochs, experiment.seed,
         steps=experiment.local_steps, clip=experiment.clip, augment=change,
