@@ -30,7 +30,7 @@ from steps import ours
 
 import bifl
 from bifl.data.datasets import Dataset, dataset
-from bifl.engine import client_side
+from bifl.engine import worker
 from bifl.engine.simulator import SimulatedClients, simulated_clients
 from bifl.engine.worker import Worker
 from bifl.processes import KEEPS_MEMORY
@@ -149,7 +149,7 @@ def inside(experiment: bifl.Experiment) -> Inside:
     def noted(phase: str, _: object) -> None:
         taken[phase] += time.thread_time()
 
-    with timed(client_side, "train", taken, time.thread_time), timed(Worker, "reply", taken, time.thread_time):
+    with timed(worker, "train", taken, time.thread_time), timed(Worker, "reply", taken, time.thread_time):
         simulation = iter(bifl.simulate(experiment.changed({"workers": 1, "rounds": 2})))
         next(simulation)  # compiles
         taken.update(dict.fromkeys(taken, 0.0))

@@ -35,7 +35,7 @@ from scale import TITLE as GROWTH
 import bifl
 from bifl.data.datasets import Dataset, dataset
 from bifl.deploy.flower.programs import free_port
-from bifl.engine import client_side, worker
+from bifl.engine import worker
 from bifl.processes import KEEPS_MEMORY, tied
 
 HERE = Path(__file__).parent
@@ -180,7 +180,7 @@ def overhead(case: Case, rounds: int = 4) -> tuple[float, float]:
     """Shares of a biml round, in one process and without evaluation: measuring batch-norm; all that is no network's arithmetic."""
     spent = {"train": 0.0, "evaluate": 0.0, "image_moments": 0.0}
     measuring, rest = [], []
-    with timed(client_side, "train", spent), timed(worker, "evaluate", spent), timed(client_side, "image_moments", spent):
+    with timed(worker, "train", spent), timed(worker, "evaluate", spent), timed(worker, "image_moments", spent):
         for record in bifl.simulate(experiment(case, "biml", rounds, workers=1)):
             whole = record.seconds - spent["evaluate"]
             measuring.append(spent["image_moments"] / whole)

@@ -13,7 +13,7 @@ from statistics import mean
 import numpy as np
 
 from bifl.core import Client
-from bifl.engine.client_side import client_tools
+from bifl.engine.worker import ClientTools, LocalSide
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.nn.batch import Samples
@@ -44,12 +44,12 @@ def read_floats(words: list[str]) -> float:
     experiment = Experiment.of(None, ["algorithm=fedavg", f"clients={len(SIZES)}", *words])
     setup = build(experiment)
     public, samples = setup.public, Samples.of(setup.data.inputs, setup.data.labels, setup.data)
-    tools = client_tools(setup.run, samples, [setup.parts[number][:size] for number, size in enumerate(SIZES)])
+    tools = ClientTools(setup.run, samples, [setup.parts[number][:size] for number, size in enumerate(SIZES)])
     ballot = setup.run.exchanges[0]
     moved = []
     for number, size in enumerate(SIZES):
         client = Client(public.weights, public.weights, public.real, size, number)
-        reply = ballot.say(tools.side(client, public.weights, public, voted=True), public, uploads=True)
+        reply = ballot.say(LocalSide(tools, client, public, voted=True), public, uploads=True)
         assert reply.message is not None
         moved.append(reply.message.update.symbols.astype(np.float64) - public.weights)
     told = np.array(SIZES) @ np.array(moved)  # all that the server learns

@@ -20,7 +20,7 @@ from bifl.core.sides import ServerSide
 from bifl.core.state import Client, Public, Server
 from bifl.data.inputs import Index
 from bifl.data.partitions import dealer, split
-from bifl.engine.client_side import ClientTools
+from bifl.engine.worker import ClientTools, LocalSide
 from bifl.exchanges.exchange import make_answer, take_part
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import Setup, build
@@ -85,7 +85,7 @@ def watch(experiment: Experiment, rounds: Collection[int], deals: int) -> Iterat
         for exchange in setup.run.exchanges:
             total, known = exchange.total(public), exchange.context(public)
             for number in range(present):
-                side = tools.side(clients[number], setup.public.weights, public, voted=round > 1)
+                side = LocalSide(tools, clients[number], public, voted=round > 1)
                 reply = take_part(exchange, side, public, uploads=True, tells_results=True)
                 clients[number] = reply.client
                 assert reply.message is not None, "all upload"

@@ -26,10 +26,10 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
-from weakref import WeakKeyDictionary
 
 from bifl.errors import ConfigError
 
@@ -114,7 +114,8 @@ def run_file(path: Path, text: bytes) -> None:
         raise ConfigError(f"Python file '{path}' fails to load: {type(error).__name__}: {error}") from error
 
 
-def defaults(factory: Callable[..., Any], called: str) -> dict[str, Any]:
+@lru_cache(1024)  # reading a signature takes a millisecond, and settings are checked often
+def defaults(factory: Callable[..., Any], called: str) -> Mapping[str, Any]:
     """A factory's keyword arguments, with their defaults, which a config must be able to spell."""
     hints = get_type_hints(factory)
     values = {}
@@ -140,7 +141,6 @@ class Registry(Generic[T]):
         self.kind = kind
         self._factories: dict[str, Callable[..., T]] = {}
         self._modules: dict[str, ModuleType | None] = {}  # name → the module as it was when it registered that
-        self._parameters: WeakKeyDictionary[Callable[..., T], dict[str, Any]] = WeakKeyDictionary()  # of those that were looked up
 
     def __call__(self, factory: F) -> F:
         """Register a factory under its own name; one that its module or notebook defined before is replaced."""
@@ -185,10 +185,7 @@ class Registry(Generic[T]):
 
     def parameters(self, name: str) -> dict[str, Any]:
         """What a config may set: the factory's keyword arguments, with their defaults."""
-        factory = self.factory(name)
-        if factory not in self._parameters:  # reading a signature takes a millisecond, and settings are checked often
-            self._parameters[factory] = defaults(factory, f"{self.kind} '{name}'")
-        return dict(self._parameters[factory])
+        return dict(defaults(self.factory(name), f"{self.kind} '{name}'"))
 
     def make(self, name: str, parameters: Mapping[str, Any], *given: Any) -> T:
         """Build the thing called `name` from the config's parameters, and from what is `given` besides."""

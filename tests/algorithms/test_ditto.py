@@ -13,9 +13,9 @@ import pytest
 from bifl.core.forward import Local
 from bifl.core.sides import ClientReply, ClientSide
 from bifl.core.state import Client, Public
-from bifl.engine.client_side import client_tools
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
+from bifl.engine.worker import ClientTools, LocalSide
 from bifl.errors import ConfigError
 from bifl.exchanges.personal import Personal
 from bifl.experiment.model import Model
@@ -50,9 +50,9 @@ def test_an_own_model_takes_the_steps_of_the_paper(small: Path) -> None:
     experiment = quick(small, **DITTO | {"algorithm": "fedavg", "local_steps": 1, "batchnorm": "average"})
     setup = build(experiment)
     samples = Samples.of(setup.data.inputs, setup.data.labels, setup.data)
-    tools, public = client_tools(setup.run, samples, setup.parts), setup.public
+    tools, public = ClientTools(setup.run, samples, setup.parts), setup.public
     v = public.weights + np.float32(0.1)
-    side = tools.side(Client(v, v, public.real, 1), public.weights, public, voted=True)
+    side = LocalSide(tools, Client(v, v, public.real, 1), public, voted=True)
     free, _ = side.train(side.client)
     pulled, _ = side.train(side.client, Local(pull=0.5, centre=(public.weights, public.real)))
     np.testing.assert_allclose(pulled.aux - free.aux, -0.1 * 0.5 * (v - public.weights), atol=1e-6)
@@ -69,7 +69,7 @@ def distance(experiment: Experiment) -> float:
     public, samples = setup.public, Samples.of(setup.data.inputs, setup.data.labels, setup.data)
     (personal,) = (one for one in setup.run.exchanges if one.name == "personal")
     fresh = Client(public.weights, public.weights, public.real, 1)
-    side = client_tools(setup.run, samples, setup.parts).side(fresh, public.weights, public, voted=True)
+    side = LocalSide(ClientTools(setup.run, samples, setup.parts), fresh, public, voted=True)
     own = personal.own_model(personal.say(side, public, uploads=False).client, public)
     assert own is not None
     return float(np.linalg.norm(own[0] - public.weights))

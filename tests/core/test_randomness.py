@@ -6,13 +6,12 @@ import numpy as np
 
 from bifl.core import stream
 from bifl.engine.round import sampled
-from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import cut, hold_out
 
 
 def test_who_votes_is_golden() -> None:
     """Before version 0.2 the draw of a round was also client 1's key in that round: [0, 2, 7], [2, 7, 8], [0, 7, 9]."""
-    drawn = [sampled(Experiment(participation=0.3), 10, round) for round in (1, 2, 3)]
+    drawn = [sampled(0, 10, 3, round) for round in (1, 2, 3)]
     assert drawn == [[1, 4, 8], [1, 7, 9], [4, 8, 9]]
 
 

@@ -133,7 +133,9 @@ def test_others_are_drawn_where_those_who_were_may_not_vote(tmp_path: Path, smal
     grid.nodes[101].app = claiming(images=LIE)
     grid.nodes[101].online = False
     experiment = quick(small, rounds=6, participation=0.3, idle=idle, batchnorm="average", seed=1)
-    assert [sampled(experiment, 3, round) for round in (1, 4)] == [[0], [1]], "first another, later this one"
+    assert [sampled(experiment.seed, 3, experiment.voters(), round) for round in (1, 4)] == [[0], [1]], (
+        "first another, later this one"
+    )
     counts = []
     run = RunFolder.start(tmp_path / "run", experiment)
     for record in run_rounds(grid, run, Rules(deadline=1)):

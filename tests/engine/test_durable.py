@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bifl.engine.running import run
+from bifl.engine.round import run_folder
+from bifl.engine.simulator import simulated_clients
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.files import append_line, write_atomic, write_secret
@@ -52,7 +53,7 @@ def test_a_round_is_on_the_disk_before_it_is_reported(tmp_path: Path, log: Log) 
     np.savez(tmp_path / "digits.npz", images=images, labels=labels, test_images=images[:4], test_labels=labels[:4])
     dataset = {"name": "npz", "path": str(tmp_path / "digits.npz")}
     experiment = Experiment(algorithm="biml", dataset=dataset, clients=2, rounds=2, workers=1)
-    rounds = run(RunFolder.start(tmp_path / "run", experiment), build(experiment))
+    rounds = run_folder(RunFolder.start(tmp_path / "run", experiment), build(experiment), simulated_clients)
     next(rounds)
     log.clear()
     next(rounds)  # while it is being reported nothing is left to be written

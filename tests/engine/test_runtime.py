@@ -143,10 +143,10 @@ def test_who_sleeps_receives_nothing(small: Path) -> None:
 
 
 def test_sampling_takes_the_ceiling_without_rounding_noise() -> None:
-    assert len(sampled(Experiment(participation=0.07), 100, 1)) == 7
-    assert len(sampled(Experiment(participation=0.071), 100, 1)) == 8
-    assert len(sampled(Experiment(participation=1e-10), 100, 1)) == 1
-    assert sampled(Experiment(participation=0.5), 100, 1) != sampled(Experiment(participation=0.5), 100, 2)
+    assert Experiment(participation=0.07).voters(100) == 7
+    assert Experiment(participation=0.071).voters(100) == 8
+    assert Experiment(participation=1e-10).voters(100) == 1
+    assert sampled(0, 100, 50, 1) != sampled(0, 100, 50, 2)
 
 
 @pytest.mark.floats

@@ -10,9 +10,9 @@ import bifl
 import tests.support.algorithms  # noqa: F401
 from bifl.core.forward import PLAIN, Local
 from bifl.core.state import Client
-from bifl.engine.client_side import LocalSide
 from bifl.engine.round import sampled
 from bifl.engine.simulator import Simulation
+from bifl.engine.worker import LocalSide
 from bifl.experiment.setup import build
 from tests.support.federation import deploy, neighbours, quick, same, simulated
 from tests.support.grid import Clock
@@ -34,7 +34,7 @@ def test_nobody_trains_whose_work_is_thrown_away(
     experiment = quick(small, algorithm=algorithm, participation=0.2, clients=10, rounds=1)
     list(bifl.simulate(experiment))
     assert len(trained) == trainings
-    assert set(sampled(experiment, 10, 1)) <= set(trained)
+    assert set(sampled(experiment.seed, 10, 2, 1)) <= set(trained)
 
 
 @pytest.mark.parametrize("algorithm", ["example_adam", "biml", "fedavg"])

@@ -14,9 +14,9 @@ from bifl.core.layout import Layout, Tensor
 from bifl.core.state import Client
 from bifl.data.inputs import FLOATS, Form
 from bifl.deploy.server.nodes import run_name
-from bifl.engine.client_side import client_tools
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
+from bifl.engine.worker import ClientTools, LocalSide
 from bifl.errors import ConfigError, DataError, Refused
 from bifl.exchanges.exchange import main_of
 from bifl.exchanges.input_counts import normalised_by
@@ -137,9 +137,8 @@ def test_counts_under_masks_need_no_test_samples(tmp_path: Path, small: Path) ->
 
 def test_a_client_takes_part_in_one_sum_whatever_the_server_asks(small: Path) -> None:
     setup = build(quick(small, **ASKED, secure_sum=True))
-    side = client_tools(setup.run, Samples.of(setup.data.inputs, setup.data.labels, setup.data), setup.parts).side(
-        Client(setup.public.weights, setup.public.weights, setup.public.real, 1), setup.public.weights, setup.public, voted=False
-    )
+    tools = ClientTools(setup.run, Samples.of(setup.data.inputs, setup.data.labels, setup.data), setup.parts)
+    side = LocalSide(tools, Client(setup.public.weights, setup.public.weights, setup.public.real, 1), setup.public, voted=False)
     masked = main_of(setup.run.exchanges)
     with pytest.raises(Refused, match="a second sum in the exchange 'inputs', which must be of one round"):
         masked.say(side, setup.public._replace(round=1), uploads=True)

@@ -14,9 +14,10 @@ from typing import NamedTuple
 import pytest
 
 import bifl
+from bifl.codec.model_file import MAGIC
 from bifl.errors import ConfigError, DataError, Untrusted
 from bifl.experiment import config_file
-from bifl.experiment.model import MAGIC, Model
+from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
 from bifl.nn.models import model
 from bifl.report.page import render

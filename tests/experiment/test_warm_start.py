@@ -14,7 +14,8 @@ import bifl
 from bifl.deploy.client.operator_choices import permitted
 from bifl.deploy.protocol import Refusal
 from bifl.engine.loop import loop
-from bifl.engine.running import run
+from bifl.engine.round import run_folder
+from bifl.engine.simulator import simulated_clients
 from bifl.errors import BiflError, ConfigError
 from bifl.experiment import config_file
 from bifl.experiment.model import Model
@@ -110,7 +111,7 @@ def test_what_a_run_began_with_is_its_contents(models: dict[str, Path], tmp_path
     assert keeping.name(one) == keeping.name(other) != keeping.name(Experiment(**SMALL))
     assert config_file.parse(config_file.to_toml(one)) == one
     folder = RunFolder.start(tmp_path / "run", other.changed({"rounds": 1}))
-    list(run(folder, build(other.changed({"rounds": 1}))))
+    list(run_folder(folder, build(other.changed({"rounds": 1})), simulated_clients))
     copy.write_bytes(models["fedavg"].read_bytes())
     with pytest.raises(ConfigError, match="is another model than the one that was given"):
         build(other)
@@ -122,13 +123,13 @@ def test_a_run_goes_on_without_the_model_that_it_began_with(models: dict[str, Pa
     copy.write_bytes(models["biml"].read_bytes())
     experiment = Experiment(**SMALL, start=str(copy))
     whole = RunFolder.start(tmp_path / "whole", experiment)
-    list(run(whole, build(experiment)))
+    list(run_folder(whole, build(experiment), simulated_clients))
     first = RunFolder.start(tmp_path / "run", experiment.changed({"rounds": 1}))
-    list(run(first, build(first.experiment)))
+    list(run_folder(first, build(first.experiment), simulated_clients))
     RunFolder.start(tmp_path / "begun", experiment)
     copy.unlink()
     again = RunFolder.resume(tmp_path / "run", {"rounds": "2"})
-    list(run(again, build(again.experiment)))
+    list(run_folder(again, build(again.experiment), simulated_clients))
     assert again.model.read_bytes() == whole.model.read_bytes()
     assert str(copy) in (tmp_path / "run/config.toml").read_text()
     with pytest.raises(ConfigError, match="cannot read model"):

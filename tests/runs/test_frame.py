@@ -78,9 +78,7 @@ def test_numbers_of_several_seeds_are_of_those_that_got_furthest() -> None:
 
 
 def test_a_run_waits_for_no_table() -> None:
-    modules = (
-        "bifl.engine.simulator, bifl.engine.running, bifl.runs.comparison, bifl.show.terminal, bifl.show.plot, bifl.report.page"
-    )
+    modules = "bifl.engine.simulator, bifl.engine.round, bifl.runs.comparison, bifl.show.terminal, bifl.show.plot, bifl.report.page"
     program = f"import sys, {modules}; print({{'pandas', 'matplotlib'}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -18,9 +18,9 @@ from bifl.core.message import Message as Said
 from bifl.core.sides import ClientReply
 from bifl.core.state import Client
 from bifl.deploy import protocol
-from bifl.engine.client_side import LocalSide
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
+from bifl.engine.worker import LocalSide
 from bifl.errors import ConfigError, Refused, RunError
 from bifl.exchanges.exchange import take_part
 from bifl.experiment.settings import Experiment

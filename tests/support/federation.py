@@ -21,7 +21,7 @@ from bifl.deploy import protocol
 from bifl.deploy.client_app import app
 from bifl.deploy.server.nodes import run_rounds
 from bifl.deploy.server.requests import Rules
-from bifl.engine import running
+from bifl.engine.round import run_folder
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
 from bifl.runs.events import EVENTS
@@ -66,7 +66,7 @@ def simulated(folder: Path, experiment: Experiment) -> Path:
     """Run it into a folder; where it wants several workers, side by side in this process."""
     run = RunFolder.start(folder, experiment)
     run.keep_messages = True
-    assert list(running.run(run, build(experiment), call_clients))
+    assert list(run_folder(run, build(experiment), call_clients))
     return folder
 
 

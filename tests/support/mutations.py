@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bifl.experiment.model import MAGIC
+from bifl.codec.model_file import MAGIC
 
 Dice = np.random.Generator
 NESTED = "[" * 20_000

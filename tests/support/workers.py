@@ -26,7 +26,7 @@ class SideBySide(Workers):
     def ask(self, calls: Mapping[int, Call[Any]]) -> Iterator[Any]:
         """The last worker answers first: nothing may depend on the order."""
         for rank in sorted(calls, reverse=True):
-            for result in pickle.loads(pickle.dumps(calls[rank])).of(self._workers[rank]):
+            for result in pickle.loads(pickle.dumps(calls[rank]))(self._workers[rank]):
                 yield pickle.loads(pickle.dumps(result))
 
 

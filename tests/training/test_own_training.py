@@ -11,8 +11,7 @@ import torch
 import bifl
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError
-from bifl.experiment.run import plan_of
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import Experiment, plan_of
 from bifl.nn.optimizers import Optimizer, Trained, begin
 from tests.support.workers import beside
 
@@ -21,7 +20,7 @@ SMALL: dict[str, Any] = {"clients": 3, "rounds": 2, "workers": 1, "model": {"nam
 OWN = '''
 import torch
 from bifl.nn.optimizers import Optimizer, optimizer
-from bifl.training.augmenting import Augment, augment
+from bifl.training.local import Augment, augment
 from bifl.training.rates import Rate, schedule
 
 @optimizer

@@ -21,14 +21,12 @@ from bifl.core.layout import Tensor as Part
 from bifl.core.state import Client, Public
 from bifl.engine.loop import loop
 from bifl.errors import ConfigError
-from bifl.experiment.run import plan_of
-from bifl.experiment.settings import Experiment
+from bifl.experiment.settings import Experiment, plan_of
 from bifl.nn.batch import Batch, Samples
 from bifl.nn.network import Network
 from bifl.nn.optimizers import Adam, Trained, adam, begin, optimizer, sgd
 from bifl.training import local
-from bifl.training.augmenting import augment
-from bifl.training.local import Plan, augmented
+from bifl.training.local import Plan, augment, augmented
 from tests.support.workers import beside
 
 SMALL: dict[str, Any] = {"clients": 3, "rounds": 2, "workers": 1, "model": {"name": "mlp", "hidden": 8}, "algorithm": "fedavg"}

@@ -108,7 +108,7 @@ def _given(name: str, settings: dict[str, str]) -> tuple[Dataset, str]:
     path = Path(name)
     is_file = name.endswith(".npz") or path.is_dir() or (path.suffix.lower() in TABLES and path.is_file())
     choice = Experiment(dataset=({"name": "npz", "path": name} if is_file else {"name": name}) | settings).dataset
-    data = dataset.make(choice.name, choice.parameters)
+    data = choice.made(dataset)
     if not is_file or len(data.test_labels):
         return data, _its_tests(data, path.name if is_file else short(name))
     return data.tested_on(slice(None)), f"all {counted(len(data.labels), 'sample')} of {path.name}, which names none for tests"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bifl.data.fingerprint import loaded
-from bifl.engine import running
-from bifl.engine.simulator import Simulation
+from bifl.engine.round import run_folder
+from bifl.engine.simulator import Simulation, simulated_clients
 from bifl.errors import ConfigError, RunError
 from bifl.experiment.presets import pairs, preset_of
 from bifl.experiment.settings import Experiment
@@ -57,7 +57,6 @@ def _start(options: argparse.Namespace) -> tuple[RunFolder, Setup]:
     preset, overrides = preset_of(options.settings)
     experiment = Experiment.of(preset, overrides)
     setup = build(experiment)
-    running.check(setup)
     remark(setup.run.network)
     usual.remark_unit(setup.data.labels)
     return RunFolder.start(options.out or claim(Path("runs"), folder_name(experiment, preset)), experiment), setup
@@ -70,7 +69,7 @@ def _train(runs: Mapping[str, RunFolder], setup_of: Callable[[RunFolder], Setup]
             try:
                 setup = setup_of(run)
                 meter.begin(label, run.records())
-                for record in followed(running.run(run, setup), run, track):
+                for record in followed(run_folder(run, setup, simulated_clients), run, track):
                     meter.show(record, run.experiment.rounds)
             except KeyboardInterrupt:
                 command = f"bifl {again}" + " --trust" * bool(run.experiment.python_files()) + (f" track={track}" if track else "")
@@ -134,8 +133,6 @@ def _plan(options: argparse.Namespace, data: LastDataset) -> tuple[Comparison, d
     rows = planned(base, algorithms, seeds)
     reference([row.label for row in rows], options.against)
     setups = {row.name: build(row.experiment, data=data.of(row.experiment)) for row in rows}
-    for setup in setups.values():
-        running.check(setup)
     remark(*(setup.run.network for setup in setups.values()))
     usual.remark_unit(data.of(base).labels)
     path = options.out or claim(Path("runs"), f"compare-{preset or base.dataset.name}")

@@ -18,7 +18,6 @@ from flwr.serverapp import Grid, ServerApp
 
 from bifl.deploy.server.nodes import Deployment, call_nodes, run_rounds
 from bifl.deploy.server.requests import DEFAULTS, Rules
-from bifl.engine import running
 from bifl.engine.round import Rounds
 from bifl.experiment.settings import Experiment, of_words
 from bifl.experiment.setup import Setup, serve
@@ -45,8 +44,7 @@ def open_folder(experiment: str, folder: str) -> tuple[RunFolder, Setup | None]:
         run = RunFolder.resume(Path(folder), trust=True)  # who starts the server was asked before it wrote or resumed this folder
         return run, None
     chosen = of_words(shlex.split(experiment))
-    setup = serve(chosen)
-    running.check(setup)  # before anything is written
+    setup = serve(chosen)  # or a refusal, before anything is written
     return RunFolder.start(Path(folder) if folder else claim(Path("runs"), folder_name(chosen)), chosen), setup
 
 

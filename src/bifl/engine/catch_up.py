@@ -99,7 +99,7 @@ class Journal:
     def _worth_keeping(self, steps: list[Step]) -> tuple[Step, ...]:
         """The last steps: those of two rounds, and of more where clients sleep, as long as the model itself is not shorter."""
         size = sum(len(step.data) for step in steps)
-        while len(steps) > self._least and (not self._run.clients_sleep or size > self._largest or len(steps) > MOST_STEPS):
+        while len(steps) > self._least and (self._run.idle_trains or size > self._largest or len(steps) > MOST_STEPS):
             size -= len(steps.pop(0).data)
         return tuple(steps)
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bifl import codec, npz
-from bifl.core.message import Floats, Message
+from bifl.core.message import Message
 from bifl.core.state import Client, Public, Server
 from bifl.engine.catch_up import Step
 from bifl.errors import RunError
@@ -30,6 +30,8 @@ _SERVER = "server.npz"
 _STATES = "states"  # their names
 _STATE = "state "  # before the name of whoever keeps it
 _VECTOR = "vector "  # before its name
+_FLOATS, _BYTES = ("f4",), ("u1",)  # kinds of numbers, as numpy spells them
+Shape = tuple[int | None, ...] | None
 
 
 class State(NamedTuple):
@@ -75,34 +77,23 @@ def load_server(folder: Path, fresh: Public, ballot: Exchange) -> State | None:
         return None
     public, facts, arrays = load_public(path, fresh, ballot, ("trained", "counted", "memory"))
     with _reading(path):
-        record, trained, counted = Record.from_json(facts["record"]), arrays["trained"], arrays["counted"]
-        if trained.dtype.kind != "i" or trained.ndim != 2 or trained.shape[1] != 2:
-            raise ValueError(f"trained is {trained.shape} of {trained.dtype}")
-        if counted.ndim != 1 or (len(counted) and counted.dtype.kind != "i"):
-            raise ValueError(f"counted is {counted.shape} of {counted.dtype}")
-        memory = _floats(arrays, "memory", arrays["memory"].shape)
+        record, trained = Record.from_json(facts["record"]), _array(arrays, "trained", ("i",), (None, 2))
+        counted = _array(arrays, "counted", ("i",) if arrays["counted"].size else ("i", "f"), (None,))
+        memory = _array(arrays, "memory", _FLOATS)
         if older := {"trust", "summed"} & arrays.keys():
             raise ValueError(f"{min(older)} is of an earlier version")
-        states = {name.removeprefix(_STATE): _numbers(name, array) for name, array in arrays.items() if name.startswith(_STATE)}
+        states = {name.removeprefix(_STATE): _array(arrays, name, ("i", "f")) for name in arrays if name.startswith(_STATE)}
         steps = tuple(_step(place, fact, arrays) for place, fact in enumerate(facts["steps"]))
         if record.round != public.round:
             raise ValueError(f"the record is of round {record.round}, the state of round {public.round}")
     return State(public, record, dict(trained.tolist()), frozenset(map(int, counted)), Server(memory, states=states), steps)
 
 
-def _numbers(name: str, array: Any) -> Any:
-    """An array of finite numbers: what else they must be its owner knows."""
-    if array.dtype.kind not in "if" or not np.isfinite(array).all():
-        raise ValueError(f"{name} is {array.shape} of {array.dtype}, or not finite")
-    return array
-
-
 def _step(place: int, fact: Any, arrays: dict[str, Any]) -> Step:
     start, exchange, round = fact
-    data = arrays[f"step_{place}"]
-    if [type(start), type(exchange), type(round)] != [str, str, int] or data.dtype != np.uint8:
+    if [type(start), type(exchange), type(round)] != [str, str, int]:
         raise ValueError(f"step {place} is {fact!r:.80}")
-    return Step(start, exchange, round, data.tobytes())
+    return Step(start, exchange, round, _array(arrays, f"step_{place}", _BYTES, (None,)).tobytes())
 
 
 def save_public(path: Path, public: Public, ballot: Exchange, facts: dict[str, Any], more: dict[str, Any]) -> None:
@@ -131,10 +122,11 @@ def load_public(
             raise RunError(f"the checkpoint in '{path.parent}' belongs to another model or seed than its config.toml")
         if type(facts["round"]) is not int or facts["round"] < 0:
             raise ValueError(f"round is {facts['round']!r}")
-        weights, real = _floats(arrays, "weights", fresh.weights.shape), _floats(arrays, "real", fresh.real.shape)
         public = fresh._replace(
-            round=facts["round"], weights=weights, real=real, scales=_floats(arrays, "scales"),
-            vectors={name: _floats(arrays, entry, fresh.weights.shape) for name, entry in named.items()},
+            round=facts["round"], scales=_array(arrays, "scales", _FLOATS, (None,)),
+            weights=_array(arrays, "weights", _FLOATS, fresh.weights.shape),
+            real=_array(arrays, "real", _FLOATS, fresh.real.shape),
+            vectors={name: _array(arrays, entry, _FLOATS, fresh.weights.shape) for name, entry in named.items()},
             news=_message(arrays, "news", fresh, ballot), before=_message(arrays, "before", fresh, ballot),
         )  # fmt: skip
     return public, facts, arrays
@@ -158,10 +150,9 @@ def load_client(
     if not keeps and not (names and path.is_file()):
         return fresh
     arrays = _read(path, (*keeps, _STATES))
-    shapes = {"aux": fresh.aux.shape, "start": fresh.start.shape}
+    shapes: dict[str, Shape] = {"aux": fresh.aux.shape, "start": fresh.start.shape, "memory": None}
     with _reading(path):
-        shapes |= {"memory": arrays["memory"].shape} if "memory" in keeps else {}
-        kept: dict[str, Any] = {field: _floats(arrays, field, shapes.get(field)) for field in keeps}
+        kept: dict[str, Any] = {field: _array(arrays, field, _FLOATS, shapes.get(field, (None,))) for field in keeps}
         kept["states"] = {name: arrays[f"{_STATE}{name}"].tobytes() for name in arrays[_STATES].tolist()}
     return fresh._replace(**kept)
 
@@ -178,23 +169,21 @@ def forget(folder: Path, number: int, rounds: Iterable[int]) -> None:
             (folder / _name(number, round)).unlink(missing_ok=True)
 
 
-def _floats(arrays: dict[str, Any], name: str, shape: tuple[int, ...] | None = None) -> Floats:
-    """An array that must be float32, finite and, where that is known, of a shape."""
-    array: Floats = arrays[name]
-    if array.dtype != np.float32 or (array.shape != shape if shape is not None else array.ndim != 1):
-        raise ValueError(f"{name} is {array.shape} of {array.dtype}, not {shape or '(n,)'} of float32")
+def _array(arrays: dict[str, Any], name: str, kinds: tuple[str, ...], shape: Shape = None) -> Any:
+    """An array that must be finite, of one of these kinds and, where it is given, of a shape, in which None is any size."""
+    array = arrays[name]
+    sizes = tuple(None if wanted is None else size for wanted, size in zip(shape or (), array.shape, strict=False))
+    right = array.dtype.isnative and array.dtype.str[1:].startswith(kinds)
+    if not right or (shape is not None and (sizes != shape or array.ndim != len(shape))):
+        raise ValueError(f"{name} is {array.shape} of {array.dtype}")
     if not np.isfinite(array).all():
         raise ValueError(f"{name} holds a number that is not finite")
     return array
 
 
 def _message(arrays: dict[str, Any], name: str, fresh: Public, ballot: Exchange) -> Message | None:
-    data = arrays[name]
-    if data.dtype != np.uint8 or data.ndim != 1:
-        raise ValueError(f"{name} is {data.shape} of {data.dtype}, not bytes")
-    if not len(data):
-        return None
-    return codec.decode(data.tobytes(), ballot.plain(fresh, codec.read_header(data.tobytes()).round))
+    data = _array(arrays, name, _BYTES, (None,)).tobytes()
+    return codec.decode(data, ballot.plain(fresh, codec.read_header(data).round)) if data else None
 
 
 def _name(number: int, round: int) -> str:

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from bifl import codec
 from bifl.core.message import Message
 from bifl.core.sides import Abandoned, ServerSide
-from bifl.core.state import Client, Public, Server
-from bifl.engine.client_side import client_tools
+from bifl.core.state import Public, Server
 from bifl.engine.round import judge, sampled
+from bifl.engine.worker import ClientTools, LocalSide
 from bifl.exchanges.exchange import Intake, make_answer, take_part
 from bifl.experiment.run import simulated_identity
 from bifl.experiment.settings import Experiment
@@ -28,16 +28,12 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
     """Each round's broadcast and the public state after it; with `kind=PlainNetwork` in PyTorch's own layers throughout."""
     setup = build(experiment, kind)
     run, public, server = setup.run, setup.public, Server()
-    samples = Samples.training(setup.data)
-    tools = client_tools(run, samples, setup.parts, setup.shards)
-    weights = [run.weighing.told(len(part)) for part in setup.parts]
-    fresh = [Client(public.weights, public.weights, public.real, weight, number) for number, weight in enumerate(weights)]
-    clients = list(fresh)
+    tools = ClientTools(run, Samples.training(setup.data), setup.parts, setup.shards, simulated_identity(experiment))
+    clients = [tools.first(number) for number in range(len(setup.parts))]
     notes: list[dict[str, bytes]] = [{} for _ in clients]
-    identity = simulated_identity(experiment)
     voters: list[int] = []
     for round in range(1, experiment.rounds + 1):
-        counted, voters = voters, sampled(experiment, len(clients), round)
+        counted, voters = voters, sampled(experiment.seed, run.clients, run.fresh.voters, round)
         side = ServerSide(server._replace(judge=judge(setup, round)), present=run.clients)
         broadcasts: list[Message] = []
         uploading, private_replies = voters, dict[int, bytes]()
@@ -46,13 +42,13 @@ def loop(experiment: Experiment, kind: type[Network] = Network) -> Iterator[tupl
             intake, spelled = Intake(exchange, public, context, side), exchange.uploads_in(context)
             uploaders = uploading if exchange.uploads else []
             for number in sorted({*uploaders, *exchange.listeners(uploading, range(len(clients)))}):
-                local = tools.side(
-                    clients[number], setup.public.weights, public,
-                    voted=number in counted, private_reply=private_replies.get(number, b""), notes=notes[number], identity=identity,
+                local = LocalSide(
+                    tools, clients[number], public,
+                    voted=number in counted, private_reply=private_replies.get(number, b""), notes=notes[number],
                 )  # fmt: skip
                 reply = take_part(exchange, local, public, uploads=number in uploaders, tells_results=run.tells_results)
                 if reply.client is not local.client:  # it has trained
-                    clients[number] = run.remembered(reply.client, round, fresh[number])
+                    clients[number] = run.remembered(reply.client, round, tools.first(number))
                 if reply.message is not None:
                     intake.take(codec.encode(reply.message, spelled))
             if not exchange.uploads:

@@ -1,6 +1,7 @@
 """A round from ballots to record, the same whoever trains: worker processes on this machine, or nodes of a federation.
 
-First what a round asks of those who train (`Clients`), then the rounds themselves (`Rounds.hold_round`), and what they are made of.
+First what a round asks of those who train (`Clients`), then the rounds themselves (`Rounds.hold_round`), and what they are made of;
+at last the rounds of a run folder.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,12 +28,11 @@ from bifl.errors import RunError
 from bifl.exchanges.exchange import Exchange, completing, main_of, make_answer
 from bifl.experiment.model import Model
 from bifl.experiment.run import Run
-from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import Setup
 from bifl.experiment.starting import refuse_nameless
 from bifl.nn.batch import Samples
 from bifl.robust import trust_of
-from bifl.runs.folder import Mailbox
+from bifl.runs.folder import Mailbox, RunFolder, locked
 from bifl.runs.record import Ending, Record, Traffic, flips, spread, sureness
 from bifl.training.evaluation import NOT_EVALUATED, Results, evaluate_all
 
@@ -141,7 +140,6 @@ class Rounds:
             _refuse_uncounted(self.run, state.public, state.server, folder)
         else:
             refuse_nameless(self.experiment.start)
-            refuse_small_budget(self.run)
         self.state = self.state._replace(ending=self._ending(self.public, self.state.server))
 
     @property
@@ -190,21 +188,19 @@ class Rounds:
         """Why no round follows this state, if none does."""
         if public.round >= self.experiment.rounds:
             return Ending.ROUNDS
-        return None if affords_a_round(self.run, public, server) else Ending.BUDGET
+        return None if self.run.affords_a_round(public, server) else Ending.BUDGET
 
     def _conclude(self) -> None:
-        """Say in the last record why the run ends, and evaluate it, if nobody knew when it was made that no other would follow.
+        """Evaluate the last round and say why the run ends, if nobody knew when it was held that no other would follow.
 
         Where clients hold samples out they are not asked once more.
         """
         record, evaluation = self.state.record, self.run.evaluation
         if record is None:
             return
-        last = record._replace(ending=_early(self.state.ending))
         if self._main.trains and not record.evaluated and (evaluation is None or not evaluation.share):
-            last = last._replace(**_evaluated(Results.of(self._called().score(), self.run.task)))
-        if last != record:
-            self._keep_state(self.state._replace(record=last))
+            record = record._replace(**_evaluated(Results.of(self._called().score(), self.run.task)))
+        self._keep(self.state, record)
 
     def _called(self) -> Clients:
         """Those who train: they are called when the first round needs them, and stay."""
@@ -228,8 +224,8 @@ class Rounds:
         """Hold one more round with these clients."""
         began, round = time.perf_counter(), self.public.round + 1
         barred, able = clients.begin()
-        score, present = judge(self.setup, round), self.run.clients if able is None else able
-        server = ServerSide(self.state.server._replace(judge=score), present, clients.signed)
+        present = self.run.clients if able is None else able
+        server = ServerSide(self.state.server._replace(judge=judge(self.setup, round)), present, clients.signed)
         taking_part: Collection[int] = self._drawn(round, barred)
         next_round = self._requests(self._main, self._drawn(round + 1, barred), barred)
         hearers = [request.number for request in next_round]  # the others are told when they wake up
@@ -240,32 +236,35 @@ class Rounds:
             outcome = self._hold_exchange(exchange, clients, requests, public, server, hearers)
             public, server, private_replies = outcome.public, outcome.server, outcome.private_replies
             if exchange.uploads:
-                taking_part = outcome.replies.counted
+                taking_part = outcome.counted
             outcomes.append(outcome)
 
         ending = self._ending(public, server.server)
         evaluates = self._main.trains and (round % self.experiment.evaluate_every == 0 or ending is not None)
         results = self._evaluate(clients, barred, server) if evaluates else NOT_EVALUATED
-        record = self._record(outcomes, results, clients.end(), clients.journal.settle())
-        record = record._replace(seconds=float(f"{time.perf_counter() - began:.3f}"), ending=_early(ending))
         main = next(outcome for outcome in outcomes if outcome.exchange is self._main)
-        trained = {number for outcome in outcomes if outcome.exchange.trains for number in outcome.replies.by_client}
+        record = self._record(outcomes, main, results, clients.end(), clients.journal.settle())
+        record = record._replace(seconds=float(f"{time.perf_counter() - began:.3f}"))
+        trained = {number for outcome in outcomes if outcome.exchange.trains for number in outcome.replies}
         reported = {number: {**results.clients.get(number, {}), **row} for number, row in server.clients.items()}
         trust = NOTHING if self.run.robust is None else trust_of(server.server)
         if self._note_clients is not None:
-            self._note_clients(round, _client_rows(main.replies.by_client, results.clients | reported, trust))
+            self._note_clients(round, _client_rows(main.replies, results.clients | reported, trust))
         state = State(
-            public, record, {**self.state.trained, **dict.fromkeys(trained, round)}, main.replies.counted,
+            public, record, {**self.state.trained, **dict.fromkeys(trained, round)}, main.counted,
             server.server._replace(judge=None), clients.journal.steps, ending,
         )  # fmt: skip
-        self._keep_state(state)
-        return record
+        return self._keep(state, record)
 
-    def _keep_state(self, state: State) -> None:
-        """Go on from a state; in a folder it is written down first."""
-        if self.folder is not None:
-            checkpoint.save_server(self.folder, state, self._completing)
-        self.state = state
+    def _keep(self, state: State, record: Record) -> Record:
+        """Go on from a state, whose record says why the run ends early, if it does; in a folder it is written down first."""
+        record = record._replace(ending=None if state.ending is Ending.ROUNDS else state.ending)
+        if record != self.state.record:
+            state = state._replace(record=record)
+            if self.folder is not None:
+                checkpoint.save_server(self.folder, state, self._completing)
+            self.state = state
+        return record
 
     def _hold_exchange(
         self, exchange: Exchange, clients: Clients, requests: list[Request], public: Public, server: ServerSide,
@@ -277,12 +276,18 @@ class Rounds:
             Abandoned: it cannot be completed, and nothing of the round was told: the round can be held again.
         """
         context, complete = exchange.context(public), public.round > self.public.round
-        replies = Replies(lambda sender, data: self._keep(exchange.name, sender, data))
+        replies: dict[int, Reply] = {}
+
+        def note(reply: Reply) -> None:
+            replies[reply.number] = reply._replace(upload=None)
+            if reply.upload is not None:
+                self._copy(exchange.name, f"{reply.number:05d}", reply.upload)
+
         silent = Outcome(exchange, public, server, replies)
         # what was public must do; nobody is asked what follows
         nothing = silent._replace(private_replies={})
         try:
-            total = clients.collect(exchange, requests, replies.note, server)
+            total = clients.collect(exchange, requests, note, server)
             if not exchange.uploads:
                 return silent
             if not total.clients:
@@ -299,7 +304,7 @@ class Rounds:
             return silent._replace(server=server, private_replies=answer)
         _refuse_to_overspend(self.run, self.public, server.server)
         data = codec.encode(answer, context)
-        self._keep(exchange.name, None, data)
+        self._copy(exchange.name, None, data)
         news = codec.decode(data, context)  # what the clients will read
         after = exchange.advance(public, news)
         receivers = clients.tell(exchange, data, after, hearers)
@@ -317,7 +322,7 @@ class Rounds:
         return Results.of(scores, self.run.task)
 
     def _drawn(self, round: int, barred: Collection[int]) -> list[int]:
-        return sampled(self.experiment, self.run.clients, round, barred, self.setup.draw)
+        return sampled(self.setup.draw, self.run.clients, self.run.fresh.voters, round, barred)
 
     def _requests(
         self, exchange: Exchange, taking_part: Collection[int], barred: Collection[int],
@@ -332,16 +337,15 @@ class Rounds:
         replies = private_replies or {}
         return [Request(number, number in self.state.counted, number in uploaders, replies.get(number, b"")) for number in asked]
 
-    def _record(self, outcomes: list[Outcome], results: Results, upkeep: Upkeep, missed_bytes: int) -> Record:
+    def _record(self, outcomes: list[Outcome], main: Outcome, results: Results, upkeep: Upkeep, missed_bytes: int) -> Record:
         """What the round achieved."""
         before, after, server = self.public, outcomes[-1].public, outcomes[-1].server
-        main = next(outcome for outcome in outcomes if outcome.exchange is self._main)
         complete = next(outcome for outcome in outcomes if outcome.exchange is self._completing)
         flipped, by_layer = flips(before, after)
-        uploads, receivers = len(main.replies.counted), len(complete.receivers)
-        traffic = Traffic(uploads, main.replies.bytes, receivers, len(complete.data), main.replies.ideal, complete.ideal)
+        uploads, receivers = len(main.counted), len(complete.receivers)
+        traffic = Traffic(uploads, main.up_bytes, receivers, len(complete.data), main.up_ideal, complete.ideal)
         for other in outcomes:
-            up, down = 0 if other is main else other.replies.bytes, 0 if other is complete else len(other.data)
+            up, down = 0 if other is main else other.up_bytes, 0 if other is complete else len(other.data)
             traffic = traffic.plus(up, down)
         private_replies = sum(len(data) for outcome in outcomes for data in (outcome.private_replies or {}).values())
         traffic = traffic._replace(catch_up=missed_bytes, private_replies=private_replies)
@@ -351,7 +355,7 @@ class Rounds:
         return Record(
             round=before.round + 1,
             **_evaluated(results),
-            train_loss=main.replies.loss,
+            train_loss=main.loss,
             flips=flipped,
             layer_flips=by_layer,
             sureness=None if complete.news is None else sureness(complete.news),
@@ -366,7 +370,7 @@ class Rounds:
             validated=None if self.setup.data.validation is None else len(self.setup.data.validation),
         )
 
-    def _keep(self, exchange: str, sender: str | None, data: bytes) -> None:
+    def _copy(self, exchange: str, sender: str | None, data: bytes) -> None:
         if self._mailbox is not None:
             self._mailbox.keep(codec.read_header(data).round, exchange, sender, data)
 
@@ -378,68 +382,49 @@ NoteClients = Callable[[int, list[dict[str, Any]]], None]
 # ---- what a round consists of --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Replies:
-    """What an exchange's replies cost, who sent them, and how their training went, in whatever order they came."""
-
-    keep: Callable[[str, bytes], None]  # takes a copy of an upload, by its sender
-    by_client: dict[int, Reply] = field(default_factory=dict)  # without uploads
-
-    def note(self, reply: Reply) -> None:
-        """One more."""
-        self.by_client[reply.number] = reply._replace(upload=None)
-        if reply.upload is not None:
-            self.keep(f"{reply.number:05d}", reply.upload)
-
-    @property
-    def counted(self) -> frozenset[int]:
-        """The clients whose uploads were counted."""
-        return frozenset(number for number, reply in self.by_client.items() if reply.size is not None)
-
-    @property
-    def bytes(self) -> int:
-        """Of all uploads that were counted."""
-        return sum(reply.size or 0 for reply in self.by_client.values())
-
-    @property
-    def ideal(self) -> float | None:
-        """The same, if the coder were ideal."""
-        sizes = [reply.ideal for reply in self.by_client.values() if reply.size is not None]
-        known = [size for size in sizes if size is not None]
-        return math.fsum(known) if len(known) == len(sizes) else None
-
-    @property
-    def loss(self) -> float:
-        """Their mean training loss; NaN where nobody told."""
-        losses = ExactSum()
-        for reply in self.by_client.values():
-            if reply.loss is not None:
-                losses.add(reply.loss, reply.weight)
-        return float(losses.mean()) if losses.weight else math.nan
-
-
 class Outcome(NamedTuple):
     """What came of an exchange."""
 
     exchange: Exchange
     public: Public
     server: ServerSide
-    replies: Replies
+    replies: dict[int, Reply]  # by client, in whatever order they came; without uploads
     news: Message | None = None  # None without a broadcast
     data: bytes = b""  # the same as bytes
     ideal: float | None = None  # their number, if the coder were ideal
     receivers: Collection[int] = ()  # who hears it
     private_replies: PrivateReplies | None = None  # what each is told instead
 
+    @property
+    def counted(self) -> frozenset[int]:
+        """The clients whose uploads were counted."""
+        return frozenset(number for number, reply in self.replies.items() if reply.size is not None)
+
+    @property
+    def up_bytes(self) -> int:
+        """Of all uploads that were counted."""
+        return sum(reply.size or 0 for reply in self.replies.values())
+
+    @property
+    def up_ideal(self) -> float | None:
+        """The same, if the coder were ideal."""
+        sizes = [reply.ideal for reply in self.replies.values() if reply.size is not None]
+        known = [size for size in sizes if size is not None]
+        return math.fsum(known) if len(known) == len(sizes) else None
+
+    @property
+    def loss(self) -> float:
+        """The clients' mean training loss; NaN where nobody told."""
+        losses = ExactSum()
+        for reply in self.replies.values():
+            if reply.loss is not None:
+                losses.add(reply.loss, reply.weight)
+        return float(losses.mean()) if losses.weight else math.nan
+
 
 def _evaluated(results: Results) -> dict[str, Any]:
     """A record's fields about the evaluation of the global model."""
     return {"accuracy": results.metrics.get("accuracy", math.nan), "loss": results.loss, "metrics": results.metrics or None}
-
-
-def _early(ending: Ending | None) -> Ending | None:
-    """Why a run ends, for the record of its last round: that it has all rounds is nothing to tell."""
-    return None if ending is Ending.ROUNDS else ending
 
 
 def _client_rows(replies: dict[int, Reply], results: Mapping[int, dict[str, Any]], trust: Floats) -> list[dict[str, Any]]:
@@ -456,10 +441,9 @@ def _client_rows(replies: dict[int, Reply], results: Mapping[int, dict[str, Any]
     return rows
 
 
-def sampled(experiment: Experiment, clients: int, round: int, barred: Collection[int] = (), seed: int | None = None) -> list[int]:
-    """The clients that upload in a round: a random ⌈λM⌉ of them, as far as there are so many that are not barred."""
-    order = stream(experiment.seed if seed is None else seed, round, None, "voters").permutation(clients)
-    voters = experiment.voters(clients)
+def sampled(seed: int, clients: int, voters: int, round: int, barred: Collection[int] = ()) -> list[int]:
+    """The clients that upload in a round: so many of them at random, as far as there are so many that are not barred."""
+    order = stream(seed, round, None, "voters").permutation(clients)
     allowed = (number for number in order.tolist() if number not in barred) if barred else order[:voters].tolist()
     return sorted(islice(allowed, voters))
 
@@ -480,35 +464,12 @@ def judge(setup: Setup, round: int) -> Judge | None:
     return score
 
 
-# ---- what may be told of one client, where that is accounted ---------------------------------------------------------------
-
-
 class Overspent(Abandoned):
-    """Nobody was told of a sum, because it costs more than was left."""
-
-
-def affords_a_round(run: Run, public: Public, server: Server) -> bool:
-    """Whether the budget leaves room for another round."""
-    private = run.privacy
-    return private is None or private.affords(private.summed(server), _fewest(run), run.clients, public.layout)
-
-
-def refuse_small_budget(run: Run) -> None:
-    """Refuse a budget that does not leave room for the first round."""
-    if run.privacy is not None:
-        run.privacy.refuse_small_budget(_fewest(run), run.clients, run.fresh.layout)
-
-
-def _fewest(run: Run) -> int:
-    """Of how many clients a round's sum may be: of a secure sum the fewest, as its server cannot unlearn it.
-
-    A trusted one can: see `_refuse_to_overspend`.
-    """
-    return max(exchange.quorum for exchange in run.exchanges) or run.fresh.voters
+    """Nobody was told of a sum, because it costs more than was left: clients were missing."""
 
 
 def _refuse_to_overspend(run: Run, public: Public, server: Server) -> None:
-    """Tell nobody of a sum that costs more than was left, because clients were missing."""
+    """Tell nobody of a sum that costs more than was left."""
     if run.privacy is not None and (spent := run.privacy.over(run.privacy.summed(server), public.layout)):
         raise Overspent(
             f"round {public.round + 1}: not all clients are there, so its sum would cost more, ε = {spent:.3g} in all, than "
@@ -520,3 +481,24 @@ def _refuse_uncounted(run: Run, public: Public, server: Server, folder: Path) ->
     """Refuse a checkpoint that does not tell what its rounds have cost: the run would begin to count anew."""
     if run.privacy is not None and (counted := sum(rounds for *_, rounds in run.privacy.summed(server))) != public.round:
         raise RunError(f"{folder} tells what {counted} of {public.round} rounds have cost: ε cannot be continued from it")
+
+
+# ---- the rounds of a run folder --------------------------------------------------------------------------------------------
+
+
+def run_folder(folder: RunFolder, setup: Setup, call_clients: CallClients) -> Iterator[Record]:
+    """Run the rounds that a folder does not hold yet, then save the model; each is written down before it is handed out.
+
+    Killed at any moment, it can be run again.
+    """
+    with (
+        locked(folder.path),
+        closing(Rounds(setup, call_clients, folder.checkpoint, folder.mailbox(), folder.append_clients)) as rounds,
+    ):
+        folder.prepare(rounds.last)
+        for record in rounds:
+            folder.append(record)
+            yield record
+        folder.mend_records(rounds.last)
+        if setup.run.trains:
+            rounds.model().save(folder.model)

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
+from bifl.core.message import Floats
 from bifl.core.sides import Accumulator, Reply, Request, Score, ServerSide
-from bifl.core.state import Client, Public
+from bifl.core.state import Public
 from bifl.data.partitions import Drawn
 from bifl.engine.backends.worker_processes import processes
 from bifl.engine.catch_up import Journal
-from bifl.engine.own_model import from_checkpoint, own_model
 from bifl.engine.round import Attendance, Clients, NoteClients, Rounds
-from bifl.engine.worker import Backend, Call, Collect, Hear, Job, ScoreTests, TrainOnce, Workers
-from bifl.errors import ConfigError
+from bifl.engine.worker import Backend, Call, Job, Worker, Workers
+from bifl.errors import ConfigError, RunError
 from bifl.exchanges.exchange import Exchange, completing, last_telling
 from bifl.experiment.model import Model
 from bifl.experiment.objects import Data, Net, dataset_of, model_name
@@ -92,15 +92,31 @@ class Simulation(Rounds):
         return frame([Result("simulation", self.experiment, self._records)])
 
     def client_model(self, number: int) -> Model:
-        """A client's own network, after training once more on its own images: see `bifl.engine.own_model`."""
-        if not 0 <= number < self.setup.run.clients:
-            raise ConfigError(f"client {number} is none of 0 to {self.setup.run.clients - 1}")
-        voted, setup = number in self.state.counted, self.setup._replace(public=self.public)
+        """A client's own network: the one it would have in its hands after training once more, before anything is sent.
+
+        It reacts to the last broadcast as in every round and trains on its own images, with the random streams of the next round.
+        Where clients keep private weights it begins with those, otherwise with the global ones: then it is the global network,
+        fine-tuned.
+        """
+        setup, run, state = self.setup, self.run, self.state
+        if not 0 <= number < run.clients:
+            raise ConfigError(f"client {number} is none of 0 to {run.clients - 1}")
+        algorithm, voted = run.algorithm.at(self.public.round + 1), number in state.counted
+        if algorithm.forward.of_scores:
+            raise RunError(f"clients of algorithm '{algorithm.name}' train scores of constant weights: they have no own network")
         if self.folder is None and isinstance(self._clients, SimulatedClients):
-            client = self._clients.train(number, voted)
+            weights, real = self._clients.own_network(number, voted)
         else:
-            client = from_checkpoint(setup, number, voted, self.folder, self.state.trained)
-        return own_model(setup, self.public, client)
+            past = {number: state.trained[number]} if number in state.trained else {}
+            if past and self.folder is None and run.algorithm.at(past[number]).keeps:
+                raise RunError(
+                    f"what client {number} remembers is gone with the loop: ask for its model inside the loop, or give simulate a "
+                    "folder"
+                )
+            parts, shards = {number: setup.parts[number]}, {number: setup.shards[number]}
+            worker = Worker(Job(run, parts, shards, [], self.public, self.folder, past), setup.data)
+            weights, real = worker.own_network(number, voted)
+        return Model.of(run, setup.data, self.public._replace(weights=weights, real=real), algorithm.forward)
 
 
 # ---- the clients -------------------------------------------------------------------------------------------------------
@@ -158,7 +174,8 @@ class SimulatedClients(Clients):
             self._known[request.number] = self.journal.name
             dealt.setdefault(ranks[request.number], []).append(request)
         total = exchange.total(self.journal.public)
-        for result in self._backend.ask({rank: Collect(exchange.name, some) for rank, some in dealt.items()}):
+        calls = {rank: partial(Worker.collect, name=exchange.name, requests=some) for rank, some in dealt.items()}
+        for result in self._backend.ask(calls):
             if isinstance(result, Reply):
                 note(result)
             else:
@@ -167,18 +184,20 @@ class SimulatedClients(Clients):
 
     def tell(self, exchange: Exchange, news: bytes, after: Public, hearers: Collection[int]) -> Collection[int]:
         """Give a broadcast to all workers; all who should hear it are there."""
-        self._ask_all(Hear(exchange.name, np.frombuffer(news, np.uint8)))
+        # as an array, which need not go through a pipe
+        self._ask_all(partial(Worker.hear, name=exchange.name, news=np.frombuffer(news, np.uint8)))
         self.journal.add(exchange.name, news, after, hearers)
         return hearers
 
     def score(self) -> list[Score]:
         """Let the workers evaluate the global model on the test samples, each on its part."""
-        return self._ask_all(ScoreTests())
+        return self._ask_all(Worker.score)
 
-    def train(self, number: int, voted: bool) -> Client:
-        """A client as it would be after training once more."""
-        (client,) = self._backend.ask({self._dealer.owner(number): TrainOnce(number, voted)})
-        return client
+    def own_network(self, number: int, voted: bool) -> tuple[Floats, Floats]:
+        """Weights and real parameters of a client's network after training once more."""
+        call = partial(Worker.own_network, number=number, voted=voted)
+        weights, real = self._backend.ask({self._dealer.owner(number): call})
+        return weights, real
 
     def _ask_all(self, call: Call[T]) -> list[T]:
         """What comes of a call to every worker."""
@@ -188,7 +207,7 @@ class SimulatedClients(Clients):
 def _known_states(rounds: Rounds, now: str) -> tuple[dict[int, str], str]:
     """The states that clients know: of some by number, and of all others; `now` is the one that stands."""
     setup, run, state, exchanges = rounds.setup, rounds.run, rounds.state, rounds.run.exchanges
-    if state.public.round and not run.clients_sleep:
+    if state.public.round and run.idle_trains:
         return {}, now  # everyone was asked something since
     evaluated = _last_evaluated(state.record, run.experiment) if any(map(len, setup.shards)) else 0
     known = {number: _last_heard(exchanges, round) for number, round in state.trained.items() if round > evaluated}

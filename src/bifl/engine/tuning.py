@@ -20,7 +20,8 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from bifl import __version__
-from bifl.engine import running
+from bifl.engine.round import run_folder
+from bifl.engine.simulator import simulated_clients
 from bifl.errors import BiflError, ConfigError, Diverged, RunError
 from bifl.experiment import config_file
 from bifl.experiment.declarations import MAY_CHANGE, text_of
@@ -134,7 +135,7 @@ def tune(
     if not folders or len(folders) < len(points) * len(numbers):
         raise ConfigError("a grid needs seeds, and values that all differ")
     for first, *_ in rows:
-        running.check(build(first, data=data.of(first)))  # refused before anything is written
+        build(first, data=data.of(first))  # what cannot be run is refused before anything is written
     values = {key: list(dict.fromkeys(point[key] for point in points)) for key in grid}
     trials: list[Trial] = []
     for point, row in zip(points, rows, strict=True):
@@ -180,7 +181,7 @@ def _run(path: Path, experiment: Experiment, data: LastDataset, watch: Watch) ->
     run, loaded = _opened(path, experiment), data.loaded(experiment)
     run.settle(loaded)
     if run.ending() is None or not run.model.is_file():
-        for record in running.run(run, build(run.experiment, data=data.of(experiment))):
+        for record in run_folder(run, build(run.experiment, data=data.of(experiment)), simulated_clients):
             watch(run, record)
     return Result(str(path), experiment, run.records()[: experiment.rounds], data=loaded)
 

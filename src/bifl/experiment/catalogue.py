@@ -44,7 +44,7 @@ class Entry(NamedTuple):
 
     def parameters(self) -> dict[str, Any]:
         """With their defaults."""
-        return registry.defaults(self._factory(), f"{self.key} '{self.name}'")
+        return dict(registry.defaults(self._factory(), f"{self.key} '{self.name}'"))
 
     def docstring(self) -> list[str]:
         """Its paragraphs; the first begins with what it is in one line."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from bifl.errors import ConfigError
 from bifl.registry import Registry, nearest, short
@@ -20,6 +20,7 @@ LARGEST = 2**63
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
 T = TypeVar("T")
+G = TypeVar("G")
 
 
 # ---- a choice -----------------------------------------------------------------------------------------------------------
@@ -32,6 +33,10 @@ class Choice:
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
+    def made(self, registry: Registry[T], *given: Any) -> T:
+        """The thing itself, built by its registry of its parameters, and of what is `given` besides."""
+        return registry.make(self.name, self.parameters, *given)
+
 
 @dataclass(frozen=True)
 class Unloaded(Choice):
@@ -40,35 +45,23 @@ class Unloaded(Choice):
 
 Given = Choice | str | Mapping[str, Any]  # what a choice may be given as
 
-if TYPE_CHECKING:  # what may be given to `Experiment(…)` differs from what it keeps: type checkers read that of `__set__`
+if TYPE_CHECKING:
 
-    class Chosen:
-        """A choice among registered things, kept as a `Choice`."""
+    class Kept(Generic[T, G]):
+        """A setting of which more may be given to `Experiment(…)` than it keeps: type checkers read that of `__set__`."""
 
-        def __get__(self, experiment: Any, kind: Any) -> Choice: ...
-        def __set__(self, experiment: Any, given: Given) -> None: ...
+        def __get__(self, experiment: Any, kind: Any) -> T: ...
+        def __set__(self, experiment: Any, given: G) -> None: ...
 
-    class Rates:
-        """One or more numbers, kept as a tuple."""
-
-        def __get__(self, experiment: Any, kind: Any) -> tuple[float, ...]: ...
-        def __set__(self, experiment: Any, given: float | Sequence[float]) -> None: ...
-
-    class Rounds:
-        """Any number of whole numbers, kept as a tuple."""
-
-        def __get__(self, experiment: Any, kind: Any) -> tuple[int, ...]: ...
-        def __set__(self, experiment: Any, given: int | Sequence[int]) -> None: ...
+    Chosen = Kept[Choice, Given]
+    Rates = Kept[tuple[float, ...], float | Sequence[float]]
+    Rounds = Kept[tuple[int, ...], int | Sequence[int]]
 
 
 # ---- what a value may be ------------------------------------------------------------------------------------------------
 
 
-class Allowed(Protocol):
-    """The values that a setting may have."""
-
-    def refusal(self, value: Any) -> str | None:
-        """How "NAME must be …" ends for a value that is not allowed; None for one that is."""
+# `refusal` is how "NAME must be …" ends for a value that is not allowed; None for one that is.
 
 
 class Whole(NamedTuple):
@@ -105,6 +98,7 @@ class Such(NamedTuple):
         return None if self.holds(value) else f"{self.description}, not {text_of(value) if isinstance(value, tuple) else value}"
 
 
+Allowed = Whole | OneOf | Such
 ANYTHING = Such("", lambda value: True)  # of the setting's type
 
 

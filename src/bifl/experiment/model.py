@@ -22,7 +22,7 @@ from torch import nn
 
 from bifl import codec
 from bifl.codec.format import PACKED
-from bifl.codec.model_file import MAGIC, embedded, parts, reading, whole
+from bifl.codec.model_file import parts, reading, whole
 from bifl.core import BINARY, FLOAT32, TERNARY, Message, Public
 from bifl.core.forward import FORWARDS, Forward, real
 from bifl.core.layout import Layout
@@ -44,7 +44,6 @@ from bifl.training.evaluation import evaluate_all, example, predict_all
 if TYPE_CHECKING:
     from bifl.experiment.run import Run
 
-__all__ = ["MAGIC", "MOST_VALUES", "Model", "embedded", "load"]
 MOST_VALUES = 2**24  # of one input
 MOST_CHANNELS = 2**24
 
@@ -216,7 +215,7 @@ class Model:
 
     def metrics(self, data: Dataset) -> tuple[dict[str, float], float]:
         """All metrics of the task, and the loss, on a dataset's test samples."""
-        network, goal = self._network(), task.make(self.task.name, self.task.parameters)
+        network, goal = self._network(), self.task.made(task)
         if not len(data.test_labels):
             raise DataError("the dataset has no test images")
         labels, outputs = goal.targets(data.test_labels, self.classes)

@@ -13,7 +13,7 @@ from bifl.codec import BYTE, EXACT, SHORT, SIGN
 from bifl.core.algorithm import first_vectors, refuse_further_vectors
 from bifl.core.forward import Forward
 from bifl.core.sides import Identity
-from bifl.core.state import Client, Public, forget_but_for
+from bifl.core.state import Client, Public, Server, forget_but_for
 from bifl.core.sums import Weighing
 from bifl.data.inputs import Dataset
 from bifl.errors import ConfigError
@@ -21,18 +21,15 @@ from bifl.exchanges.ballot import Ballot, ballot, upload_form
 from bifl.exchanges.bounds import Bounds
 from bifl.exchanges.exchange import Exchange, Summable, Surroundings, exchange
 from bifl.exchanges.scoring import Evaluation
-from bifl.experiment.settings import Experiment, agreed, compose, plain_algorithm
+from bifl.experiment.settings import Experiment, agreed, compose, plain_algorithm, plan_of
 from bifl.nn import scores
 from bifl.nn.network import Network
-from bifl.nn.optimizers import checked, optimizer
 from bifl.privacy import secret_dice
 from bifl.privacy.dice import Dice
 from bifl.registry import short
 from bifl.robust import refuse_misfits
-from bifl.tasks import Task, task
-from bifl.training.augmenting import augment
+from bifl.tasks import task
 from bifl.training.local import Plan
-from bifl.training.rates import rate_of, schedule
 
 PRECISIONS = {"short": SHORT, "byte": BYTE, "sign": SIGN, "float32": EXACT}  # by the words of the setting `reals`
 HOLDOUT = 0.2  # where there are no test images to evaluate on
@@ -76,11 +73,6 @@ class Run(Surroundings):
         return any(one.computes for one in self.exchanges)
 
     @property
-    def clients_sleep(self) -> bool:
-        """Whether clients that do not upload have nothing to do, and miss what the others hear; or remember nothing."""
-        return not self.idle_trains
-
-    @property
     def asked(self) -> tuple[Exchange, ...]:
         """All that a client may be asked to take part in."""
         return self.exchanges if self.evaluation is None else (*self.exchanges, self.evaluation)
@@ -93,6 +85,16 @@ class Run(Surroundings):
     def remembered(self, client: Client, round: int, fresh: Client) -> Client:
         """What a client must know of a round; `fresh` if that is nothing."""
         return forget_but_for(client, self.algorithm.at(round).keeps, self.remembering, fresh)
+
+    @property
+    def fewest(self) -> int:
+        """Of how many clients a round's sum may be: of a secure sum the fewest, as its server cannot unlearn it; others it can."""
+        return max(exchange.quorum for exchange in self.exchanges) or self.fresh.voters
+
+    def affords_a_round(self, public: Public, server: Server) -> bool:
+        """Whether the budget of privacy leaves room for another round."""
+        private = self.privacy
+        return private is None or private.affords(private.summed(server), self.fewest, self.clients, public.layout)
 
     @property
     def warm(self) -> bool:
@@ -108,14 +110,12 @@ def make_run(experiment: Experiment, network: Network, data: Dataset, dice: Dice
         network: of the experiment.
         data: what one input looks like, and how it is normalised; its samples do not matter.
         dice: draw private noise; those of a simulation can be repeated, so that nothing is private there.
-
-    Raises:
-        ConfigError: the settings do not go together.
     """
     composed = compose(experiment, dice)
-    algorithm, goal, plan = composed.algorithm, task_of(experiment), plan_of(experiment)
+    algorithm, goal, plan = composed.algorithm, experiment.task.made(task), plan_of(experiment)
     clients = 1 if algorithm.central else experiment.clients
     fresh = Public(experiment.seed, 0, network.layout, *network.initial(), voters=experiment.voters(clients), clients=clients)
+    # clients that do not upload have nothing to do, and miss what the others hear; or remember nothing
     sleep = experiment.participation < 1 and (experiment.idle == "sleep" or not algorithm.keeps)
     run = Run(
         **composed._asdict(),
@@ -168,28 +168,6 @@ def share_of(experiment: Experiment, data: Dataset) -> float:
     return experiment.holdout or (HOLDOUT if needed else 0.0)
 
 
-def task_of(experiment: Experiment) -> Task:
-    """What the experiment's networks learn."""
-    return task.make(experiment.task.name, experiment.task.parameters)
-
-
-def plan_of(experiment: Experiment) -> Callable[[int], Plan]:
-    """Round → how clients train in it."""
-    chosen, rates = experiment.optimizer, experiment.schedule
-    make_rate = schedule.make(rates.name, rates.parameters)
-    change = augment.make(experiment.augment.name, experiment.augment.parameters)
-    steps = checked(chosen.name, optimizer.make(chosen.name, chosen.parameters))
-
-    def plan(round: int) -> Plan:
-        lr = rate_of(rates.name, make_rate, round, experiment.lr, experiment.lr_steps)
-        return Plan(
-            steps, lr, experiment.batch, experiment.local_epochs, experiment.seed, round,
-            experiment.local_steps, experiment.clip, change,
-        )  # fmt: skip
-
-    return plan
-
-
 def make_network(experiment: Experiment, classes: int, kind: type[Network] = Network, forward: Forward | None = None) -> Network:
     """The experiment's network with the initialisation that its seed gives; with another forward than its algorithm's, if given."""
     with torch.random.fork_rng(devices=[]):
@@ -213,7 +191,7 @@ def simulated_identity(experiment: Experiment) -> Identity | None:
 def _exchanges(run: Run) -> tuple[Exchange, ...]:
     """What rounds are held for, and what follows training."""
     chosen = run.experiment.exchange
-    main = exchange.make(chosen.name, chosen.parameters, run)
+    main = chosen.made(exchange, run)
     if not main.main:
         raise ConfigError(f"exchange '{short(chosen.name)}' goes with training, and no round is held for it alone")
     if not main.trains:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ from bifl.processes import cores
 from bifl.registry import Registry, nearest, of_file, short
 from bifl.robust import RobustSum, refuse_sum, robust
 from bifl.tasks import task
-from bifl.training.augmenting import SIGNATURE, augment
+from bifl.training.local import SIGNATURE, Plan, at_rates, augment
 from bifl.training.rates import rate_of, schedule
 
 __all__ = ["SETTINGS", "Choice", "Experiment", "Given", "of_words", "pairs", "preset_of"]
@@ -55,23 +56,26 @@ class Experiment(Settings):
     """What to run. Choices may be given as a name, or as a mapping with `name` and parameters."""
 
     def __post_init__(self) -> None:
-        for name, registry in REGISTRIES.items():
-            object.__setattr__(self, name, chosen(name, registry, getattr(self, name)))
         for name, declared in SETTINGS.items():
-            if name not in REGISTRIES:
-                object.__setattr__(self, name, typed(name, getattr(self, name), declared.default))
+            given = getattr(self, name)
+            kept = chosen(name, REGISTRIES[name], given) if name in REGISTRIES else typed(name, given, declared.default)
+            object.__setattr__(self, name, kept)
         object.__setattr__(self, "start", marked(self.start))
         for name, declared in SETTINGS.items():
             if refusal := declared.allowed.refusal(getattr(self, name)):
                 raise ConfigError(f"{name} must be {refusal}")
-        if not any(isinstance(choice, Unloaded) for choice in (self.algorithm, self.robust, self.attack, self.privacy)):
+        if self._loaded("algorithm", "robust", "attack", "privacy"):
             compose(self, secret_dice)  # an algorithm refuses its parameters here, before anything was loaded
-        if not isinstance(self.task, Unloaded):
-            task.make(self.task.name, self.task.parameters)
-        choices = {kind: getattr(self, kind) for kind in ("optimizer", "schedule", "augment")}
-        loaded = {kind: each for kind, each in choices.items() if not isinstance(each, Unloaded)}
-        _check_training(self, {kind: REGISTRIES[kind].make(each.name, each.parameters) for kind, each in loaded.items()})
+        if self._loaded("task"):
+            self.task.made(task)
+        _check_lengths(self)
+        if self._loaded("optimizer", "schedule", "augment"):
+            plan_of(self)(1)
         _check_secure_sum(self)
+
+    def _loaded(self, *kinds: str) -> bool:
+        """Whether all of these choices can be used, not only shown."""
+        return not any(isinstance(getattr(self, kind), Unloaded) for kind in kinds)
 
     @classmethod
     def of(cls, preset: str | None = None, overrides: Iterable[str] = (), **settings: Any) -> Experiment:
@@ -178,20 +182,16 @@ class Composition(NamedTuple):
 
 
 def compose(experiment: Experiment, dice: Dice) -> Composition:
-    """The parts that an experiment names; `dice` draw private noise.
-
-    Raises:
-        ConfigError: one refuses its parameters, or they do not go together.
-    """
+    """The parts that an experiment names; `dice` draw private noise."""
     algorithm = plain_algorithm(experiment)
-    rule = robust.make(experiment.robust.name, experiment.robust.parameters)
+    rule = experiment.robust.made(robust)
     if rule is not None:
         refuse_sum(algorithm)
     private = _private(experiment, algorithm, dice)
     if private is not None:
         # the same noise must not be told of two updates that differ by what a server made the client remember
         algorithm = algorithm.map(lambda part: replace(part, keeps=()))
-    lies = attack.make(experiment.attack.name, experiment.attack.parameters)
+    lies = experiment.attack.made(attack)
     if lies is not None:
         algorithm = attacked(algorithm, lies, liars(experiment.seed, experiment.clients, lies.share))
     protected = None if rule is None else RobustSum(short(experiment.robust.name), rule)
@@ -200,11 +200,11 @@ def compose(experiment: Experiment, dice: Dice) -> Composition:
 
 def plain_algorithm(experiment: Experiment) -> Algorithms:
     """The algorithm alone, as its author wrote it."""
-    return with_name(register.make(experiment.algorithm.name, experiment.algorithm.parameters), short(experiment.algorithm.name))
+    return with_name(experiment.algorithm.made(register), short(experiment.algorithm.name))
 
 
 def _private(experiment: Experiment, algorithm: Algorithms, dice: Dice) -> Private | None:
-    how = privacy.make(experiment.privacy.name, experiment.privacy.parameters)
+    how = experiment.privacy.made(privacy)
     if how is None:
         return None
     check_private(experiment.batchnorm, experiment.holdout, experiment.attack.name)
@@ -235,11 +235,27 @@ def _weighing(experiment: Experiment, algorithms: Algorithms) -> Weighing:
     return Weighing.ONCE if once else Weighing.SAMPLES
 
 
+# ---- what they make of the local training ---------------------------------------------------------------------------------
+
+
+def plan_of(experiment: Experiment) -> Callable[[int], Plan]:
+    """Round → how clients train in it."""
+    steps = checked(experiment.optimizer.name, experiment.optimizer.made(optimizer))
+    make_rate, change = experiment.schedule.made(schedule), experiment.augment.made(augment)
+    if not callable(change):
+        raise ConfigError(f"augment '{experiment.augment.name}' must return {SIGNATURE}, not a {type(change).__name__}")
+    first = Plan(
+        steps, experiment.lr[0], experiment.batch, experiment.local_epochs, experiment.seed,
+        steps=experiment.local_steps, clip=experiment.clip, augment=change,
+    )  # fmt: skip
+    return at_rates(first, partial(rate_of, experiment.schedule.name, make_rate, lr=experiment.lr, lr_steps=experiment.lr_steps))
+
+
 # ---- settings that do not go together ------------------------------------------------------------------------------------
 
 
-def _check_training(experiment: Experiment, made: Mapping[str, Any]) -> None:
-    """Refuse rates, lengths and parts of the local training that make no sense; `made` are those parts that could be built."""
+def _check_lengths(experiment: Experiment) -> None:
+    """Refuse numbers of rates and of steps that make no sense."""
     if len(experiment.lr) not in (1, len(experiment.lr_steps) + 1):
         raise ConfigError(
             f"lr has {len(experiment.lr)} values for {len(experiment.lr_steps)} lr_steps: give one, or one more than lr_steps"
@@ -247,12 +263,6 @@ def _check_training(experiment: Experiment, made: Mapping[str, Any]) -> None:
     steps, epochs = experiment.local_steps, experiment.local_epochs
     if steps and epochs != 1:
         raise ConfigError(f"local_steps={steps} and local_epochs={epochs} are both given: one is enough")
-    if "optimizer" in made:
-        checked(experiment.optimizer.name, made["optimizer"])
-    if "schedule" in made:
-        rate_of(experiment.schedule.name, made["schedule"], 1, experiment.lr, experiment.lr_steps)
-    if "augment" in made and not callable(made["augment"]):
-        raise ConfigError(f"augment '{experiment.augment.name}' must return {SIGNATURE}, not a {type(made['augment']).__name__}")
 
 
 def _check_secure_sum(experiment: Experiment) -> None:
@@ -333,7 +343,7 @@ def agreed(experiment: Experiment, data: Dataset) -> str:
     scales = {"mean": data.mean, "std": data.std}
     settings |= {"classes": str(data.classes), "shape": text_of(data.inputs.shape[1:]), "kind": kind_of(data.inputs)}
     settings |= {"further": further_text(data.form.further)} if data.further else {}
-    output = task.make(experiment.task.name, experiment.task.parameters).output(data.labels.shape[1:], data.classes)
+    output = experiment.task.made(task).output(data.labels.shape[1:], data.classes)
     settings |= {"output": text_of(output)} if len(output) > 1 else {}
     settings |= {name: text_of(map(float, np.atleast_1d(scale))) for name, scale in scales.items()}
     return "\n".join(f"{key}={value}" for key, value in sorted(settings.items()))

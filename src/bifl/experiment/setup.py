@@ -21,7 +21,7 @@ from bifl.data.partitions import Drawn, dealer, split
 from bifl.data.validation import validated
 from bifl.errors import ConfigError, DataError
 from bifl.experiment.declarations import Choice
-from bifl.experiment.run import Run, make_network, make_run, share_of, task_of
+from bifl.experiment.run import Run, make_network, make_run, share_of
 from bifl.experiment.settings import Experiment, plain_algorithm
 from bifl.experiment.starting import start_with
 from bifl.nn.batch import network_arguments, task_arguments
@@ -32,7 +32,7 @@ from bifl.nn.sent import real_layers
 from bifl.privacy import privacy, secret_dice, simulated_dice
 from bifl.privacy.dice import Dice
 from bifl.registry import short
-from bifl.tasks import Task
+from bifl.tasks import Task, task
 from bifl.training.evaluation import example
 
 
@@ -83,8 +83,10 @@ def serve(experiment: Experiment) -> Setup:
 def _make(experiment: Experiment, data: Dataset, dice: Dice, kind: type[Network]) -> tuple[Run, Dataset]:
     """The run, and its data without what nobody takes; or a refusal of data that it cannot do with."""
     network = fitting_network(experiment, data, kind)
-    data = wanted_alone(data, network, task_of(experiment))
+    data = wanted_alone(data, network, experiment.task.made(task))
     run = make_run(experiment, network, data, dice)
+    if run.privacy is not None:
+        run.privacy.refuse_small_budget(run.fewest, run.clients, run.fresh.layout)
     for inputs in (data.inputs, data.test_inputs) if run.computes else ():
         refuse_missing(inputs, f"dataset '{short(experiment.dataset.name)}': inputs")
     if run.trains and not run.tells_results and not len(data.test_labels):
@@ -96,7 +98,7 @@ def _make(experiment: Experiment, data: Dataset, dice: Dice, kind: type[Network]
 
 def refuse_undeployable(experiment: Experiment) -> None:
     """Refuse to deploy validation, lies, reliance on a secure sum which is not there, or weights that would undo the masks."""
-    how = privacy.make(experiment.privacy.name, experiment.privacy.parameters)
+    how = experiment.privacy.made(privacy)
     if how is not None and how.unseen and not experiment.secure_sum:
         raise ConfigError(
             f"privacy={short(experiment.privacy.name)} hides clients in sums, and without a secure sum the server "
@@ -112,7 +114,7 @@ def refuse_undeployable(experiment: Experiment) -> None:
             f"validation={experiment.validation:g} divides samples that are in one place: choose settings with it in a simulation "
             "(bifl run, bifl tune), then deploy without it"
         )
-    if attack.make(experiment.attack.name, experiment.attack.parameters) is not None:
+    if experiment.attack.made(attack) is not None:
         raise ConfigError(
             f"attack={short(experiment.attack.name)} makes clients of a simulation lie: use bifl run, or leave it out"
         )
@@ -142,7 +144,7 @@ def _remedy(chosen: Choice, misfit: Misfit) -> str:
 def fitting_network(experiment: Experiment, data: Dataset, kind: type[Network] = Network) -> Network:
     """The experiment's network, or a refusal if it cannot take the inputs or has nothing to code."""
     network = make_network(experiment, data.classes, kind)
-    wanted = task_of(experiment).output(data.labels.shape[1:], data.classes)
+    wanted = experiment.task.made(task).output(data.labels.shape[1:], data.classes)
     if misfit := network.misfit(example(data.form, 1), wanted):
         raise ConfigError(
             f"model '{short(experiment.model.name)}' does not take the inputs of dataset '{short(experiment.dataset.name)}', "
@@ -198,21 +200,17 @@ def hold_out(images: int, share: float, seed: int) -> tuple[Index, Index]:
 
 def load(experiment: Experiment) -> Dataset:
     """The experiment's data, with labels as its task takes them."""
-    name, parameters = experiment.dataset.name, experiment.dataset.parameters
-    if ":" in name:  # in a file of the user's
-        return fitting(experiment, own_dataset(short(name), lambda: dataset.make(name, parameters)))
-    return fitting(experiment, dataset.make(name, parameters))
+    chosen = experiment.dataset
+    if ":" in chosen.name:  # in a file of the user's
+        return fitting(experiment, own_dataset(short(chosen.name), lambda: chosen.made(dataset)))
+    return fitting(experiment, chosen.made(dataset))
 
 
 def fitting(experiment: Experiment, data: Dataset) -> Dataset:
-    """A dataset divided as the experiment wants it, with labels as its task takes them.
-
-    Raises:
-        DataError: it cannot.
-    """
+    """A dataset divided as the experiment wants it, with labels as its task takes them."""
     if experiment.validation and data.validation is None and len(data.labels):
         data = validated(data, experiment.validation)
-    targets = task_of(experiment).targets
+    targets = experiment.task.made(task).targets
     try:
         (labels, outputs), (test_labels, _) = targets(data.labels, data.classes), targets(data.test_labels, data.classes)
     except DataError as error:
@@ -221,11 +219,7 @@ def fitting(experiment: Experiment, data: Dataset) -> Dataset:
 
 
 def wanted_alone(data: Dataset, network: Network, goal: Task) -> Dataset:
-    """The data with those arrays beside the inputs that the network or the task takes.
-
-    Raises:
-        DataError: the task needs one that they do not have, or one of them holds something else than finite numbers.
-    """
+    """The data with those arrays beside the inputs that the network or the task takes."""
     needed = {*task_arguments(goal.loss), *task_arguments(goal.sums)}
     taken = {*network_arguments(network.module), *needed}
     if lacking := needed.difference(data.further):

@@ -23,26 +23,19 @@ from bifl.errors import ConfigError
 from bifl.nn.network import Network
 
 _DIGEST = re.compile(r"[0-9a-f]{16}")
-_BLOCK = 2**20
 _ROOM = 2**20  # bytes of a model file beside its numbers
 _LEAST = np.float32(1e-4)  # magnitude of an auxiliary weight that has a sign
 
 
 def marked(text: str) -> str:
-    """A path as `path@digest`; what is marked already stays as it is, and no file is opened for it.
-
-    Raises:
-        ConfigError: there is no such file.
-    """
+    """A path as `path@digest`; what is marked already stays as it is, and no file is opened for it."""
     if not text or _DIGEST.fullmatch(text.rpartition("@")[2]):
         return text
     try:
         if not os.path.isfile(text):
             raise ConfigError(f"start must be a model file: '{text}' is none")
-        digest = hashlib.sha256()
         with open(text, "rb") as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
+            digest = hashlib.file_digest(file, "sha256")
     except OSError as error:
         raise ConfigError(f"start: cannot read model '{text}': {error.strerror}") from error
     return f"{os.path.abspath(text)}@{digest.hexdigest()[:16]}"
@@ -70,9 +63,6 @@ def start_with(start: str, public: Public, forward: Forward, make: Callable[[For
         public: with the network's own initialisation.
         forward: how the experiment's network uses its weights.
         make: makes that network with another forward.
-
-    Raises:
-        BiflError: the file is another than it was, damaged, or of another network.
     """
     if forward.of_scores:
         raise ConfigError("start= gives weights, and clients of this algorithm train scores of constant weights: leave it out")

@@ -60,7 +60,7 @@ def folder_name(experiment: Experiment, preset: str | None = None) -> str:
 
 
 class RunFolder:
-    """One run's folder: `start` makes it, `resume` opens it again. `bifl.engine.running` runs its rounds.
+    """One run's folder: `start` makes it, `resume` opens it again. `bifl.engine.round.run_folder` runs its rounds.
 
     Attributes:
         keep_messages: whether a copy of every message is kept.

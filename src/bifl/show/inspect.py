@@ -10,11 +10,12 @@ from rich.table import Table as RichTable
 from bifl import codec
 from bifl.codec.context import NO_DIGEST
 from bifl.codec.format import UPLOAD
+from bifl.codec.model_file import MAGIC, embedded
 from bifl.core.message import Message
 from bifl.data.inputs import BYTES, TOKENS
 from bifl.errors import DataError
 from bifl.experiment import config_file
-from bifl.experiment.model import MAGIC, Model, embedded
+from bifl.experiment.model import Model
 from bifl.experiment.setup import build
 from bifl.registry import without_folder
 from bifl.runs.folder import CONFIG, MESSAGES, Mailbox

@@ -198,7 +198,7 @@ def lies(experiment: Experiment, folder: Path | None = None) -> dict[str, str]:
     In the folder of a run liars are named, and those whom the rule believes no more; of a comparison each seed has others.
     """
     told = {}
-    by = attack.make(experiment.attack.name, experiment.attack.parameters)
+    by = experiment.attack.made(attack)
     if by is not None:
         who = liars(experiment.seed, experiment.clients, by.share)
         numbers = f" ({_listed(who)})" if folder and who else ""

@@ -1,13 +1,14 @@
-"""Local training (paper §4): one client, one round, as its plan says. The optimiser is fresh every round, as in the paper.
+"""Local training (paper §4): the plan of a round, its augmentation, and one client's steps.
 
-The gradient of the loss w.r.t. the binary weights is applied to aux (straight-through), then aux is clipped to [−1, 1].
+The gradient of the loss w.r.t. the binary weights is applied to aux (straight-through), then aux is clipped to [−1, 1]. The
+optimiser is fresh every round, as in the paper. What a client's inputs become before each step is drawn from a stream of the
+client and round; how to write an augmentation of your own, docs/training.md tells.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain, islice, pairwise, repeat
 from typing import NamedTuple
 
@@ -23,8 +24,66 @@ from bifl.nn.batch import INPUT, TARGET, Samples
 from bifl.nn.compute import Loss, one_thread
 from bifl.nn.network import CROSS_ENTROPY, Network
 from bifl.nn.optimizers import Optimizer, Trained, begin
+from bifl.registry import Registry
 from bifl.tasks.task import Count
-from bifl.training.augmenting import SIGNATURE, Augment, as_they_are
+
+# ---- augmentations ------------------------------------------------------------------------------------------------------
+
+# (inputs as the network takes them: normalised, or tokens; random numbers) → as many of the same shape and type
+Augment = Callable[[Tensor, np.random.Generator], Tensor]
+augment: Registry[Augment] = Registry("augment")
+SIGNATURE = "a function (inputs, generator) → inputs of the same shape and type"
+
+
+def as_they_are(inputs: Tensor, generator: np.random.Generator) -> Tensor:
+    """The inputs."""
+    return inputs
+
+
+@augment
+def none() -> Augment:
+    """Inputs as they are."""
+    return as_they_are
+
+
+@augment
+def shift_flip(shift: int = 2, flip: bool = True) -> Augment:
+    """Images moved by up to `shift` pixels, borders repeated, and half of them mirrored if `flip`: not for digits and letters."""
+    if not 0 <= shift <= 1000:
+        raise ConfigError(f"augment.shift must be a number of pixels from 0 to 1000, not {shift}")
+
+    def moved(images: Tensor, generator: np.random.Generator) -> Tensor:
+        if images.dim() != 4 or not images.is_floating_point():
+            raise ConfigError(f"augment=shift_flip is for images, (n, channels, height, width), not {tuple(images.shape)}")
+        count, _, height, width = images.shape
+        by = generator.integers(-shift, shift + 1, (2, count, 1))
+        rows = np.clip(np.arange(height) + by[0], 0, height - 1)
+        columns = np.clip(np.arange(width) + by[1], 0, width - 1)
+        mirrored = generator.random((count, 1)) < (0.5 if flip else 0.0)
+        columns = np.where(mirrored, columns[:, ::-1], columns)
+        places = (np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :])
+        numbers, lines, dots = (torch.from_numpy(place).to(images.device) for place in places)
+        return images[numbers, :, lines, dots].permute(0, 3, 1, 2)
+
+    return moved
+
+
+@augment
+def noise(deviation: float = 0.05) -> Augment:
+    """Gaussian noise on floats and pixels, in units of their own deviation: for sensors."""
+    if not 0 <= deviation < math.inf:
+        raise ConfigError(f"augment.deviation must be 0 or more, not {deviation}")
+
+    def shaken(inputs: Tensor, generator: np.random.Generator) -> Tensor:
+        if not inputs.is_floating_point():
+            raise ConfigError("augment=noise is for floats and pixels, not for tokens")
+        drawn = generator.standard_normal(tuple(inputs.shape), np.float32) * np.float32(deviation)
+        return inputs + torch.from_numpy(drawn).to(inputs.device)
+
+    return shaken
+
+
+# ---- a plan -------------------------------------------------------------------------------------------------------------
 
 
 class Plan(NamedTuple):
@@ -40,6 +99,13 @@ class Plan(NamedTuple):
     clip: float = 0.0  # the largest norm of a step's gradient; 0 means any
     augment: Augment = as_they_are
 
+
+def at_rates(plan: Plan, rate: Callable[[int], float]) -> Callable[[int], Plan]:
+    """Round → how to train in it: by the same plan, at the round's rate."""
+    return lambda round: plan._replace(lr=rate(round), round=round)
+
+
+# ---- a client's steps ---------------------------------------------------------------------------------------------------
 
 # Where batch-norm follows a layer, its ϑ has no effect and its gradient is rounding noise (about 1e-7), of which Adam with the
 # usual ε makes full steps: ϑ then walks at random and may cross zero, where the network collapses. True gradients are 1e-3 and up.
@@ -88,7 +154,7 @@ def train(
     key = forward_key(plan.seed, plan.round, client.number)
     orders, changes = (stream(plan.seed, plan.round, client.number, name) for name in ("batches", "augment"))
     start = torch.from_numpy(client.start).to(network.device)
-    additions, steps = _additions(local, vectors.vectors, network), _steps(index, plan)
+    add, steps = _adding(local, vectors.vectors, network), _steps(index, plan)
     total, seen = 0.0, 0
     for step, chosen in enumerate(_drawn(index, plan, orders)):
         batch = samples.batch(chosen)
@@ -96,8 +162,7 @@ def train(
         latent = Latent(aux, start, step / steps, key, step=step, training=True)
         weight = count(batch[TARGET])
         total += network.learn(latent, real, forward, batch, loss) * weight
-        for add in additions:
-            add()
+        add()
         if plan.clip:
             _shorten(vectors.vectors, plan.clip)
         apply()
@@ -129,45 +194,34 @@ def _vectors(client: Client, network: Network, forward: Forward, lr: float) -> T
     return Trained([aux, real], lr, [0.0, floors], limits, [slice(None), slice(layers, None)])
 
 
-def _additions(local: Local, vectors: Sequence[Tensor], network: Network) -> list[Callable[[], None]]:
+def _adding(local: Local, vectors: Sequence[Tensor], network: Network) -> Callable[[], None]:
     """What is done after a step's gradients are there, so that they are those of the loss and of what `local` adds."""
-    aux, _ = vectors
-    additions: list[Callable[[], None]] = []
-    if local.correction is not None:
-        additions.append(partial(_correct, aux, torch.from_numpy(local.correction).to(network.device)))
-    if local.pull:
-        centre = [vector.detach().clone() for vector in vectors]
-        if local.centre is not None:
-            weights, real = local.centre
-            centre = [torch.from_numpy(part).to(network.device) for part in (weights, real[: network.layout.trained])]
-        additions.append(partial(_pull, vectors, centre, local.pull))
-    if local.loss is not None:
-        additions.append(partial(_add_loss, aux, local.loss))
-    return additions
+    device, (aux, _) = network.device, vectors
+    correction = None if local.correction is None else torch.from_numpy(local.correction).to(device)
+    centre = [vector.detach().clone() for vector in vectors] if local.pull else []
+    if local.pull and local.centre is not None:
+        weights, real = local.centre
+        centre = [torch.from_numpy(part).to(device) for part in (weights, real[: network.layout.trained])]
 
+    @torch.no_grad()
+    def add() -> None:
+        if correction is not None and aux.grad is not None:
+            aux.grad.add_(correction)
+        for vector, middle in zip(vectors, centre, strict=False):  # the gradient of µ/2·‖w − centre‖², where there is one
+            if vector.grad is not None:
+                vector.grad.add_(vector - middle, alpha=local.pull)
+        if local.loss is not None and aux.grad is not None:
+            aux.grad.add_(_gradient(local.loss, aux))
 
-@torch.no_grad()
-def _correct(aux: Tensor, correction: Tensor) -> None:
-    """Add a vector to the gradient w.r.t. the coded weights."""
-    if aux.grad is not None:
-        aux.grad.add_(correction)
-
-
-@torch.no_grad()
-def _pull(vectors: Iterable[Tensor], centre: Iterable[Tensor], strength: float) -> None:
-    """Add the gradient of µ/2·‖w − centre‖²."""
-    for vector, middle in zip(vectors, centre, strict=True):
-        if vector.grad is not None:
-            vector.grad.add_(vector - middle, alpha=strength)
+    return add
 
 
 @torch.enable_grad()
-def _add_loss(aux: Tensor, loss: Callable[[Tensor], Tensor]) -> None:
-    """Add the gradient of a term of the loss."""
+def _gradient(loss: Callable[[Tensor], Tensor], aux: Tensor) -> Tensor:
+    """Of a term of the loss, w.r.t. the coded weights."""
     weights = aux.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(weights), [weights])
-    if aux.grad is not None:
-        aux.grad.add_(gradient)
+    return gradient
 
 
 @torch.no_grad()

@@ -157,7 +157,7 @@ class ClientState:
             worker = self._settle_in(terms)
         if worker.run.computes:
             try:
-                refuse_missing(worker.samples.inputs.numpy(), "inputs")
+                refuse_missing(worker.tools.samples.inputs.numpy(), "inputs")
             except DataError as error:
                 raise Refusal(f"this client's {error}", "values of its inputs are missing") from error
         self._worker = worker

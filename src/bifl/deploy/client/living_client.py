@@ -87,12 +87,12 @@ class LivingClient:
 
 
 def _introduction(worker: Worker, state: ClientState, tell: TellOperator) -> Fields:
-    images, held = len(worker.parts[state.number]), len(worker.shards[state.number])
+    images, held = len(worker.tools.parts[state.number]), len(worker.tools.shards[state.number])
     besides = f", {held} held out to evaluate on" if held else ""
     run = f"a run of {worker.run.experiment.rounds} rounds as client {state.number}"
     tell(f"joined {run}: {images} images to train on{besides}", False)
     return {
-        "images": worker.weight(state.number),
+        "images": worker.tools.weight(state.number),
         "model": worker.run.network.layout.fingerprint,
         "digest": digest(worker.public, worker.run.in_context),
     }
@@ -127,7 +127,7 @@ def _reply(worker: Worker, state: ClientState, request: Envelope, tell: TellOper
     loss = {} if reply.loss is None else {"loss": reply.loss}  # not told where results of one client are not to be known
     result = "" if reply.loss is None else f" loss {reply.loss:.2f},"
     sent = f"{size(len(reply.upload))} up" if reply.upload else "no upload asked for"
-    tell(f"round {round}: trained on {len(worker.parts[state.number])} images,{result} {sent}", False)
+    tell(f"round {round}: trained on {len(worker.tools.parts[state.number])} images,{result} {sent}", False)
     return loss | upload
 
 

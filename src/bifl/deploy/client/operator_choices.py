@@ -21,12 +21,12 @@ from bifl.deploy.client.own_data import Images, read_files
 from bifl.deploy.protocol import DATA_PATH, Refusal, Terms
 from bifl.errors import BiflError, DataError
 from bifl.experiment.declarations import MAY_CHANGE, SETTINGS
-from bifl.experiment.run import task_of
 from bifl.experiment.settings import REGISTRIES, Experiment, pairs, plain_algorithm
 from bifl.experiment.setup import cut, deal, load, refuse_undeployable
 from bifl.experiment.starting import digest_alone
 from bifl.registry import of_file, short
 from bifl.secure import threshold
+from bifl.tasks import task
 
 
 def permitted(text: str, allowed: Sequence[Path], own_data: bool) -> Experiment:
@@ -156,7 +156,7 @@ def own_images(operator: Operator, terms: Terms, experiment: Experiment) -> dict
     names = [name for name in read_further(terms.further) if name in brought.further]
     try:
         targets = target_array(brought.labels, len(brought.images), terms.classes, "labels")
-        labels, outputs = task_of(experiment).targets(targets, brought.classes or terms.classes)
+        labels, outputs = experiment.task.made(task).targets(targets, brought.classes or terms.classes)
         images = input_array(brought.images, "images")
         further = {name: further_array(brought.further[name], len(images), name) for name in names}
     except DataError as error:

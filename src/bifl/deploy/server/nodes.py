@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from flwr.serverapp import Grid
 
 from bifl.core.sides import Abandoned, Accumulator, Reply, Request, Score, ServerSide, Signed
@@ -23,9 +22,9 @@ from bifl.data.fingerprint import loaded
 from bifl.deploy import protocol
 from bifl.deploy.server.members import Declared, Members
 from bifl.deploy.server.requests import DEFAULTS, Requests, Rules, Transport
-from bifl.engine import running
 from bifl.engine.catch_up import Journal, digest
-from bifl.engine.round import Attendance, Clients, Rounds, Upkeep
+from bifl.engine.round import Attendance, Clients, Rounds, Upkeep, run_folder
+from bifl.engine.worker import score_tests
 from bifl.errors import BiflError, RunError, quoted
 from bifl.exchanges.exchange import Exchange, Intake, Sender
 from bifl.exchanges.scoring import LARGEST_LOSS
@@ -36,7 +35,7 @@ from bifl.runs.events import FAILED, FINISHED, Tell, writer
 from bifl.runs.folder import RunFolder, ended_early
 from bifl.runs.record import Record
 from bifl.secure.identities import ClientKeys
-from bifl.training.evaluation import chunks, evaluate
+from bifl.training.evaluation import chunks
 
 RUN = "run"  # in the run's folder: its name, by which clients know it
 
@@ -88,7 +87,7 @@ def run_rounds(
     try:
         setup = setup or serve(run.experiment)
         run.settle(loaded(setup.data))
-        yield from running.run(run, setup, partial(call_nodes, deployment))
+        yield from run_folder(run, setup, partial(call_nodes, deployment))
     except BiflError as error:
         tell(str(error), FAILED)
         raise
@@ -176,13 +175,8 @@ class Nodes(Clients):
 
     def score(self) -> list[Score]:
         """The global model on the server's test samples, if it has any."""
-        setup, run, public = self._setup, self._setup.run, self.journal.public
-        if not len(setup.data.test_labels):
-            return []
-        run.network.show(public.weights, public.real, run.algorithm.at(public.round).forward)
-        test = Samples.testing(setup.data)
-        count = len(test.labels)
-        return evaluate(run.network, run.task, test, np.arange(count), chunks(count))
+        data = self._setup.data
+        return score_tests(self._setup.run, self.journal.public, Samples.testing(data), chunks(len(data.test_labels)))
 
     def end(self) -> Upkeep:
         """What went wrong in the round."""

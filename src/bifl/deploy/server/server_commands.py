@@ -22,7 +22,6 @@ from bifl.deploy.flower.superlink import SuperLink
 from bifl.deploy.protocol import named_files
 from bifl.deploy.server.nodes import run_rounds
 from bifl.deploy.server.requests import Rules
-from bifl.engine import running
 from bifl.errors import ConfigError, RunError, quoted
 from bifl.exchanges.input_counts import normalised_by
 from bifl.experiment import config_file
@@ -106,7 +105,6 @@ def _rules(options: argparse.Namespace) -> dict[str, Any]:
 
 def _start(options: argparse.Namespace, experiment: Experiment, kind: str, rules: Rules) -> tuple[RunFolder, Setup]:
     setup = serve(experiment)
-    running.check(setup)
     rules.check(experiment)
     refuse_blanks()
     return RunFolder.start(options.out or claim(Path("runs"), kind + folder_name(experiment)), experiment), setup

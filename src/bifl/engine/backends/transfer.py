@@ -14,20 +14,18 @@ True
 from __future__ import annotations
 
 import functools
-import importlib
 import io
 import pickle
 import sys
 from collections.abc import Callable
 from operator import attrgetter
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 
 from bifl.data.inputs import Dataset
 from bifl.experiment.run import Run, make_network, make_run
-from bifl.experiment.settings import REGISTRIES, Experiment
+from bifl.experiment.settings import REGISTRIES
 from bifl.privacy import simulated_dice
 from bifl.registry import run_file, source_of
 
@@ -35,20 +33,14 @@ from bifl.registry import run_file, source_of
 _KINDS = ("algorithm", "model", "task", "optimizer", "schedule", "augment", "robust", "attack", "privacy", "exchange")
 
 
-class _Recipe(NamedTuple):
-    """What another process needs to build the same."""
-
-    experiment: Experiment
-    data: Dataset  # without samples
-    files: dict[Path, bytes]  # users' Python files to run: their text
-    modules: list[str]  # to import
-    code: bytes  # the other factories, by kind
-
-
 def dumps(thing: object, run: Run, data: Dataset) -> bytes:
     """Pickle a thing; where it holds the run, it holds the one that the reader makes. Of the data only their form is sent."""
+    factories = {kind: REGISTRIES[kind].factory(getattr(run.experiment, kind).name) for kind in _KINDS}
+    sources = [source_of(factory.__module__) for factory in factories.values()]
+    files = {source.path: source.text for source in sources if source is not None}  # users' Python files
     buffer = io.BytesIO()
-    buffer.write(pickle.dumps(_recipe(run.experiment, data.without_samples())))
+    pickle.dump((run.experiment, data.without_samples(), files), buffer)
+    _Pickler(buffer).dump(factories)  # by name, so that the reader imports their modules, or as code
     pickler = pickle.Pickler(buffer)
     pickler.persistent_id = lambda value: "run" if value is run else None  # type: ignore[method-assign]
     pickler.dump(thing)
@@ -58,37 +50,15 @@ def dumps(thing: object, run: Run, data: Dataset) -> bytes:
 def loads(data: bytes) -> Any:
     """The thing that `dumps` was given."""
     buffer = io.BytesIO(data)
-    recipe: _Recipe = pickle.load(buffer)
-    run = _made(recipe)
+    experiment, form, files = pickle.load(buffer)
+    for path, text in files.items():
+        run_file(path, text)
+    for kind, factory in pickle.load(buffer).items():
+        REGISTRIES[kind](factory)
+    run = make_run(experiment, make_network(experiment, form.classes), form, simulated_dice)
     unpickler = pickle.Unpickler(buffer)
     unpickler.persistent_load = lambda name: run  # type: ignore[method-assign]
     return unpickler.load()
-
-
-def _recipe(experiment: Experiment, data: Dataset) -> _Recipe:
-    files: dict[Path, bytes] = {}
-    modules: list[str] = []
-    code: dict[str, Callable[..., Any]] = {}
-    for kind in _KINDS:
-        factory = REGISTRIES[kind].factory(getattr(experiment, kind).name)
-        module = factory.__module__
-        if (source := source_of(module)) is not None:
-            files[source.path] = source.text
-        elif _importable(factory):
-            modules.append(module)
-        else:
-            code[kind] = factory
-    return _Recipe(experiment, data, files, modules, _by_value(code))
-
-
-def _made(recipe: _Recipe) -> Run:
-    for path, text in recipe.files.items():
-        run_file(path, text)
-    for module in recipe.modules:
-        importlib.import_module(module)
-    for kind, factory in pickle.loads(recipe.code).items():
-        REGISTRIES[kind](factory)
-    return make_run(recipe.experiment, make_network(recipe.experiment, recipe.data.classes), recipe.data, simulated_dice)
 
 
 def _importable(factory: Callable[..., Any]) -> bool:
@@ -114,9 +84,3 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
     cached: Callable[..., Any] = functools.lru_cache(**parameters)(function)
     return cached
-
-
-def _by_value(code: dict[str, Callable[..., Any]]) -> bytes:
-    buffer = io.BytesIO()
-    _Pickler(buffer).dump(code)
-    return buffer.getvalue()

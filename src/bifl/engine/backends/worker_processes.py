@@ -39,11 +39,7 @@ _NO_MORE = None  # follows the last result of a call
 
 @contextmanager
 def processes(jobs: Sequence[Job], data: Dataset) -> Iterator[Workers]:
-    """Workers with these jobs; none outlives the context.
-
-    Raises:
-        BiflError: one could not begin.
-    """
+    """Workers with these jobs; none outlives the context."""
     if len(jobs) == 1:
         yield Worker(jobs[0], data)
         return
@@ -61,7 +57,8 @@ class _Processes(Workers):
         """What comes of calls to some workers at the same time, as it comes."""
         waiting = [self._pipes[rank] for rank in calls]
         for pipe, call in zip(waiting, calls.values(), strict=True):
-            _send(pipe, call)
+            with _alive():
+                send(pipe, call)
         while waiting:
             for ready in wait(waiting):
                 pipe = cast("Connection", ready)
@@ -93,7 +90,8 @@ def _start(jobs: Sequence[Job], data: Dataset, stack: ExitStack) -> list[Connect
                     stdin=subprocess.DEVNULL, start_new_session=True,  # Ctrl-C is for us
                 )  # fmt: skip
             stack.callback(_end, process)
-            _send(ours, dumps((job, folder), job.run, data))
+            with _alive():
+                send(ours, dumps((job, folder), job.run, data))
         for pipe in pipes:
             _receive(pipe)  # ready, or why not
     return pipes
@@ -104,25 +102,22 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _send(pipe: Connection, thing: Any) -> None:
-    try:
-        send(pipe, thing)
-    except OSError as error:
-        raise _lost() from error
-
-
 def _receive(pipe: Connection) -> Any:
-    try:
+    with _alive():
         result = receive(pipe)
-    except (EOFError, OSError) as error:
-        raise _lost() from error
     if isinstance(result, BiflError):
         raise result
     return result
 
 
-def _lost() -> RunError:
-    return RunError("a worker process ended unexpectedly, perhaps for want of memory: try again with fewer workers")
+@contextmanager
+def _alive() -> Iterator[None]:
+    """Turn what a pipe raises whose other end is gone into one sentence."""
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        text = "a worker process ended unexpectedly, perhaps for want of memory: try again with fewer workers"
+        raise RunError(text) from error
 
 
 def main() -> None:
@@ -133,7 +128,7 @@ def main() -> None:
             worker = Worker(job, map_dataset(folder))
             send(server, _NO_MORE)  # ready
             while True:
-                for result in receive(server).of(worker):
+                for result in receive(server)(worker):
                     send(server, result)
                 send(server, _NO_MORE)
         except (EOFError, ConnectionError):
@@ -209,14 +204,13 @@ def _fill(memory: BinaryIO, large: list[memoryview]) -> None:
     memory.truncate(starts[-1])
     for start, buffer in zip(starts, large, strict=False):
         memory.seek(start)
-        written = 0
-        while written < buffer.nbytes:  # a write may take a part of it
-            written += memory.write(buffer[written:])
+        memory.write(buffer)
+    memory.flush()
 
 
 def _nameless() -> BinaryIO:
     """A file that is gone when it is closed: in memory where the system offers that."""
     try:
-        return open(os.memfd_create("bifl"), "wb", buffering=0)
+        return open(os.memfd_create("bifl"), "wb")
     except (AttributeError, OSError):  # not on this system, or not allowed
-        return tempfile.TemporaryFile("wb", buffering=0)
+        return tempfile.TemporaryFile("wb")
