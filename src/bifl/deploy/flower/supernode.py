@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Error, Message
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore import log
@@ -142,20 +142,15 @@ def fleet(address: str, authority: Path, key: Path) -> Iterator[Fleet]:
 
 def answers(config: dict[str, Any], tell: Callable[[str, bool], None]) -> Answer:
     """A client with this configuration, which comes to life when it is first asked: until then it needs no PyTorch."""
+    context = Context(0, 0, config, RecordDict(), {})
 
     @functools.cache
     def living() -> Any:
-        from bifl.deploy.client.living_client import LivingClient
+        from bifl.deploy.client_app import LivingClient
 
-        return LivingClient(tell)
+        return LivingClient(tell=tell)
 
-    def answer(message: Message) -> Message:
-        from bifl.deploy import protocol
-
-        fields = living().answer(message.metadata.message_type, protocol.fields_of(message), config)
-        return Message(protocol.content(fields), reply_to=message)
-
-    return answer
+    return lambda message: living().answer(message, context)
 
 
 def main() -> None:
