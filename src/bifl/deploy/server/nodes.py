@@ -115,7 +115,7 @@ class Nodes(Clients):
     def finish(self) -> None:
         """Tell everyone the last broadcast, and that the run is over."""
         last = {number: {"finished": True} for number in self._members.voting()}
-        for _ in self._requests.ask_all(protocol.HEAR, last, 0):
+        for _ in self._requests.ask_all(protocol.HEAR, last, 0, self.journal.public.round):
             pass
 
     def begin(self) -> Attendance:
@@ -153,7 +153,7 @@ class Nodes(Clients):
         all_fields = {number: protocol.request_fields(request) for number, request in asked.items()}
         for number, fields in self._requests.ask_all(exchange.name, all_fields, least, context.round):
             problem = misfit_of_reply(fields, asked[number].uploads, tells_loss)
-            reply = Reply(number, self._members[number].images, fields.get("loss"), fields.get("upload"))
+            reply = Reply(number, self._members.by_number[number].images, fields.get("loss"), fields.get("upload"))
             if problem is None and reply.upload is not None:
                 try:
                     size, ideal = intake.take(reply.upload, Sender(number, reply.weight))
