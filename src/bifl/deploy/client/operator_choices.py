@@ -125,9 +125,9 @@ class Operator(NamedTuple):
         """What the client signs with in a run's secure sums; None where it has no list of the others' keys."""
         if not self.key or not self.peers:
             return None
-        from bifl.secure.identities import NodeKeys
+        from bifl.secure.identities import node_keys
 
-        return NodeKeys(Path(self.key), Path(self.peers), self.least, run)
+        return node_keys(Path(self.key), Path(self.peers), self.least, run)
 
 
 def operator_of(config: Mapping[str, Any], source: Source | None = None) -> Operator:

@@ -22,9 +22,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.proto.message_pb2 import ObjectTree
@@ -37,7 +34,8 @@ from flwr.supernode.fleet_http_connection import http_request_response
 
 from bifl.deploy.flower import bundle
 from bifl.deploy.flower.programs import ADMITTED, tell_pipe
-from bifl.errors import BiflError, RunError
+from bifl.errors import BiflError
+from bifl.secure.identities import read_private_key
 
 _IDLE = 3.0  # seconds between two looks for a message
 _SOON = [0.2 * 1.5**look for look in range(7)]  # the same after an answer, 6.4 in all: the exchanges of a round follow each other
@@ -129,12 +127,7 @@ def refuse_foreign_run(run: Run) -> None:
 @contextmanager
 def fleet(address: str, authority: Path, key: Path) -> Iterator[Fleet]:
     """A connection to the server at an address, known by its authority's certificate, as the client with this key."""
-    try:
-        private = load_ssh_private_key(key.read_bytes(), None)
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise RunError(f"'{key}' cannot be read as a private key: {error}") from error
-    if not isinstance(private, EllipticCurvePrivateKey):
-        raise RunError(f"'{key}' is a key of another kind than bifl keys makes")
+    private = read_private_key(key)
     keys = (private, private.public_key())
     with http_request_response(address, False, authority.read_bytes(), keys) as calls:
         yield Fleet(*calls)
