@@ -146,7 +146,8 @@ def test_lists_are_rows_that_begin_with_a_number() -> None:
 def test_a_mark_is_of_one_share() -> None:
     share = bytes(range(16))
     text = b"bifl share 1 " + struct.pack("<IIIBB", 9, 4, 5, 1, 1) + share
-    assert cards.ShareOf(9, 4, 5, 1, True).mark(share) == hashlib.sha256(text).digest()[:16]
+    terms = cards.SumTerms(9, ("ballot", "statistics"), 3, 2, 2)
+    assert terms.mark(4, 5, 3, share) == hashlib.sha256(text).digest()[:16]
 
 
 def test_such_bytes_are_a_message_of_256_levels() -> None:

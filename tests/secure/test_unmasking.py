@@ -118,7 +118,8 @@ def test_shares_of_another_secret_stop_a_round_and_their_dealer_is_named(monkeyp
 
 def test_marks_tell_every_share_from_every_other() -> None:
     share = token_bytes(primitives.SECRET)
-    marks = {cards.ShareOf(*which).mark(share) for which in itertools.product((1, 2), (1, 2), (1, 2), (0, 1), (False, True))}
+    rounds = [cards.SumTerms(round, ("a", "b"), 3, 2, 2) for round in (1, 2)]
+    marks = {terms.mark(*which, share) for terms in rounds for which in itertools.product((1, 2), (1, 2), range(4))}
     assert len(marks) == 32
 
 

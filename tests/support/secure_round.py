@@ -13,7 +13,6 @@ from bifl.core.sums import Total
 from bifl.secure import threshold, unmasking
 from bifl.secure.cards import SumTerms
 from bifl.secure.identities import simulated_keys
-from bifl.secure.integers import fields, pack, summands
 from bifl.secure.member import Member
 from bifl.secure.unmasking import RawUploads, SumState
 
@@ -78,13 +77,7 @@ class Table:
     def masked(self, number: int, private_reply: bytes) -> bytes:
         member = self.member(number)
         member.partners(private_reply)
-        times, own, total = member.units(self.place)
-        form = fields(self.said[number], own, total)
-        parts = summands(self.said[number], times, form)
-        member.mask(parts, SUM, form, self.place)
-        data = pack(parts, form.flat)
-        member.once(SUM, data)
-        return data
+        return member.masked(self.said[number], SUM, self.place)
 
     def uploads(
         self, sum_state: SumState, private_replies: PrivateReplies, there: Collection[int]

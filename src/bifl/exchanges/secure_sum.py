@@ -31,7 +31,7 @@ from bifl.errors import ConfigError, Refused
 from bifl.exchanges.exchange import BYTE_ALPHABET, ByteExchange, Exchange, Summable, bytes_in, from_client, message_of
 from bifl.secure import cards, threshold, unmasking
 from bifl.secure.cards import SumTerms
-from bifl.secure.integers import WIDEST, fields, pack, summands
+from bifl.secure.integers import WIDEST
 from bifl.secure.member import Member
 from bifl.secure.unmasking import RawUploads
 
@@ -203,18 +203,13 @@ class Masked(SumStep):
             member.partners(side.private_reply)  # refused, if at all, before it trains
         if self.trains and not member.alike(shown(before)):
             side.begin_afresh()
-        before, place = side.client, self.speakers(public).place
-        times, own, total = member.units(place)
+        before = side.client
         member.once(f"{self.name}, made of", _made_of(before, public.before, agreed))  # refused, if at all, whatever comes of it
         reply = inner.say(side, public, uploads=True)
         assert reply.message is not None  # there is one where uploads are asked for and no loss is told
         message, context = from_client(reply.message, inner, before, public), inner.context(public)
         upload = summand(inner, codec.decode(codec.encode(message, context), context), public)
-        form = fields(upload, own, total)
-        parts = summands(upload, times, form)
-        member.mask(parts, self.name, form, place)
-        data = pack(parts, form.flat)
-        member.once(self.name, data)
+        data = member.masked(upload, self.name, self.speakers(public).place)
         return _reply(data, self._continue(before, reply.client, agreed, uploads=True))
 
     def _continue(self, before: Client, after: Client, agreed: bytes, *, uploads: bool) -> Client:

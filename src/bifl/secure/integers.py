@@ -130,15 +130,16 @@ def size(form: Sequence[Field]) -> int:
     return sum(-(-field.length * field.bits // 8) for field in form)
 
 
-def check_packed(data: bytes, form: Sequence[Field]) -> None:
-    """Refuse, by a ValueError in a few words, what `pack` makes of no residues."""
+def packed_fault(data: bytes, form: Sequence[Field]) -> str | None:
+    """Why data are not what `pack` makes of residues; None if they are."""
     if len(data) != size(form):
-        raise ValueError(f"it is {len(data)} bytes long instead of {size(form)}")
+        return f"it is {len(data)} bytes long instead of {size(form)}"
     end = 0
     for field in form:
-        end += -(-field.length * field.bits // 8)
+        end += size([field])
         if field.length and data[end - 1] & ((1 << (-field.length * field.bits) % 8) - 1):
-            raise ValueError("the padding after its last number is not zero")
+            return "the padding after its last number is not zero"
+    return None
 
 
 def unpack(data: bytes, form: Sequence[Field]) -> Parts:

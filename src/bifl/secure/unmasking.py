@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ import numpy as np
 from bifl.core import Message, Total
 from bifl.core.sides import Abandoned, PrivateReplies, Signed
 from bifl.secure import cards, integers, primitives
-from bifl.secure.cards import Card, ShareOf, SumTerms
+from bifl.secure.cards import Card, SumTerms
 from bifl.secure.integers import Field, Fields, Parts
 
 
@@ -53,11 +52,6 @@ class SumState:
         """Of who takes part, as clients compute it."""
         return cards.transcript(cards.roster(self.roster), self.partners)
 
-    @cached_property
-    def unit(self) -> int:
-        """What divides the weight of everyone who has sent keys."""
-        return math.gcd(*(card.weight for card in self.roster))
-
     def row(self, dealer: int, holder: int) -> bytes:
         """What one client has dealt another: a sealed letter, and the marks of the shares in it."""
         dealt = self.dealt[dealer]
@@ -67,9 +61,8 @@ class SumState:
 
     def form(self, speakers: Speakers, number: int) -> Fields:
         """The fields of a client's summand, as the client computes them."""
-        place = speakers.place
-        own = sum(card.weight for card in self.roster if place(card.number) == place(number))
-        return integers.fields(speakers.like(number), own // self.unit, sum(card.weight for card in self.roster) // self.unit)
+        _, own, total = cards.units(self.roster, speakers.place, number)
+        return integers.fields(speakers.like(number), own, total)
 
 
 class RawUploads:
@@ -140,11 +133,8 @@ def pass_on(state: SumState, sent: Mapping[int, bytes], terms: SumTerms) -> tupl
 
 def masked_fault(state: SumState, number: int, data: bytes, speakers: Speakers) -> str | None:
     """Why a masked upload cannot be added up; None if it can."""
-    try:
-        integers.check_packed(data, state.form(speakers, number).flat)
-    except ValueError as error:
-        return f"its masked upload cannot be added up: {error}"
-    return None
+    fault = integers.packed_fault(data, state.form(speakers, number).flat)
+    return fault and f"its masked upload cannot be added up: {fault}"
 
 
 def survivors(state: SumState, masked: RawUploads, speakers: Speakers, terms: SumTerms) -> tuple[SumState, PrivateReplies]:
@@ -184,9 +174,10 @@ def revealed_fault(state: SumState, number: int, data: bytes, terms: SumTerms, n
     if primitives.commitment(data[: primitives.SECRET]) != state.cards[number].commitment(index):
         return "it has revealed another seed of its own mask than it committed to"
     for dealer, share in _revealed(state, number, data).items():
-        which = ShareOf(terms.round, dealer, number, index, dealer in state.survivors)
-        marks = state.row(dealer, number)[terms.sealed :]
-        if share is not None and which.mark(share) != marks[which.place : which.place + cards.MARK]:
+        place = 2 * index + (dealer in state.survivors)
+        start = terms.sealed + cards.MARK * place
+        mark = state.row(dealer, number)[start : start + cards.MARK]
+        if share is not None and terms.mark(dealer, number, place, share) != mark:
             return f"it has revealed another share of client {dealer}'s secret than it was dealt"
     return None
 
@@ -233,6 +224,8 @@ def _revealed(state: SumState, number: int, data: bytes) -> dict[int, bytes | No
 def _total(state: SumState, groups: Mapping[Hashable, Parts], numbers: Parts, speakers: Speakers, count: int) -> Total:
     """Sums as a total, if they can be sums of what clients say."""
     weights = {card.number: card.weight for card in state.roster if card.number in state.survivors}
+    first = state.survivors[0]
+    unit, _, _ = cards.units(state.roster, speakers.place, first)
     sums = []
     for where, parts in groups.items():
         someone = next(number for number in state.survivors if speakers.place(number) == where)
@@ -240,14 +233,13 @@ def _total(state: SumState, groups: Mapping[Hashable, Parts], numbers: Parts, sp
         form = state.form(speakers, someone).symbols
         if len(form) == 1:
             signed = [parts[0].astype(np.int64)]
-            if int(signed[0].max(initial=0)) > (speakers.like(someone).update.alphabet.size - 1) * weight // state.unit:
+            if int(signed[0].max(initial=0)) > (speakers.like(someone).update.alphabet.size - 1) * weight // unit:
                 raise Abandoned("a secure sum holds a count of more than there are votes: a client has lied; nothing was counted")
         else:
             signed = [field.signed(part) for field, part in zip(form, parts, strict=True)]
         sums.append(integers.Group(signed, weight, where if isinstance(where, int) else None))
-    first = state.survivors[0]
     signed = [field.signed(part) for field, part in zip(state.form(speakers, first).numbers, numbers, strict=True)]
-    return integers.total_of(sums, signed, speakers.like(first), list(weights.values()), state.unit, count)
+    return integers.total_of(sums, signed, speakers.like(first), list(weights.values()), unit, count)
 
 
 def secret_of(state: SumState, revealed: Mapping[int, bytes], number: int, index: int, terms: SumTerms) -> bytes:
