@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -91,14 +91,10 @@ class Transport:
     """Sends requests of a run and collects answers; Flower forgets a request after `ttl` seconds."""
 
     def __init__(self, grid: Grid, run: str, ttl: float, tell: Tell) -> None:
-        self._grid, self._run, self._ttl, self._tell = grid, run, ttl, tell
+        self.grid, self._run, self._ttl, self._tell = grid, run, ttl, tell
         self.pending: dict[str, Pending] = {}  # by Flower's id of the request
         self._one_by_one = False
         self._next = 0.0  # when to look again for single replies
-
-    def nodes(self) -> set[int]:
-        """The connected nodes."""
-        return set(self._grid.get_node_ids())
 
     def send(self, node: int, kind: str, round: int, number: int, fields: Mapping[str, Any], under_way: int) -> None:
         """Send a request."""
@@ -107,14 +103,10 @@ class Transport:
         if kind not in (protocol.HELLO, protocol.HEAR):
             request, flowers_kind = request | {"exchange": kind}, protocol.EXCHANGE
         message = Message(protocol.content(request), node, flowers_kind, ttl=self._ttl, group_id=str(round))
-        names = list(self._grid.push_messages([message]))
+        names = list(self.grid.push_messages([message]))
         if not names or not names[0]:
             raise RunError(f"Flower's SuperLink did not take a message for client {number}: see its log")
         self.pending[names[0]] = Pending(node, kind, round, number, time.monotonic() + self._ttl, under_way)
-
-    def forget(self, hopeless: Callable[[Pending], bool]) -> None:
-        """Stop waiting for some answers."""
-        self.pending = {name: request for name, request in self.pending.items() if not hopeless(request)}
 
     def answers(self) -> Iterator[tuple[Pending, Fields, Failure | None]]:
         """The answers that arrived since the last call: fields, none of which has been looked at, or a failure."""
@@ -139,7 +131,7 @@ class Transport:
             groups = [[name] for name in self.pending]
         for names in groups:
             try:
-                replies = list(self._grid.pull_messages(names))
+                replies = list(self.grid.pull_messages(names))
             except _NETWORK:
                 raise
             except Exception as error:  # whatever it is, a client's bytes caused it
@@ -293,16 +285,15 @@ class Requests:
         if time.monotonic() < self._looked + LOOK:
             return
         self._looked = time.monotonic()
-        new = self._members.see(self._transport.nodes())
+        new = self._members.see(set(self._transport.grid.get_node_ids()))
         self._silent.intersection_update(self._members.present())  # one that went away and comes back is waited for
-        self._transport.forget(self._unanswerable)
+        for name, request in list(self._transport.pending.items()):
+            gone = request.kind == protocol.HELLO and request.node not in self._members.online  # it may be greeted again
+            if gone or self._looked > request.until:
+                del self._transport.pending[name]
         for node in new - {request.node for request in self._transport.pending.values() if request.kind == protocol.HELLO}:
             self._greet(node)
         self.notify()
-
-    def _unanswerable(self, request: Pending) -> bool:
-        """Whether no answer will come: too old, or a greeting to one that left and may be greeted again."""
-        return self._looked > request.until or (request.kind == protocol.HELLO and request.node not in self._members.online)
 
     def _greet(self, node: int) -> None:
         self._transport.send(node, protocol.HELLO, self._round, -1, self._terms, self._round)
@@ -362,15 +353,14 @@ class Requests:
 
     def _failed(self, request: Pending, failure: Failure, claimed: object) -> bool:
         """Tell why there is no answer; whether asking again is pointless."""
-        number, who = request.number, f"client {request.number}"
-        if request.kind == protocol.HELLO:
-            number, who = self._members.who(request.node, claimed)
+        greeted = request.kind == protocol.HELLO
+        number, who = self._members.who(request.node, claimed) if greeted else (request.number, f"client {request.number}")
         self.tell(f"{_what(request.kind)} of {who} failed: {failure.reason}", ERROR, number)
         self._failures[request.node] += 1
         hopeless = failure.code in RAISED or self._failures[request.node] >= _TRIES
         if not hopeless:
             self._members.online.discard(request.node)  # until it is seen again
-        elif request.kind == protocol.HELLO:
+        elif greeted:
             self._members.strangers[request.node] = f"{who}: {failure.reason}"
         return hopeless
 
