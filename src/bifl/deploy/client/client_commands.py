@@ -28,12 +28,16 @@ def client(options: argparse.Namespace) -> int:
         if not path.is_file():
             raise ConfigError(f"'{path}' does not exist: get it from whoever ran bifl keys")
     number = _number(options)
-    files, insists = _allowed(options.allow), _insists(options)
+    for path in options.allow:
+        if not path.exists():
+            raise ConfigError(f"--allow: '{path}' does not exist")
+    insists = _insists(options)
     data = check_data(options.data)
     state = (options.state or Path(f"client-{number}-state")).resolve()
     with writing(state):
         state.mkdir(parents=True, exist_ok=True)
     config: dict[str, str | int] = {"partition-id": number, "state-dir": str(state), "data": data, **insists}
+    files = dict.fromkeys(path.resolve() for path in options.allow)
     config |= {f"allow-{place}": str(path) for place, path in enumerate(files)}
     words = [options.server, options.ca.resolve(), options.key.resolve(), json.dumps(config)]
     with ended_by_signals():
@@ -65,13 +69,6 @@ def _insists(options: argparse.Namespace) -> dict[str, str | int]:
         raise ConfigError(f"--peers: '{options.peers}' does not exist: bifl keys makes it, as clients.pub")
     keys = {"key": str(options.key.resolve()), "peers": str(options.peers.resolve())}
     return keys | {"least": options.least, "colluders": options.colluders}
-
-
-def _allowed(files: list[Path]) -> list[Path]:
-    for path in files:
-        if not path.exists():
-            raise ConfigError(f"--allow: '{path}' does not exist")
-    return list(dict.fromkeys(path.resolve() for path in files))
 
 
 def _stay(words: list[str | Path], state: Path, number: int, patience: float) -> NoReturn:

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import functools
 import json
-import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from logging import ERROR, INFO
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -33,7 +31,7 @@ from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
 from bifl.deploy.flower import bundle
-from bifl.deploy.flower.programs import ADMITTED, tell_pipe
+from bifl.deploy.flower.programs import ADMITTED, ended_by_signals, tell_pipe
 from bifl.errors import BiflError
 from bifl.secure.identities import read_private_key
 
@@ -147,15 +145,10 @@ def answers(config: dict[str, Any], tell: Callable[[str, bool], None]) -> Answer
 
 
 def main() -> None:
-    """Be a client's node until a signal comes."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(0)  # the server is told, so that the client can come back at once
-
+    """Be a client's node until a signal comes; the server is told, so that the client can come back at once."""
     address, authority, key, config, pipe = sys.argv[1:]
-    signal.signal(signal.SIGTERM, leave)
     try:
-        with fleet(address, Path(authority), Path(key)) as server:
+        with suppress(KeyboardInterrupt), ended_by_signals(), fleet(address, Path(authority), Path(key)) as server:
             log(INFO, "%s %d", ADMITTED, server.node)
             Node(server, answers(json.loads(config), tell_pipe(int(pipe)))).stay()
     except BiflError as error:
