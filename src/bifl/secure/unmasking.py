@@ -183,11 +183,7 @@ def revealed_fault(state: SumState, number: int, data: bytes, terms: SumTerms, n
 
 
 def unmask(state: SumState, revealed: Mapping[int, bytes], speakers: Speakers, terms: SumTerms, name: str, count: int) -> Total:
-    """The sum over a model of so many weights, given what clients have revealed.
-
-    Raises:
-        Abandoned: too few have, or what they have revealed is not what was shared.
-    """
+    """The sum over a model of so many weights, given what clients have revealed."""
     assert state.masked is not None
     index = terms.sums.index(name)
     revealed = {number: data for number, data in revealed.items() if revealed_fault(state, number, data, terms, name) is None}
