@@ -150,7 +150,9 @@ def main() -> None:
     try:
         with suppress(KeyboardInterrupt), ended_by_signals(), fleet(address, Path(authority), Path(key)) as server:
             log(INFO, "%s %d", ADMITTED, server.node)
-            Node(server, answers(json.loads(config), tell_pipe(int(pipe)))).stay()
+            tell, chosen = tell_pipe(int(pipe)), json.loads(config)
+            tell(f"client {chosen['partition-id']} is connected to {address}", False)
+            Node(server, answers(chosen, tell)).stay()
     except BiflError as error:
         sys.exit(f"bifl: {error}")
 
