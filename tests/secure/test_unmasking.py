@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bifl.core.sides import Abandoned
 from bifl.core.sums import Total
 from bifl.errors import Refused
+from bifl.exchanges.exchange import message_of
 from bifl.secure import cards, primitives, unmasking
 from bifl.secure import member as members
 from tests.secure.test_secure_sum import plain, same
@@ -134,8 +135,8 @@ def test_an_upload_of_another_form_is_left_out() -> None:
     table = Table([1] * 4)
     sum_state, private_replies = table.keys(ALL)
     sum_state, private_replies = table.shares(sum_state, private_replies, ALL)
-    said = unmasking.RawUploads()
-    said.uploads = {number: table.masked(number, private_replies[number]) for number in ALL}
-    said.uploads[2] += b"\0"
-    sum_state, _ = unmasking.survivors(sum_state, said, table, table.terms)
+    said = {number: table.masked(number, private_replies[number]) for number in ALL}
+    said[2] += b"\0"
+    masked = {number: message_of(data) for number, data in said.items()}
+    sum_state, _ = unmasking.survivors(sum_state, masked, table, table.terms)
     assert sum_state.survivors == (0, 1, 3)

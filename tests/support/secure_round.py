@@ -10,11 +10,12 @@ import numpy as np
 from bifl.core.message import BINARY, Alphabet, Floats, Message
 from bifl.core.sides import PrivateReplies
 from bifl.core.sums import Total
+from bifl.exchanges.exchange import message_of
 from bifl.secure import threshold, unmasking
 from bifl.secure.cards import SumTerms
 from bifl.secure.identities import simulated_keys
 from bifl.secure.member import Member
-from bifl.secure.unmasking import RawUploads, SumState
+from bifl.secure.unmasking import SumState
 
 SUM = "ballot"
 COUNT = 24
@@ -63,10 +64,8 @@ class Table:
         return ballot(number, 1, self.alphabet)
 
     def keys(self, there: Collection[int]) -> tuple[SumState, PrivateReplies]:
-        said = RawUploads()
-        for number in there:
-            said.uploads[number], said.weights[number] = self.member(number).keys(NEVER), self.weights[number]
-        return unmasking.roster(said, self.terms)
+        said = {number: self.member(number).keys(NEVER) for number in there}
+        return unmasking.roster(said, self.weights, self.terms)
 
     def shares(
         self, sum_state: SumState, private_replies: PrivateReplies, there: Collection[int]
@@ -82,9 +81,7 @@ class Table:
     def uploads(
         self, sum_state: SumState, private_replies: PrivateReplies, there: Collection[int]
     ) -> tuple[SumState, PrivateReplies]:
-        said = RawUploads()
-        for number in there:
-            said.uploads[number] = self.masked(number, private_replies[number])
+        said = {number: message_of(self.masked(number, private_replies[number])) for number in there}
         return unmasking.survivors(sum_state, said, self, self.terms)
 
     def agree(self, sum_state: SumState, private_replies: PrivateReplies, there: Collection[int]) -> PrivateReplies:

@@ -31,6 +31,7 @@ _CHUNK = 2**15  # numbers that are packed at a time: whole bytes at every width
 
 Integers = npt.NDArray[np.int64]
 Residues = npt.NDArray[np.unsignedinteger]
+Octets = npt.NDArray[np.uint8]
 Parts = list[Residues]  # the residues of an upload, field by field
 
 
@@ -132,7 +133,7 @@ def size(form: Sequence[Field]) -> int:
     return sum(-(-field.length * field.bits // 8) for field in form)
 
 
-def packed_fault(data: bytes, form: Sequence[Field]) -> str | None:
+def packed_fault(data: bytes | Octets, form: Sequence[Field]) -> str | None:
     """Why data are not what `pack` makes of residues; None if they are."""
     if len(data) != size(form):
         return f"it is {len(data)} bytes long instead of {size(form)}"
@@ -144,7 +145,7 @@ def packed_fault(data: bytes, form: Sequence[Field]) -> str | None:
     return None
 
 
-def unpack(data: bytes, form: Sequence[Field]) -> Parts:
+def unpack(data: bytes | Octets, form: Sequence[Field]) -> Parts:
     """The residues of checked data."""
     raw, parts, start = np.frombuffer(data, np.uint8), [], 0
     for field in form:

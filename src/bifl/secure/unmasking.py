@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class SumState:
     roster: tuple[Card, ...]  # everyone's card, in order
     partners: tuple[int, ...] = ()  # clients that have dealt shares
     dealt: Mapping[int, bytes] = field(default_factory=dict)  # what each of them has, for every other client on the roster
-    masked: RawUploads | None = None  # uploads of the sum under way
+    masked: Mapping[int, Message] = field(default_factory=dict)  # uploads of the sum under way
     survivors: tuple[int, ...] = ()  # whose uploads are in it
 
     @cached_property
@@ -65,29 +65,6 @@ class SumState:
         return integers.fields(speakers.like(number), own, total)
 
 
-class RawUploads:
-    """What clients have said in a step, as bytes; an accumulator of exchanges. Masked summands are added up when all is known."""
-
-    def __init__(self) -> None:
-        self.uploads: dict[int, bytes] = {}
-        self.weights: dict[int, int] = {}
-
-    @property
-    def clients(self) -> int:
-        """How many there are."""
-        return len(self.uploads)
-
-    def add(self, upload: Message) -> None:
-        """One more."""
-        self.uploads[upload.sender or 0] = upload.update.symbols.astype(np.uint8).tobytes()
-        self.weights[upload.sender or 0] = upload.weight
-
-    def merge(self, other: Any) -> None:
-        """All of another's."""
-        self.uploads |= other.uploads
-        self.weights |= other.weights
-
-
 def abandon_few(terms: SumTerms, clients: Sequence[int], what: str) -> None:
     """Abandon the round if these are too few."""
     if len(clients) < terms.least:
@@ -110,13 +87,15 @@ def card_fault(number: int, weight: int, data: bytes, terms: SumTerms, signed: S
     return None if all(map(primitives.is_key, keys)) else "one of its keys is none"
 
 
-def roster(keys: RawUploads, terms: SumTerms) -> tuple[SumState, PrivateReplies]:
+def roster(keys: Mapping[int, bytes], weights: Mapping[int, int], terms: SumTerms) -> tuple[SumState, PrivateReplies]:
     """Everyone's card to everyone."""
-    sent = {number: data for number, data in sorted(keys.uploads.items()) if len(data) == terms.card}
+    sent = {number: data for number, data in sorted(keys.items()) if len(data) == terms.card}
     abandon_few(terms, list(sent), "have sent keys")
-    weights = {number: terms.weighing.counts(keys.weights[number]) for number in sent}
-    state = SumState(tuple(Card(one, weights[one], data[: terms.body], data[terms.body :]) for one, data in sent.items()))
-    return state, dict.fromkeys(sent, cards.roster(state.roster))
+    signed = [
+        Card(number, terms.weighing.counts(weights[number]), data[: terms.body], data[terms.body :])
+        for number, data in sent.items()
+    ]
+    return SumState(tuple(signed)), dict.fromkeys(sent, cards.roster(signed))
 
 
 def pass_on(state: SumState, sent: Mapping[int, bytes], terms: SumTerms) -> tuple[SumState, PrivateReplies]:
@@ -131,16 +110,18 @@ def pass_on(state: SumState, sent: Mapping[int, bytes], terms: SumTerms) -> tupl
     }
 
 
-def masked_fault(state: SumState, number: int, data: bytes, speakers: Speakers) -> str | None:
+def masked_fault(state: SumState, number: int, upload: Message, speakers: Speakers) -> str | None:
     """Why a masked upload cannot be added up; None if it can."""
-    fault = integers.packed_fault(data, state.form(speakers, number).flat)
+    fault = integers.packed_fault(upload.update.symbols, state.form(speakers, number).flat)
     return fault and f"its masked upload cannot be added up: {fault}"
 
 
-def survivors(state: SumState, masked: RawUploads, speakers: Speakers, terms: SumTerms) -> tuple[SumState, PrivateReplies]:
+def survivors(
+    state: SumState, masked: Mapping[int, Message], speakers: Speakers, terms: SumTerms
+) -> tuple[SumState, PrivateReplies]:
     """Whose summands are there, and of the right form; told to each of them."""
-    there = [number for number in state.partners if number in masked.uploads]
-    fitting = [number for number in there if masked_fault(state, number, masked.uploads[number], speakers) is None]
+    there = [number for number in state.partners if number in masked]
+    fitting = [number for number in there if masked_fault(state, number, masked[number], speakers) is None]
     speaking = Counter(map(speakers.place, fitting))
     left = [number for number in fitting if speaking[speakers.place(number)] >= terms.together]
     abandon_few(terms, left, "have sent what can be added up")
@@ -184,7 +165,6 @@ def revealed_fault(state: SumState, number: int, data: bytes, terms: SumTerms, n
 
 def unmask(state: SumState, revealed: Mapping[int, bytes], speakers: Speakers, terms: SumTerms, name: str, count: int) -> Total:
     """The sum over a model of so many weights, given what clients have revealed."""
-    assert state.masked is not None
     index = terms.sums.index(name)
     revealed = {number: data for number, data in revealed.items() if revealed_fault(state, number, data, terms, name) is None}
     abandon_few(terms, list(revealed), "have revealed their shares")
@@ -193,7 +173,7 @@ def unmask(state: SumState, revealed: Mapping[int, bytes], speakers: Speakers, t
     keys = {number: secret_of(state, revealed, number, index, terms) for number in state.partners}
     for number in state.survivors:
         form = state.form(speakers, number)
-        parts = integers.unpack(state.masked.uploads[number], form.flat)
+        parts = integers.unpack(state.masked[number].update.symbols.astype(np.uint8, copy=False), form.flat)
         which = integers.Sum(name, form, terms.agreed)
         integers.add_own(parts, keys[number], which, -1)
         for lost in set(state.partners).difference(state.survivors):
