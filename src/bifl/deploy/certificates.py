@@ -47,8 +47,8 @@ def make_keys(folder: Path, hosts: Iterable[str], clients: int) -> list[Path]:
         for number in range(clients):
             if not client_key(folder, number).exists():
                 made += _make_client(client_key(folder, number))
-        numbered = [(number, path) for path in public_keys(folder) if (number := client_number(path)) is not None]
-        listed = "".join(f"{number} {path.read_text().strip()}\n" for number, path in sorted(numbered))
+        numbered = [(known, path) for path in public_keys(folder) if (known := client_number(path)) is not None]
+        listed = "".join(f"{known} {path.read_text().strip()}\n" for known, path in sorted(numbered))
         if not peers(folder).exists() or peers(folder).read_text() != listed:
             write_atomic(peers(folder), listed)
             made.append(peers(folder))
