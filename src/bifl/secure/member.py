@@ -65,13 +65,12 @@ class Member:
             self._refuse_another(state["roster"], private_reply, "keys")
             return bytes(state["dealt"])
         roster = self._check_roster(private_reply, state)
-        place = {card.number: index for index, card in enumerate(roster)}
         secrets = [secret for pair in state["seeds"] for secret in pair]
         split_up = split(secrets, self.terms.least, len(roster), self.random)
         dealt = b""
-        for card in roster:
+        for place, card in enumerate(roster):
             if card.number != self.number:
-                shares = [parts[place[card.number]] for parts in split_up]
+                shares = [parts[place] for parts in split_up]
                 dealt += seal(self._channel(state, card, self.number, card.number), b"".join(shares), b"")
                 dealt += self.terms.marks(self.number, card.number, shares)
         self._write(state | {"roster": private_reply, "dealt": dealt})
