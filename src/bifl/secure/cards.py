@@ -124,12 +124,9 @@ def roster(cards: Sequence[Card]) -> bytes:
 
 def read_roster(data: bytes, terms: SumTerms) -> list[Card]:
     """All cards, at most so many as may take part."""
-    end = _WHO.size + terms.body
-    roster = []
-    for row in _rows(data, _WHO.size + terms.card, terms.most, "cards"):
-        number, weight = _WHO.unpack_from(row)
-        roster.append(Card(number, weight, row[_WHO.size : end], row[end:]))
-    return roster
+    start, end = _WHO.size, _WHO.size + terms.body
+    rows = _rows(data, start + terms.card, terms.most, "cards")
+    return [Card(*_WHO.unpack_from(row), row[start:end], row[end:]) for row in rows]
 
 
 def addressed(rows: Iterable[tuple[int, bytes]]) -> bytes:
