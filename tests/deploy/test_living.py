@@ -12,8 +12,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from bifl.core.state import Client
 from bifl.deploy import protocol
 from bifl.deploy.client.client_state import ClientState
-from bifl.deploy.client.operator_choices import operator_of
-from bifl.deploy.client_app import LivingClient
+from bifl.deploy.client_app import LivingClient, operator_of
 from bifl.engine.catch_up import digest
 from bifl.engine.worker import Worker
 from bifl.experiment.setup import fitting_network

@@ -8,10 +8,11 @@ app = client_app(my_images)  # an app of your own: my_images(terms, experiment, 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from bifl import __version__
 from bifl.core.sides import Request
 from bifl.deploy import protocol
 from bifl.deploy.client.client_state import FILES, ClientState, alone
-from bifl.deploy.client.operator_choices import Operator, Source, operator_of
+from bifl.deploy.client.operator_choices import Operator, Source
 from bifl.deploy.client.own_data import Images
 from bifl.deploy.protocol import Envelope, Refusal, Terms
 from bifl.engine.catch_up import digest
@@ -34,6 +35,7 @@ from bifl.runs.events import LONGEST
 
 __all__ = ["Images", "app", "client_app"]
 
+NUMBER = "partition-id"  # Flower's own word; in its simulation every node has one
 _STATE = "bifl-state"
 Fields = dict[str, Any]
 TellOperator = Callable[[str, bool], None]  # takes a sentence, and whether it tells of a problem; never raises: training goes on
@@ -122,6 +124,20 @@ class LivingClient:
         sent = f"{size(len(reply.upload))} up" if reply.upload else "no upload asked for"
         self._tell(f"round {round}: trained on {len(worker.parts[number])} images,{result} {sent}", False)
         return loss | upload
+
+
+def operator_of(config: Mapping[str, Any], source: Source | None = None) -> Operator:
+    """What a node was started with."""
+    if type(config.get(NUMBER)) is not int:
+        text = f"the node has no {NUMBER}: give --node-config '{NUMBER}=0', or use bifl client"
+        raise Refusal(text, "it was started without a client's number")
+    if config.get("peers") and not config.get("state-dir"):
+        text = "a node with peers= needs a state-dir= that lasts, as what it has said in secure sums is kept there: use bifl client"
+        raise Refusal(text, "it was started without a folder for what it must remember of secure sums")
+    names = itertools.takewhile(config.__contains__, (f"allow-{number}" for number in itertools.count()))
+    data, key, peers = (str(config.get(name, "")) for name in ("data", "key", "peers"))
+    least, colluders = (int(config.get(name, 0)) for name in ("least", "colluders"))
+    return Operator(config[NUMBER], data, tuple(Path(str(config[name])) for name in names), source, key, peers, least, colluders)
 
 
 @contextmanager

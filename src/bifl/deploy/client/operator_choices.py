@@ -7,12 +7,11 @@ checked here too. What a server says of an experiment is in `deploy/protocol.py`
 
 from __future__ import annotations
 
-import itertools
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,8 +28,6 @@ from bifl.experiment.setup import cut, deal, load, refuse_undeployable
 from bifl.experiment.starting import digest_alone
 from bifl.registry import of_file, short
 from bifl.secure import threshold
-
-NUMBER = "partition-id"  # Flower's own word; in its simulation every node has one
 
 
 def permitted(text: str, allowed: Sequence[Path], own_data: bool) -> Experiment:
@@ -129,20 +126,6 @@ class Operator(NamedTuple):
         from bifl.secure.identities import node_keys
 
         return node_keys(Path(self.key), Path(self.peers), self.least, run)
-
-
-def operator_of(config: Mapping[str, Any], source: Source | None = None) -> Operator:
-    """What a node was started with."""
-    if type(config.get(NUMBER)) is not int:
-        text = f"the node has no {NUMBER}: give --node-config '{NUMBER}=0', or use bifl client"
-        raise Refusal(text, "it was started without a client's number")
-    if config.get("peers") and not config.get("state-dir"):
-        text = "a node with peers= needs a state-dir= that lasts, as what it has said in secure sums is kept there: use bifl client"
-        raise Refusal(text, "it was started without a folder for what it must remember of secure sums")
-    names = itertools.takewhile(config.__contains__, (f"allow-{number}" for number in itertools.count()))
-    data, key, peers = (str(config.get(name, "")) for name in ("data", "key", "peers"))
-    least, colluders = (int(config.get(name, 0)) for name in ("least", "colluders"))
-    return Operator(config[NUMBER], data, tuple(Path(str(config[name])) for name in names), source, key, peers, least, colluders)
 
 
 def local_images(where: str, terms: Terms, experiment: Experiment, number: int) -> Images:
