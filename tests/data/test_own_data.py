@@ -161,7 +161,7 @@ def test_femnist_from_leafs_folder(tmp_path: Path) -> None:
     assert data.test_labels.tolist() == [truth[shade] for shade in data.test_inputs[:, 0, 27, 27].tolist()]
     assert data.users is not None
     assert data.users.tolist() == [1, 1, 1, 0, 0], "numbered by name"
-    mine = local_images(str(folder))(TERMS, Experiment(), 0)
+    mine = local_images(str(folder), TERMS, Experiment(), 0)
     assert sorted(mine.labels.tolist()) == sorted(truth.values()), "bifl client --data takes the same folder, all of it"
     half = dataset.make("femnist", {"path": str(folder), "share": 0.5, "test_share": 0.0})
     assert len(half.labels) in (4, 6), "whole users are chosen"
@@ -175,9 +175,9 @@ def test_a_client_without_data_does_not_take_what_lies_in_its_working_directory(
     monkeypatch.chdir(tmp_path)
     for name, array in GOOD.items():
         np.save(tmp_path / f"{name}.npy", array)
-    assert len(local_images(str(tmp_path))(TERMS, Experiment(), 0).labels) == 6
+    assert len(local_images(str(tmp_path), TERMS, Experiment(), 0).labels) == 6
     with pytest.raises(Refusal, match="the server has no dataset"):
-        local_images("")(TERMS, Experiment(dataset="remote"), 0)
+        local_images("", TERMS, Experiment(dataset="remote"), 0)
 
 
 PIXELS = [[0.5] * 784]

@@ -189,7 +189,7 @@ def test_two_versions_meet(tmp_path: Path, small: Path, monkeypatch: pytest.Monk
 
     def newer(message: Message, context: Context) -> Message:
         with monkeypatch.context() as patch:
-            for module in ("protocol", "client.living_client"):
+            for module in ("protocol", "client_app"):
                 patch.setattr(f"bifl.deploy.{module}.__version__", "9.9")
             return newer_app(message, context)
 

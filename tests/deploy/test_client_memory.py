@@ -14,7 +14,7 @@ from bifl.core.message import NOTHING
 from bifl.core.state import Public
 from bifl.deploy import protocol
 from bifl.deploy.client.client_state import FileNotes, alone
-from bifl.deploy.client.living_client import operator_of
+from bifl.deploy.client_app import operator_of
 from bifl.deploy.protocol import Refusal, words_for_clients
 from bifl.experiment.settings import Experiment
 from bifl.privacy.dice import round_secret

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from bifl.core.state import Client
 from bifl.deploy import protocol
 from bifl.deploy.client.client_state import ClientState
-from bifl.deploy.client.living_client import LivingClient, operator_of
+from bifl.deploy.client_app import LivingClient, operator_of
 from bifl.engine.catch_up import digest
 from bifl.engine.worker import Worker
 from bifl.experiment.setup import fitting_network
@@ -63,19 +63,20 @@ def test_memory_and_disk_say_the_same_after_every_message(
     living = LivingClient()
 
     def both(message: Message, context: Context) -> Message:
-        kind, fields = message.metadata.message_type, protocol.fields_of(message)
+        fields = protocol.fields_of(message)
         shutil.copytree(tmp_path / "state-1", tmp_path / "copy", dirs_exist_ok=True) if (tmp_path / "state-1").exists() else None
-        said = living.answer(kind, fields, context.node_config)
-        other = LivingClient().answer(kind, fields, dict(context.node_config) | {"state-dir": str(tmp_path / "copy")})
+        said = living.answer(message, context)
+        config = dict(context.node_config) | {"state-dir": str(tmp_path / "copy")}
+        other = LivingClient().answer(message, Context(1, 1, config, RecordDict(), {}))
         shutil.rmtree(tmp_path / "copy")
-        assert said == other
-        if living.kept is not None:
+        assert protocol.fields_of(said) == protocol.fields_of(other)
+        if living.kept is not None and living.kept.worker is not None:
             state = ClientState(tmp_path / "state-1", str(fields["run"]), operator_of(context.node_config), print)
             worker = state.open(living.kept.worker.kept.get(1, 0))
             assert worker is not None
             assert state_of(living.kept.worker, 1) == state_of(worker, 1)
             compared.append(kind_of(message))
-        return Message(protocol.content(said), reply_to=message)
+        return said
 
     node.app = both
     deploy(grid, tmp_path / "run", quick(small, rounds=3, algorithm=algorithm, participation=0.7))
@@ -149,11 +150,7 @@ def test_after_a_failure_memory_is_what_the_disk_says(tmp_path: Path, small: Pat
 def test_a_finished_run_is_no_longer_held(tmp_path: Path, small: Path) -> None:
     grid, living = neighbours(tmp_path), LivingClient()
 
-    def answered(message: Message, context: Context) -> Message:
-        said = living.answer(message.metadata.message_type, protocol.fields_of(message), context.node_config)
-        return Message(protocol.content(said), reply_to=message)
-
-    grid.nodes[100].app = answered
+    grid.nodes[100].app = living.answer
     deploy(grid, tmp_path / "run", quick(small, rounds=1))
     assert grid.nodes[100].kinds[-1] == protocol.HEAR
     assert living.kept is None

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from bifl import __version__
 from bifl.deploy import protocol
 from bifl.deploy.client.client_state import ClientState
-from bifl.deploy.client.living_client import LivingClient
 from bifl.deploy.client.operator_choices import Operator
 from bifl.deploy.client_app import client_app
 from bifl.deploy.flower.programs import read_pipe, tell_pipe
@@ -213,9 +212,10 @@ def test_no_request_reaches_beyond_the_state_directory(
 
 
 def test_another_app_is_told_that_it_is_another(victim: Victim) -> None:
-    client = LivingClient()
+    message = asked(protocol.HELLO, {})
+    message.content = RecordDict({"another": ConfigRecord()})
     why = "a message without the record 'bifl': server and clients must run the same app"
-    assert client.answer(protocol.HELLO, {}, victim.context.node_config)["failed"] == why
+    assert protocol.fields_of(victim.app(message, victim.context))["failed"] == why
 
 
 @settings(max_examples=300)

@@ -17,9 +17,8 @@ from bifl.core.sides import Abandoned
 from bifl.deploy import protocol
 from bifl.deploy.certificates import client_key, peers
 from bifl.deploy.client.client_state import ClientState
-from bifl.deploy.client.living_client import operator_of
 from bifl.deploy.client.operator_choices import permitted
-from bifl.deploy.client_app import app
+from bifl.deploy.client_app import app, operator_of
 from bifl.deploy.protocol import Refusal
 from bifl.deploy.server.nodes import run_name
 from bifl.errors import ConfigError

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from bifl.core.message import TERNARY
 from bifl.core.sides import Abandoned
 from bifl.errors import Refused
+from bifl.exchanges.exchange import message_of
 from bifl.secure import cards, primitives, threshold, unmasking
 from bifl.secure import member as members
 from bifl.secure.cards import SumTerms
-from bifl.secure.identities import SimulatedKeys
+from bifl.secure.identities import simulated_keys
 from bifl.secure.integers import Fields, Sum, add_own, add_pair, fields, pack, size, unpack
-from bifl.secure.unmasking import RawUploads
 from tests.secure.test_secure_sum import plain, same
 from tests.support.secure_round import COUNT, NEVER, SUM, Table, everywhere
 
@@ -281,7 +281,7 @@ class Haunted:
 
     def _table(self, run: str) -> Table:
         table = Table([1] * 6, alphabet=TERNARY, place=self.place)
-        table.identity = SimulatedKeys(7, run=run)
+        table.identity = simulated_keys(7, run=run)
         return table
 
 
@@ -316,7 +316,7 @@ def test_a_ghost_hides_nobody() -> None:
 def test_only_those_who_sign_are_counted() -> None:
     """A client that wants four to hide among wants four signatures: a list of four names is the server's word."""
     table = Table([1] * 4)
-    table.identity = SimulatedKeys(7, least=4)
+    table.identity = simulated_keys(7, least=4)
     sum_state, private_replies = table.keys(ALL)
     sum_state, private_replies = table.shares(sum_state, private_replies, ALL)
     sum_state, private_replies = table.uploads(sum_state, private_replies, ALL)
@@ -331,10 +331,10 @@ def test_no_masks_cancel_among_those_who_train_different_models(lost: tuple[int,
     table, there = Table([1] * 4), [number for number in ALL if number not in lost]
     sum_state, private_replies = table.keys(ALL)
     sum_state, private_replies = table.shares(sum_state, private_replies, ALL)
-    told, said = table.terms, RawUploads()
+    told, said = table.terms, {}
     for number in there:
         table.terms = told._replace(agreed=b"this model" if number else b"another one")
-        said.uploads[number] = table.masked(number, private_replies[number])
+        said[number] = message_of(table.masked(number, private_replies[number]))
     table.terms = told._replace(agreed=b"this model")
     sum_state, private_replies = unmasking.survivors(sum_state, said, table, table.terms)
     with contextlib.suppress(Abandoned):  # what is left is noise: most often counts above all votes

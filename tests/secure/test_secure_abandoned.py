@@ -17,7 +17,6 @@ from bifl.deploy.server.requests import Rules
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
 from bifl.errors import RunError
-from bifl.exchanges import secure_sum
 from bifl.exchanges.bounds import Bounds
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import build
@@ -126,7 +125,7 @@ def test_numbers_that_no_mean_can_reach_are_counted_in_no_round(
     def masked(upload: Said, times: int, form: Fields) -> Parts:
         return honest(lie(upload, trained) if upload.sender == 3 else upload, times, form)
 
-    monkeypatch.setattr(secure_sum, "summands", masked)
+    monkeypatch.setattr("bifl.secure.member.summands", masked)
     grid = nodes(tmp_path, keys, 4)
     with pytest.raises(RunError, match="numbers that no honest clients send: nothing was counted"):
         held(grid, RunFolder.start(tmp_path / "run", experiment), keys)
@@ -144,7 +143,7 @@ def test_implausible_statistics_are_not_told_and_cost_no_round(
         lies = upload.sender == 3 and not len(upload.update.symbols)
         return honest(upload._replace(real=upload.real + np.float32(1e6)) if lies else upload, times, form)
 
-    monkeypatch.setattr(secure_sum, "summands", masked)
+    monkeypatch.setattr("bifl.secure.member.summands", masked)
     records = held(nodes(tmp_path, keys, 4), RunFolder.start(tmp_path / "run", experiment), keys)
     assert [(record.round, record.clients) for record in records] == [(1, 4), (2, 4)]
     assert told(tmp_path / "run").count("no honest clients send: nothing was counted; round 2 ends without this exchange") == 1

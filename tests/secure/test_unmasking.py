@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bifl.core.sides import Abandoned
 from bifl.core.sums import Total
 from bifl.errors import Refused
+from bifl.exchanges.exchange import message_of
 from bifl.secure import cards, primitives, unmasking
 from bifl.secure import member as members
 from tests.secure.test_secure_sum import plain, same
@@ -118,7 +119,8 @@ def test_shares_of_another_secret_stop_a_round_and_their_dealer_is_named(monkeyp
 
 def test_marks_tell_every_share_from_every_other() -> None:
     share = token_bytes(primitives.SECRET)
-    marks = {cards.ShareOf(*which).mark(share) for which in itertools.product((1, 2), (1, 2), (1, 2), (0, 1), (False, True))}
+    rounds = [cards.SumTerms(round, ("a", "b"), 3, 2, 2) for round in (1, 2)]
+    marks = {terms.mark(*which, share) for terms in rounds for which in itertools.product((1, 2), (1, 2), range(4))}
     assert len(marks) == 32
 
 
@@ -133,8 +135,8 @@ def test_an_upload_of_another_form_is_left_out() -> None:
     table = Table([1] * 4)
     sum_state, private_replies = table.keys(ALL)
     sum_state, private_replies = table.shares(sum_state, private_replies, ALL)
-    said = unmasking.RawUploads()
-    said.uploads = {number: table.masked(number, private_replies[number]) for number in ALL}
-    said.uploads[2] += b"\0"
-    sum_state, _ = unmasking.survivors(sum_state, said, table, table.terms)
+    said = {number: table.masked(number, private_replies[number]) for number in ALL}
+    said[2] += b"\0"
+    masked = {number: message_of(data) for number, data in said.items()}
+    sum_state, _ = unmasking.survivors(sum_state, masked, table, table.terms)
     assert sum_state.survivors == (0, 1, 3)

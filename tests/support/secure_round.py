@@ -10,12 +10,12 @@ import numpy as np
 from bifl.core.message import BINARY, Alphabet, Floats, Message
 from bifl.core.sides import PrivateReplies
 from bifl.core.sums import Total
+from bifl.exchanges.exchange import message_of
 from bifl.secure import threshold, unmasking
 from bifl.secure.cards import SumTerms
-from bifl.secure.identities import SimulatedKeys
-from bifl.secure.integers import fields, pack, summands
+from bifl.secure.identities import simulated_keys
 from bifl.secure.member import Member
-from bifl.secure.unmasking import RawUploads, SumState
+from bifl.secure.unmasking import SumState
 
 SUM = "ballot"
 COUNT = 24
@@ -51,7 +51,7 @@ class Table:
     ) -> None:
         count = len(weights)
         self.terms = SumTerms(1, (SUM,), count, threshold(count, colluders), 2 + colluders)
-        self.identity, self.place, self.alphabet = SimulatedKeys(7), place, alphabet
+        self.identity, self.place, self.alphabet = simulated_keys(7), place, alphabet
         self.random: Callable[[int], bytes] = secrets.token_bytes
         self.weights = dict(enumerate(weights))
         self.notes: dict[int, dict[str, bytes]] = {number: {} for number in self.weights}
@@ -64,10 +64,8 @@ class Table:
         return ballot(number, 1, self.alphabet)
 
     def keys(self, there: Collection[int]) -> tuple[SumState, PrivateReplies]:
-        said = RawUploads()
-        for number in there:
-            said.uploads[number], said.weights[number] = self.member(number).keys(NEVER), self.weights[number]
-        return unmasking.roster(said, self.terms)
+        said = {number: self.member(number).keys(NEVER) for number in there}
+        return unmasking.roster(said, self.weights, self.terms)
 
     def shares(
         self, sum_state: SumState, private_replies: PrivateReplies, there: Collection[int]
@@ -78,20 +76,12 @@ class Table:
     def masked(self, number: int, private_reply: bytes) -> bytes:
         member = self.member(number)
         member.partners(private_reply)
-        times, own, total = member.units(self.place)
-        form = fields(self.said[number], own, total)
-        parts = summands(self.said[number], times, form)
-        member.mask(parts, SUM, form, self.place)
-        data = pack(parts, form.flat)
-        member.once(SUM, data)
-        return data
+        return member.masked(self.said[number], SUM, self.place)
 
     def uploads(
         self, sum_state: SumState, private_replies: PrivateReplies, there: Collection[int]
     ) -> tuple[SumState, PrivateReplies]:
-        said = RawUploads()
-        for number in there:
-            said.uploads[number] = self.masked(number, private_replies[number])
+        said = {number: message_of(self.masked(number, private_replies[number])) for number in there}
         return unmasking.survivors(sum_state, said, self, self.terms)
 
     def agree(self, sum_state: SumState, private_replies: PrivateReplies, there: Collection[int]) -> PrivateReplies:

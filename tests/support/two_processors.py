@@ -27,8 +27,7 @@ from flwr.clientapp import ClientApp
 from bifl import codec
 from bifl.deploy import protocol
 from bifl.deploy.client.client_state import ClientState
-from bifl.deploy.client.living_client import operator_of
-from bifl.deploy.client_app import client_app
+from bifl.deploy.client_app import client_app, operator_of
 from bifl.deploy.protocol import named_files
 from bifl.deploy.server import requests
 from bifl.deploy.server.requests import DEFAULTS

@@ -46,8 +46,12 @@ def make_keys(folder: Path, hosts: Iterable[str], clients: int) -> list[Path]:
             made += _make_certificate(folder, list(dict.fromkeys([*hosts, *LOCAL])))
         for number in range(clients):
             if not client_key(folder, number).exists():
-                made += _make_client(folder, number)
-        made += _list_clients(folder)
+                made += _make_client(client_key(folder, number))
+        numbered = [(known, path) for path in public_keys(folder) if (known := client_number(path)) is not None]
+        listed = "".join(f"{known} {path.read_text().strip()}\n" for known, path in sorted(numbered))
+        if not peers(folder).exists() or peers(folder).read_text() != listed:
+            write_atomic(peers(folder), listed)
+            made.append(peers(folder))
     return made
 
 
@@ -71,13 +75,6 @@ def peers(folder: Path) -> Path:
     return folder / "clients.pub"
 
 
-def _list_clients(folder: Path) -> list[Path]:  # none if it is as it was
-    keys = {number: path.read_text().strip() for path in public_keys(folder) if (number := client_number(path)) is not None}
-    text = "".join(f"{number} {key}\n" for number, key in sorted(keys.items()))
-    path = peers(folder)
-    return [] if path.exists() and path.read_text() == text else [_write_public(path, text.encode())]
-
-
 def client_number(public: Path) -> int | None:
     """The number of the client that a public key belongs to, by the file's name; None if that is not client-N.pub."""
     text = public.stem.removeprefix("client-")
@@ -85,8 +82,7 @@ def client_number(public: Path) -> int | None:
 
 
 def _make_authority(folder: Path) -> list[Path]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = _named("bifl authority")
+    key, name = ec.generate_private_key(ec.SECP256R1()), _named("bifl authority")
     usage = x509.KeyUsage(
         False, False, False, False, False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False
     )
@@ -100,10 +96,11 @@ def _make_authority(folder: Path) -> list[Path]:
 
 
 def _make_certificate(folder: Path, hosts: list[str]) -> list[Path]:
-    if not (folder / f"{AUTHORITY}.key").exists():
-        raise ConfigError(f"'{folder}' has no {AUTHORITY}.key: a server certificate can be made only where the authority's key is")
+    secret = folder / f"{AUTHORITY}.key"
+    if not secret.exists():
+        raise ConfigError(f"'{folder}' has no {secret.name}: a server certificate can be made only where the authority's key is")
     issuer = x509.load_pem_x509_certificate(authority(folder).read_bytes())
-    signer = serialization.load_pem_private_key((folder / f"{AUTHORITY}.key").read_bytes(), None)
+    signer = serialization.load_pem_private_key(secret.read_bytes(), None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
@@ -112,19 +109,18 @@ def _make_certificate(folder: Path, hosts: list[str]) -> list[Path]:
         .add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
-    names = folder / f"{CERTIFICATE}.key", folder / f"{CERTIFICATE}.pem"
-    return _write_pair(names[0], key, names[1], certificate.sign(signer, hashes.SHA256()))
+    shown = folder / f"{CERTIFICATE}.pem"
+    return _write_pair(shown.with_suffix(".key"), key, shown, certificate.sign(signer, hashes.SHA256()))
 
 
-def _make_client(folder: Path, number: int) -> list[Path]:
+def _make_client(path: Path) -> list[Path]:
     key = ec.generate_private_key(ec.SECP384R1())
     encoding, none = serialization.Encoding, serialization.NoEncryption()
-    private = key.private_bytes(encoding.PEM, serialization.PrivateFormat.OpenSSH, none)
     public = key.public_key().public_bytes(encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    path = client_key(folder, number)
-    # the secret last: it is what tells that a pair is complete
-    shown = _write_public(path.with_suffix(".pub"), public + b"\n")
-    return [write_secret(path, private), shown]
+    shown = path.with_suffix(".pub")
+    write_atomic(shown, public + b"\n")
+    write_secret(path, key.private_bytes(encoding.PEM, serialization.PrivateFormat.OpenSSH, none))  # last: the pair is complete
+    return [path, shown]
 
 
 def _named(name: str) -> x509.Name:
@@ -147,10 +143,6 @@ def _dated(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKe
 
 def _write_pair(secret: Path, key: ec.EllipticCurvePrivateKey, public: Path, certificate: x509.Certificate) -> list[Path]:
     encoding, none = serialization.Encoding.PEM, serialization.NoEncryption()
-    private = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, none)
-    return [write_secret(secret, private), _write_public(public, certificate.public_bytes(encoding))]
-
-
-def _write_public(path: Path, data: bytes) -> Path:
-    write_atomic(path, data)
-    return path
+    write_secret(secret, key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, none))
+    write_atomic(public, certificate.public_bytes(encoding))
+    return [secret, public]

@@ -11,7 +11,7 @@ rounds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from bifl.core.message import BINARY, NOTHING, Message
 from bifl.core.randomness import dithered_signs
 from bifl.core.sums import all_below
 from bifl.deploy.server.members import over
-from bifl.errors import BiflError, quoted
+from bifl.errors import BiflError, DataError, quoted
 from bifl.runs.events import say
 
 RECORD, METRICS = "bifl-one-bit", "metrics"
@@ -128,24 +128,25 @@ class OneBit(FedAvg):
         for reply in replies:
             try:
                 if reply.has_error():
-                    raise Unusable(f"it failed: {quoted(reply.error.reason or '')}")
+                    raise DataError(f"it failed: {quoted(reply.error.reason or '')}")
                 usable.append((reply, read(reply.content), _metrics(reply.content, self.weighted_by_key)))
-            except BiflError as error:
-                _leave_out(round, reply, str(error))
             except Exception as error:  # whatever it is, this reply caused it, and the others need not suffer
-                _leave_out(round, reply, f"{type(error).__name__}: {quoted(str(error))}")
+                kind = "" if isinstance(error, BiflError) else f"{type(error).__name__}: "
+                _leave_out(round, reply, kind + quoted(str(error), 300))
         examples = {place: metrics[self.weighted_by_key] for place, (_, _, metrics) in enumerate(usable)}
         heavy = over(examples, self.max_examples)
-        public = _shared_by_most([metrics for _, _, metrics in usable])
+        forms = Counter(form for _, _, metrics in usable for form in _forms(metrics))
+        public = {form for form, count in forms.items() if 2 * count > len(usable)}  # only what most have can be averaged
+        names = {name for name, _ in public}
         countable = []
         for place, (reply, arrays, metrics) in enumerate(usable):
             if place in heavy:
                 most = f"one client may count for {heavy[place]:g}; if the number is right, raise max_examples"
                 _leave_out(round, reply, f"it says that it has {examples[place]:g} examples, and {most}")
-            elif public - set(_forms(metrics)):
+            elif public - _forms(metrics):
                 _leave_out(round, reply, "it lacks metrics that most others have")
             else:
-                shared = MetricRecord({name: value for name, value in metrics.items() if (name, _length(value)) in public})
+                shared = MetricRecord({name: metrics[name] for name in metrics if name in names})
                 reply.content = RecordDict({**arrays, METRICS: shared})
                 countable.append(reply)
         return countable
@@ -154,42 +155,29 @@ class OneBit(FedAvg):
         record = content.get(RECORD)
         upload = record.get("upload") if isinstance(record, ConfigRecord) else None
         if type(upload) is not bytes:
-            raise Unusable("it holds no one-bit upload: does its ClientApp have the mod one_bit?")
+            raise DataError("it holds no one-bit upload: does its ClientApp have the mod one_bit?")
         arrays = expand(_floats(self._sent), upload)
         named = {name: Array(array) for name, array in zip(self._sent, arrays, strict=True)}
         return {self.arrayrecord_key: ArrayRecord(named)}
 
 
-class Unusable(BiflError):
-    """A reply that cannot be averaged."""
-
-
 def _metrics(content: RecordDict, weight: str) -> dict[str, Any]:
     records = list(content.metric_records.values())
     if len(records) != 1:
-        raise Unusable(f"it holds {len(records)} records of metrics, not one")
+        raise DataError(f"it holds {len(records)} records of metrics, not one")
     metrics: dict[str, Any] = dict(records[0])
     for value in metrics.values():
         numbers = value if type(value) is list else [value]
         if not all(type(number) in (int, float) for number in numbers) or not all_below(_LARGEST, numbers):
-            raise Unusable("a metric is not finite or far too large")
+            raise DataError("a metric is not finite or far too large")
     if type(metrics.get(weight)) not in (int, float) or metrics[weight] <= 0:
-        raise Unusable(f"its {weight} is no number greater than 0")
+        raise DataError(f"its {weight} is no number greater than 0")
     return metrics
 
 
-def _length(value: object) -> int:
-    return len(value) if isinstance(value, list) else -1
-
-
-def _forms(metrics: Mapping[str, Any]) -> list[tuple[str, int]]:
-    return [(name, _length(value)) for name, value in metrics.items()]
-
-
-def _shared_by_most(replies: Sequence[Mapping[str, Any]]) -> set[tuple[str, int]]:
-    """Names and lengths that more than half of the replies have: only these can be averaged."""
-    counts = Counter(form for metrics in replies for form in _forms(metrics))
-    return {form for form, count in counts.items() if 2 * count > len(replies)}
+def _forms(metrics: Mapping[str, Any]) -> set[tuple[str, int]]:
+    """Names and lengths; −1 of a number."""
+    return {(name, len(value) if isinstance(value, list) else -1) for name, value in metrics.items()}
 
 
 def _leave_out(round: int, reply: FlowerMessage, reason: str) -> None:

@@ -172,10 +172,11 @@ def read_request(kind: str, fields: Mapping[str, Any]) -> Envelope:
     request = Envelope(kind, run, round, update=_read_update(fields, round))
     if kind == EXCHANGE:
         voted, uploads = _yes_or_no(fields, "voted"), _yes_or_no(fields, "uploads")
+        exchange = _field(fields, "exchange", lambda value: _matches(value, _WORD), "a word of small letters")
         private_reply = fields.get("letter", b"")
         if type(private_reply) is not bytes or len(private_reply) > _LONGEST_PRIVATE_REPLY:
             raise _malformed("letter", f"at most {_LONGEST_PRIVATE_REPLY} bytes")
-        return request._replace(exchange=_word(fields, "exchange"), voted=voted, uploads=uploads, private_reply=private_reply)
+        return request._replace(exchange=exchange, voted=voted, uploads=uploads, private_reply=private_reply)
     notice = _text(fields, "notice", _LONGEST_NOTICE, "")
     return request._replace(finished=_yes_or_no(fields, "finished", False), notice=notice)
 
@@ -272,10 +273,6 @@ def _matches(value: object, pattern: re.Pattern[str]) -> bool:
 
 def _name(fields: Mapping[str, Any], name: str) -> str:
     return str(_field(fields, name, lambda value: _matches(value, _NAME), "16 hexadecimal digits"))
-
-
-def _word(fields: Mapping[str, Any], name: str) -> str:
-    return str(_field(fields, name, lambda value: _matches(value, _WORD), "a word of small letters"))
 
 
 def _text(fields: Mapping[str, Any], name: str, longest: int, default: str | None = None) -> str:

@@ -26,14 +26,13 @@ from bifl.codec.format import digest_of, state_digest
 from bifl.core import UPDATE, Client, Message, Public, Vector
 from bifl.core.algorithm import Algorithms
 from bifl.core.sides import Abandoned, ClientReply, ClientSide, PrivateReplies, ServerSide
-from bifl.core.sums import Weighing
+from bifl.core.sums import UploadList, Weighing
 from bifl.errors import ConfigError, Refused
 from bifl.exchanges.exchange import BYTE_ALPHABET, ByteExchange, Exchange, Summable, bytes_in, from_client, message_of
 from bifl.secure import cards, threshold, unmasking
 from bifl.secure.cards import SumTerms
-from bifl.secure.integers import WIDEST, fields, pack, summands
+from bifl.secure.integers import WIDEST
 from bifl.secure.member import Member
-from bifl.secure.unmasking import RawUploads
 
 INSTEAD = "biml, up_down, up_only, sign_majority, fedvote, fedpm, fedavg, full, float16 or murmur_dealt"
 SUM_STATE = "sum_state"  # under which the server notes what it knows of the round so far
@@ -125,9 +124,9 @@ class Step(ByteExchange):
             raise Refused(problem)
         return upload
 
-    def total(self, public: Public) -> RawUploads:
+    def total(self, public: Public) -> UploadList:
         """What clients say."""
-        return RawUploads()
+        return UploadList()
 
 
 @dataclass(frozen=True)
@@ -143,9 +142,10 @@ class Keys(Step):
         """Make keys."""
         return _reply(self.member(side, public).keys(shown(side.client)), side.client)
 
-    def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
+    def answer(self, total: UploadList, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
         """All keys to all."""
-        state, private_replies = unmasking.roster(total, self.terms(public))
+        weights = {upload.sender or 0: upload.weight for upload in total.uploads}
+        state, private_replies = unmasking.roster(_said(total), weights, self.terms(public))
         return server.noting(SUM_STATE, state), private_replies
 
 
@@ -162,9 +162,9 @@ class Deal(Step):
         """Check everyone's keys, and deal shares."""
         return _reply(self.member(side, public).shares(side.private_reply), side.client)
 
-    def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
+    def answer(self, total: UploadList, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
         """To each what is sealed for it."""
-        state, private_replies = unmasking.pass_on(server.notes[SUM_STATE], total.uploads, self.terms(public))
+        state, private_replies = unmasking.pass_on(server.notes[SUM_STATE], _said(total), self.terms(public))
         return server.noting(SUM_STATE, state), private_replies
 
 
@@ -185,7 +185,7 @@ class Masked(SumStep):
 
     def fault(self, upload: Message, public: Public, server: ServerSide) -> str | None:
         """A masked upload tells nothing but its form."""
-        return unmasking.masked_fault(server.notes[SUM_STATE], upload.sender or 0, bytes_in(upload), self.speakers(public))
+        return unmasking.masked_fault(server.notes[SUM_STATE], upload.sender or 0, upload, self.speakers(public))
 
     def listeners(self, voters: Collection[int], present: Collection[int]) -> Collection[int]:
         """As without masks."""
@@ -203,18 +203,13 @@ class Masked(SumStep):
             member.partners(side.private_reply)  # refused, if at all, before it trains
         if self.trains and not member.alike(shown(before)):
             side.begin_afresh()
-        before, place = side.client, self.speakers(public).place
-        times, own, total = member.units(place)
+        before = side.client
         member.once(f"{self.name}, made of", _made_of(before, public.before, agreed))  # refused, if at all, whatever comes of it
         reply = inner.say(side, public, uploads=True)
         assert reply.message is not None  # there is one where uploads are asked for and no loss is told
         message, context = from_client(reply.message, inner, before, public), inner.context(public)
         upload = summand(inner, codec.decode(codec.encode(message, context), context), public)
-        form = fields(upload, own, total)
-        parts = summands(upload, times, form)
-        member.mask(parts, self.name, form, place)
-        data = pack(parts, form.flat)
-        member.once(self.name, data)
+        data = member.masked(upload, self.name, self.speakers(public).place)
         return _reply(data, self._continue(before, reply.client, agreed, uploads=True))
 
     def _continue(self, before: Client, after: Client, agreed: bytes, *, uploads: bool) -> Client:
@@ -227,10 +222,11 @@ class Masked(SumStep):
         vectors = sum(len(vector.symbols) + len(vector.scales) for vector in form.vectors.values())
         return 64 + 2 * WIDEST // 8 * (vectors + len(form.real) + public.layout.count)
 
-    def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
+    def answer(self, total: UploadList, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
         """Who is in the sum, to those who are."""
         terms, speakers = self.terms(public), self.speakers(public)
-        state, private_replies = unmasking.survivors(server.notes[SUM_STATE], total, speakers, terms)
+        masked = {upload.sender or 0: upload for upload in total.uploads}
+        state, private_replies = unmasking.survivors(server.notes[SUM_STATE], masked, speakers, terms)
         return server.noting(SUM_STATE, state), private_replies
 
 
@@ -249,10 +245,10 @@ class Agree(SumStep):
         place = self.speakers(public).place
         return _reply(self.member(side, public).agree(self.inner.name, side.private_reply, place), side.client)
 
-    def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
+    def answer(self, total: UploadList, public: Public, server: ServerSide) -> tuple[ServerSide, PrivateReplies]:
         """All signatures to all."""
         terms, speakers = self.terms(public), self.speakers(public)
-        return server, unmasking.signatures(server.notes[SUM_STATE], total.uploads, terms, speakers)
+        return server, unmasking.signatures(server.notes[SUM_STATE], _said(total), terms, speakers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,11 +276,11 @@ class Reveal(SumStep):
         place = self.speakers(public).place
         return _reply(self.member(side, public).reveal(self.inner.name, side.private_reply, place), side.client)
 
-    def answer(self, total: RawUploads, public: Public, server: ServerSide) -> tuple[ServerSide, Message | PrivateReplies]:
+    def answer(self, total: UploadList, public: Public, server: ServerSide) -> tuple[ServerSide, Message | PrivateReplies]:
         """The sum without masks, and what the server makes of it."""
         terms, inner, state, count = self.terms(public), self.inner, server.notes[SUM_STATE], public.layout.count
-        whole = unmasking.unmask(state, total.uploads, self.speakers(public), terms, inner.name, count)
-        if not inner.plausible(whole.tally(), public, max(state.masked.weights.values())):
+        whole = unmasking.unmask(state, _said(total), self.speakers(public), terms, inner.name, count)
+        if not inner.plausible(whole.tally(), public, max(upload.weight for upload in state.masked.values())):
             raise Abandoned(f"round {terms.round}: a secure sum holds numbers that no honest clients send: nothing was counted")
         return inner.answer(whole, public, server)
 
@@ -295,6 +291,11 @@ class Reveal(SumStep):
     def repeat(self, public: Public) -> Message | None:
         """As without masks."""
         return self.inner.repeat(public)
+
+
+def _said(total: UploadList) -> dict[int, bytes]:
+    """What clients have said in a step, by their numbers."""
+    return {upload.sender or 0: bytes_in(upload) for upload in total.uploads}
 
 
 def _reply(data: bytes, client: Client) -> ClientReply:

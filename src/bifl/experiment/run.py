@@ -180,9 +180,9 @@ def simulated_identity(experiment: Experiment) -> Identity | None:
     """What the clients of a simulation sign with, where they do."""
     if not experiment.secure_sum:
         return None
-    from bifl.secure.identities import SimulatedKeys
+    from bifl.secure.identities import simulated_keys
 
-    return SimulatedKeys(experiment.seed)
+    return simulated_keys(experiment.seed)
 
 
 # ---- what a round consists of ------------------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ their numbers.
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from bifl.core.sums import Weighing
@@ -59,26 +60,6 @@ class Card(NamedTuple):
         return self.body[-DIGEST:]
 
 
-class ShareOf(NamedTuple):
-    """Which share of which secret."""
-
-    round: int
-    dealer: int
-    holder: int
-    sum: int  # its place among the round's sums
-    own_mask: bool  # or of the masks' key
-
-    def mark(self, share: bytes) -> bytes:
-        """What everybody may know of a share: by it a wrong one is found, and nobody guesses 128 random bits."""
-        text = _SHARE.pack(self.round, self.dealer, self.holder, self.sum, self.own_mask)
-        return hashlib.sha256(b"bifl share 1 " + text + share).digest()[:MARK]
-
-    @property
-    def place(self) -> int:
-        """Where its mark is among those of one dealer for one holder."""
-        return MARK * (2 * self.sum + self.own_mask)
-
-
 class SumTerms(NamedTuple):
     """Who may sum what."""
 
@@ -116,9 +97,24 @@ class SumTerms(NamedTuple):
         """Bytes that a client deals another: the letter, and marks of the shares."""
         return self.sealed + 2 * MARK * len(self.sums)
 
-    def shares(self, dealer: int, holder: int) -> list[ShareOf]:
-        """Those that one client deals another, in order."""
-        return [ShareOf(self.round, dealer, holder, sum, own) for sum in range(len(self.sums)) for own in (False, True)]
+    def mark(self, dealer: int, holder: int, place: int, share: bytes) -> bytes:
+        """What everybody may know of a share: by it a wrong one is found, and nobody guesses 128 random bits.
+
+        A dealer has two secrets a sum: the seed of the masks' key (`place` 2·sum) and that of its own mask (2·sum + 1).
+        """
+        text = _SHARE.pack(self.round, dealer, holder, *divmod(place, 2))
+        return hashlib.sha256(b"bifl share 1 " + text + share).digest()[:MARK]
+
+    def marks(self, dealer: int, holder: int, shares: Sequence[bytes]) -> bytes:
+        """Of all that one client deals another, in order."""
+        return b"".join(self.mark(dealer, holder, place, share) for place, share in enumerate(shares))
+
+
+def units(roster: Sequence[Card], place: Callable[[int], Hashable], number: int) -> tuple[int, int, int]:
+    """What divides all weights; in units of it that of all who speak of the same weights as one client, and that of all."""
+    unit = math.gcd(*(card.weight for card in roster))
+    own = sum(card.weight for card in roster if place(card.number) == place(number))
+    return unit, own // unit, sum(card.weight for card in roster) // unit
 
 
 def roster(cards: Sequence[Card]) -> bytes:
@@ -128,12 +124,12 @@ def roster(cards: Sequence[Card]) -> bytes:
 
 def read_roster(data: bytes, terms: SumTerms) -> list[Card]:
     """All cards, at most so many as may take part."""
-    end = _WHO.size + terms.body
-    roster = []
-    for row in _rows(data, _WHO.size + terms.card, terms.most, "cards"):
+    start, end = _WHO.size, _WHO.size + terms.body
+    cards = []
+    for row in _rows(data, start + terms.card, terms.most, "cards"):
         number, weight = _WHO.unpack_from(row)
-        roster.append(Card(number, weight, row[_WHO.size : end], row[end:]))
-    return roster
+        cards.append(Card(number, weight, row[start:end], row[end:]))
+    return cards
 
 
 def addressed(rows: Iterable[tuple[int, bytes]]) -> bytes:

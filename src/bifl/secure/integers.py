@@ -31,6 +31,7 @@ _CHUNK = 2**15  # numbers that are packed at a time: whole bytes at every width
 
 Integers = npt.NDArray[np.int64]
 Residues = npt.NDArray[np.unsignedinteger]
+Octets = npt.NDArray[np.uint8]
 Parts = list[Residues]  # the residues of an upload, field by field
 
 
@@ -118,11 +119,13 @@ def _exact(values: Floats, times: int, most: int) -> list[Integers]:
 
 def pack(parts: Sequence[Residues], form: Sequence[Field]) -> bytes:
     """Residues as bytes, each in its bits."""
-    return b"".join(
-        _pack(part[start : start + _CHUNK], field)
-        for part, field in zip(parts, form, strict=True)
-        for start in range(0, field.length, _CHUNK)
-    )
+    packed = []
+    for part, field in zip(parts, form, strict=True):
+        octets = part.astype(field.kind.newbyteorder(">")).view(np.uint8).reshape(len(part), field.kind.itemsize)
+        for begin in range(0, field.length, _CHUNK):
+            bits = np.unpackbits(octets[begin : begin + _CHUNK], axis=1)
+            packed.append(np.packbits(bits[:, -field.bits :]).tobytes())
+    return b"".join(packed)
 
 
 def size(form: Sequence[Field]) -> int:
@@ -130,41 +133,32 @@ def size(form: Sequence[Field]) -> int:
     return sum(-(-field.length * field.bits // 8) for field in form)
 
 
-def check_packed(data: bytes, form: Sequence[Field]) -> None:
-    """Refuse, by a ValueError in a few words, what `pack` makes of no residues."""
+def packed_fault(data: bytes | Octets, form: Sequence[Field]) -> str | None:
+    """Why data are not what `pack` makes of residues; None if they are."""
     if len(data) != size(form):
-        raise ValueError(f"it is {len(data)} bytes long instead of {size(form)}")
+        return f"it is {len(data)} bytes long instead of {size(form)}"
     end = 0
     for field in form:
-        end += -(-field.length * field.bits // 8)
+        end += size([field])
         if field.length and data[end - 1] & ((1 << (-field.length * field.bits) % 8) - 1):
-            raise ValueError("the padding after its last number is not zero")
+            return "the padding after its last number is not zero"
+    return None
 
 
-def unpack(data: bytes, form: Sequence[Field]) -> Parts:
+def unpack(data: bytes | Octets, form: Sequence[Field]) -> Parts:
     """The residues of checked data."""
-    parts, start = [], 0
+    raw, parts, start = np.frombuffer(data, np.uint8), [], 0
     for field in form:
-        pieces = [np.zeros(0, field.kind)]
+        octets = np.zeros((field.length, field.kind.itemsize), np.uint8)
         for begin in range(0, field.length, _CHUNK):
             count = min(_CHUNK, field.length - begin)
             end = start - (-count * field.bits // 8)
-            pieces.append(_unpack(data[start:end], count, field))
+            bits = np.zeros((count, 8 * field.kind.itemsize), np.uint8)
+            bits[:, -field.bits :] = np.unpackbits(raw[start:end])[: count * field.bits].reshape(count, field.bits)
+            octets[begin : begin + count] = np.packbits(bits, axis=1)
             start = end
-        parts.append(np.concatenate(pieces))
+        parts.append(octets.view(field.kind.newbyteorder(">"))[:, 0].astype(field.kind))
     return parts
-
-
-def _pack(part: Residues, field: Field) -> bytes:
-    octets = part.astype(field.kind.newbyteorder(">")).view(np.uint8).reshape(len(part), -1)
-    return np.packbits(np.unpackbits(octets, axis=1)[:, -field.bits :]).tobytes()
-
-
-def _unpack(data: bytes, count: int, field: Field) -> Residues:
-    raw = np.unpackbits(np.frombuffer(data, np.uint8))
-    bits = np.zeros((count, 8 * field.kind.itemsize), np.uint8)
-    bits[:, -field.bits :] = raw[: count * field.bits].reshape(count, field.bits)
-    return np.packbits(bits, axis=1).view(field.kind.newbyteorder(">"))[:, 0].astype(field.kind)
 
 
 # ---- masks -----------------------------------------------------------------------------------------------------------------
@@ -231,15 +225,9 @@ class Group(NamedTuple):
 def total_of(
     groups: Sequence[Group], numbers: Sequence[Integers], like: Message, weights: Sequence[int], unit: int, count: int
 ) -> Total:
-    """What a server has counted that knows sums only.
+    """What a server has counted that knows sums only: of symbols in groups, and of the other numbers, in units.
 
-    Args:
-        groups: sums of symbols.
-        numbers: sums of the other numbers, in units.
-        like: an upload.
-        weights: of all who are in the sums.
-        unit: of the sums.
-        count: of the model's weights.
+    `like` is an upload, `weights` are those of all who are in the sums, `count` is how many weights the model has.
     """
     weight = sum(weights)
     halves = zip(numbers[::2], numbers[1::2], strict=True)

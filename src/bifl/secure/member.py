@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Hashable, MutableMapping, Sequence
 from dataclasses import dataclass
 from secrets import token_bytes
 from typing import Any
 
+from bifl.core.message import Message
 from bifl.core.sides import Identity
 from bifl.core.sums import LARGEST_WEIGHT
 from bifl.errors import Refused
 from bifl.secure import cards
 from bifl.secure.cards import Card, SumTerms
-from bifl.secure.integers import Fields, Parts, Sum, add_own, add_pair, direction
+from bifl.secure.integers import Sum, add_own, add_pair, direction, fields, pack, summands
 from bifl.secure.primitives import SECRET, Random, agree_key, commitment, public_key, seal, split, unseal
 
 NOTE = "secure_sum"
@@ -65,16 +65,14 @@ class Member:
             self._refuse_another(state["roster"], private_reply, "keys")
             return bytes(state["dealt"])
         roster = self._check_roster(private_reply, state)
-        place = {card.number: index for index, card in enumerate(roster)}
         secrets = [secret for pair in state["seeds"] for secret in pair]
         split_up = split(secrets, self.terms.least, len(roster), self.random)
         dealt = b""
-        for card in roster:
+        for place, card in enumerate(roster):
             if card.number != self.number:
-                shares = [parts[place[card.number]] for parts in split_up]
-                marked = zip(self.terms.shares(self.number, card.number), shares, strict=True)
+                shares = [parts[place] for parts in split_up]
                 dealt += seal(self._channel(state, card, self.number, card.number), b"".join(shares), b"")
-                dealt += b"".join(which.mark(share) for which, share in marked)
+                dealt += self.terms.marks(self.number, card.number, shares)
         self._write(state | {"roster": private_reply, "dealt": dealt})
         return dealt
 
@@ -97,26 +95,25 @@ class Member:
             raise Refused("this client remembers something else than when it made its keys: the round must begin again")
         return all(card.history == history for card in self._roster(state))
 
-    def units(self, place: Callable[[int], Hashable]) -> tuple[int, int, int]:
-        """This client's weight, that of all who speak of the same weights, and that of all, in units that divide each."""
-        weights = {card.number: card.weight for card in self._roster(self._state("partners"))}
-        unit = math.gcd(*weights.values())
-        own = sum(weight for number, weight in weights.items() if place(number) == place(self.number))
-        return self.weight // unit, own // unit, sum(weights.values()) // unit
-
-    def mask(self, parts: Parts, name: str, form: Fields, place: Callable[[int], Hashable]) -> None:
-        """Hide a summand, in place; masks cancel among those who speak of the same model."""
-        sum, state, index = Sum(name, form, self.terms.agreed), self._state("partners"), self.terms.sums.index(name)
+    def masked(self, upload: Message, name: str, place: Callable[[int], Hashable]) -> bytes:
+        """An upload as a summand that is hidden by masks, which cancel among those who speak of the same model."""
+        state, index = self._state("partners"), self.terms.sums.index(name)
+        roster, others = self._roster(state), set(self._partners(state)) - {self.number}
+        unit, own, total = cards.units(roster, place, self.number)
+        form = fields(upload, own, total)
+        parts, sum = summands(upload, self.weight // unit, form), Sum(name, form, self.terms.agreed)
         key_seed, mask_seed = state["seeds"][index]
-        others = set(self._partners(state)) - {self.number}
         add_own(parts, mask_seed, sum, 1)
-        for card in self._roster(state):
+        for card in roster:
             if card.number in others:
                 sign, peers = direction(self.number, card.number), place(card.number) == place(self.number)
                 try:
                     add_pair(parts, key_seed, card.mask_key(index), sum, sign, peers=peers)
                 except ValueError as error:
                     raise Refused(f"a key of client {card.number} is none") from error
+        data = pack(parts, form.flat)
+        self.once(name, data)
+        return data
 
     def once(self, sum: str, masked: bytes) -> None:
         """Refuse to send a second summand under the same masks: the difference of two would tell that of their owners' ballots."""
@@ -218,8 +215,7 @@ class Member:
             key = self._channel(state, card_of[number], number, self.number)
             inside = unseal(key, row[: self.terms.sealed], b"") or b""
             shares = [inside[start : start + SECRET] for start in range(0, len(inside), SECRET)]
-            marks = zip(self.terms.shares(number, self.number), shares, strict=False)
-            if b"".join(which.mark(share) for which, share in marks) == row[self.terms.sealed :]:
+            if self.terms.marks(number, self.number, shares) == row[self.terms.sealed :]:
                 held[number] = shares
         return held
 

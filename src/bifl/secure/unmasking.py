@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from bifl.core import Message, Total
 from bifl.core.sides import Abandoned, PrivateReplies, Signed
 from bifl.secure import cards, integers, primitives
-from bifl.secure.cards import Card, ShareOf, SumTerms
+from bifl.secure.cards import Card, SumTerms
 from bifl.secure.integers import Field, Fields, Parts
 
 
@@ -35,7 +34,7 @@ class SumState:
     roster: tuple[Card, ...]  # everyone's card, in order
     partners: tuple[int, ...] = ()  # clients that have dealt shares
     dealt: Mapping[int, bytes] = field(default_factory=dict)  # what each of them has, for every other client on the roster
-    masked: RawUploads | None = None  # uploads of the sum under way
+    masked: Mapping[int, Message] = field(default_factory=dict)  # uploads of the sum under way
     survivors: tuple[int, ...] = ()  # whose uploads are in it
 
     @cached_property
@@ -53,11 +52,6 @@ class SumState:
         """Of who takes part, as clients compute it."""
         return cards.transcript(cards.roster(self.roster), self.partners)
 
-    @cached_property
-    def unit(self) -> int:
-        """What divides the weight of everyone who has sent keys."""
-        return math.gcd(*(card.weight for card in self.roster))
-
     def row(self, dealer: int, holder: int) -> bytes:
         """What one client has dealt another: a sealed letter, and the marks of the shares in it."""
         dealt = self.dealt[dealer]
@@ -67,32 +61,8 @@ class SumState:
 
     def form(self, speakers: Speakers, number: int) -> Fields:
         """The fields of a client's summand, as the client computes them."""
-        place = speakers.place
-        own = sum(card.weight for card in self.roster if place(card.number) == place(number))
-        return integers.fields(speakers.like(number), own // self.unit, sum(card.weight for card in self.roster) // self.unit)
-
-
-class RawUploads:
-    """What clients have said in a step, as bytes; an accumulator of exchanges. Masked summands are added up when all is known."""
-
-    def __init__(self) -> None:
-        self.uploads: dict[int, bytes] = {}
-        self.weights: dict[int, int] = {}
-
-    @property
-    def clients(self) -> int:
-        """How many there are."""
-        return len(self.uploads)
-
-    def add(self, upload: Message) -> None:
-        """One more."""
-        self.uploads[upload.sender or 0] = upload.update.symbols.astype(np.uint8).tobytes()
-        self.weights[upload.sender or 0] = upload.weight
-
-    def merge(self, other: Any) -> None:
-        """All of another's."""
-        self.uploads |= other.uploads
-        self.weights |= other.weights
+        _, own, total = cards.units(self.roster, speakers.place, number)
+        return integers.fields(speakers.like(number), own, total)
 
 
 def abandon_few(terms: SumTerms, clients: Sequence[int], what: str) -> None:
@@ -117,13 +87,15 @@ def card_fault(number: int, weight: int, data: bytes, terms: SumTerms, signed: S
     return None if all(map(primitives.is_key, keys)) else "one of its keys is none"
 
 
-def roster(keys: RawUploads, terms: SumTerms) -> tuple[SumState, PrivateReplies]:
+def roster(keys: Mapping[int, bytes], weights: Mapping[int, int], terms: SumTerms) -> tuple[SumState, PrivateReplies]:
     """Everyone's card to everyone."""
-    sent = {number: data for number, data in sorted(keys.uploads.items()) if len(data) == terms.card}
+    sent = {number: data for number, data in sorted(keys.items()) if len(data) == terms.card}
     abandon_few(terms, list(sent), "have sent keys")
-    weights = {number: terms.weighing.counts(keys.weights[number]) for number in sent}
-    state = SumState(tuple(Card(one, weights[one], data[: terms.body], data[terms.body :]) for one, data in sent.items()))
-    return state, dict.fromkeys(sent, cards.roster(state.roster))
+    signed = [
+        Card(number, terms.weighing.counts(weights[number]), data[: terms.body], data[terms.body :])
+        for number, data in sent.items()
+    ]
+    return SumState(tuple(signed)), dict.fromkeys(sent, cards.roster(signed))
 
 
 def pass_on(state: SumState, sent: Mapping[int, bytes], terms: SumTerms) -> tuple[SumState, PrivateReplies]:
@@ -138,19 +110,18 @@ def pass_on(state: SumState, sent: Mapping[int, bytes], terms: SumTerms) -> tupl
     }
 
 
-def masked_fault(state: SumState, number: int, data: bytes, speakers: Speakers) -> str | None:
+def masked_fault(state: SumState, number: int, upload: Message, speakers: Speakers) -> str | None:
     """Why a masked upload cannot be added up; None if it can."""
-    try:
-        integers.check_packed(data, state.form(speakers, number).flat)
-    except ValueError as error:
-        return f"its masked upload cannot be added up: {error}"
-    return None
+    fault = integers.packed_fault(upload.update.symbols, state.form(speakers, number).flat)
+    return fault and f"its masked upload cannot be added up: {fault}"
 
 
-def survivors(state: SumState, masked: RawUploads, speakers: Speakers, terms: SumTerms) -> tuple[SumState, PrivateReplies]:
+def survivors(
+    state: SumState, masked: Mapping[int, Message], speakers: Speakers, terms: SumTerms
+) -> tuple[SumState, PrivateReplies]:
     """Whose summands are there, and of the right form; told to each of them."""
-    there = [number for number in state.partners if number in masked.uploads]
-    fitting = [number for number in there if masked_fault(state, number, masked.uploads[number], speakers) is None]
+    there = [number for number in state.partners if number in masked]
+    fitting = [number for number in there if masked_fault(state, number, masked[number], speakers) is None]
     speaking = Counter(map(speakers.place, fitting))
     left = [number for number in fitting if speaking[speakers.place(number)] >= terms.together]
     abandon_few(terms, left, "have sent what can be added up")
@@ -184,20 +155,16 @@ def revealed_fault(state: SumState, number: int, data: bytes, terms: SumTerms, n
     if primitives.commitment(data[: primitives.SECRET]) != state.cards[number].commitment(index):
         return "it has revealed another seed of its own mask than it committed to"
     for dealer, share in _revealed(state, number, data).items():
-        which = ShareOf(terms.round, dealer, number, index, dealer in state.survivors)
-        marks = state.row(dealer, number)[terms.sealed :]
-        if share is not None and which.mark(share) != marks[which.place : which.place + cards.MARK]:
+        place = 2 * index + (dealer in state.survivors)
+        start = terms.sealed + cards.MARK * place
+        mark = state.row(dealer, number)[start : start + cards.MARK]
+        if share is not None and terms.mark(dealer, number, place, share) != mark:
             return f"it has revealed another share of client {dealer}'s secret than it was dealt"
     return None
 
 
 def unmask(state: SumState, revealed: Mapping[int, bytes], speakers: Speakers, terms: SumTerms, name: str, count: int) -> Total:
-    """The sum over a model of so many weights, given what clients have revealed.
-
-    Raises:
-        Abandoned: too few have, or what they have revealed is not what was shared.
-    """
-    assert state.masked is not None
+    """The sum over a model of so many weights, given what clients have revealed."""
     index = terms.sums.index(name)
     revealed = {number: data for number, data in revealed.items() if revealed_fault(state, number, data, terms, name) is None}
     abandon_few(terms, list(revealed), "have revealed their shares")
@@ -206,7 +173,7 @@ def unmask(state: SumState, revealed: Mapping[int, bytes], speakers: Speakers, t
     keys = {number: secret_of(state, revealed, number, index, terms) for number in state.partners}
     for number in state.survivors:
         form = state.form(speakers, number)
-        parts = integers.unpack(state.masked.uploads[number], form.flat)
+        parts = integers.unpack(state.masked[number].update.symbols.astype(np.uint8, copy=False), form.flat)
         which = integers.Sum(name, form, terms.agreed)
         integers.add_own(parts, keys[number], which, -1)
         for lost in set(state.partners).difference(state.survivors):
@@ -233,6 +200,8 @@ def _revealed(state: SumState, number: int, data: bytes) -> dict[int, bytes | No
 def _total(state: SumState, groups: Mapping[Hashable, Parts], numbers: Parts, speakers: Speakers, count: int) -> Total:
     """Sums as a total, if they can be sums of what clients say."""
     weights = {card.number: card.weight for card in state.roster if card.number in state.survivors}
+    first = state.survivors[0]
+    unit, _, _ = cards.units(state.roster, speakers.place, first)
     sums = []
     for where, parts in groups.items():
         someone = next(number for number in state.survivors if speakers.place(number) == where)
@@ -240,14 +209,13 @@ def _total(state: SumState, groups: Mapping[Hashable, Parts], numbers: Parts, sp
         form = state.form(speakers, someone).symbols
         if len(form) == 1:
             signed = [parts[0].astype(np.int64)]
-            if int(signed[0].max(initial=0)) > (speakers.like(someone).update.alphabet.size - 1) * weight // state.unit:
+            if int(signed[0].max(initial=0)) > (speakers.like(someone).update.alphabet.size - 1) * weight // unit:
                 raise Abandoned("a secure sum holds a count of more than there are votes: a client has lied; nothing was counted")
         else:
             signed = [field.signed(part) for field, part in zip(form, parts, strict=True)]
         sums.append(integers.Group(signed, weight, where if isinstance(where, int) else None))
-    first = state.survivors[0]
     signed = [field.signed(part) for field, part in zip(state.form(speakers, first).numbers, numbers, strict=True)]
-    return integers.total_of(sums, signed, speakers.like(first), list(weights.values()), state.unit, count)
+    return integers.total_of(sums, signed, speakers.like(first), list(weights.values()), unit, count)
 
 
 def secret_of(state: SumState, revealed: Mapping[int, bytes], number: int, index: int, terms: SumTerms) -> bytes:

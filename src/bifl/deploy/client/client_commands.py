@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -28,17 +27,21 @@ def client(options: argparse.Namespace) -> int:
         if not path.is_file():
             raise ConfigError(f"'{path}' does not exist: get it from whoever ran bifl keys")
     number = _number(options)
-    files, insists = _allowed(options.allow), _insists(options)
+    for path in options.allow:
+        if not path.exists():
+            raise ConfigError(f"--allow: '{path}' does not exist")
+    insists = _insists(options)
     data = check_data(options.data)
     state = (options.state or Path(f"client-{number}-state")).resolve()
     with writing(state):
         state.mkdir(parents=True, exist_ok=True)
     config: dict[str, str | int] = {"partition-id": number, "state-dir": str(state), "data": data, **insists}
+    files = dict.fromkeys(path.resolve() for path in options.allow)
     config |= {f"allow-{place}": str(path) for place, path in enumerate(files)}
     words = [options.server, options.ca.resolve(), options.key.resolve(), json.dumps(config)]
     with ended_by_signals():
         try:
-            _stay(words, state, number, options.patience)
+            _stay(words, state, options.patience)
         except KeyboardInterrupt:
             print("bifl: client stopped; started again it continues from its state", file=sys.stderr)
             return 130
@@ -67,14 +70,7 @@ def _insists(options: argparse.Namespace) -> dict[str, str | int]:
     return keys | {"least": options.least, "colluders": options.colluders}
 
 
-def _allowed(files: list[Path]) -> list[Path]:
-    for path in files:
-        if not path.exists():
-            raise ConfigError(f"--allow: '{path}' does not exist")
-    return list(dict.fromkeys(path.resolve() for path in files))
-
-
-def _stay(words: list[str | Path], state: Path, number: int, patience: float) -> NoReturn:
+def _stay(words: list[str | Path], state: Path, patience: float) -> NoReturn:
     """Start the client's node with these words, again whenever it ends, until interrupted or refused for `patience` seconds."""
     server, authority, key, _ = words
     log = state / "supernode.log"
@@ -86,10 +82,6 @@ def _stay(words: list[str | Path], state: Path, number: int, patience: float) ->
         process = start("supernode", [*words, str(writing)], state / "flower", log, pipe=writing)
         os.close(writing)
         try:
-            admitted = _wait_for_admission(process, log, begin)
-            if admitted:
-                print(f"client {number} is connected to {server}", flush=True)
-                refused_since = None
             while process.poll() is None:
                 _show(reading)
                 time.sleep(_LOOK)
@@ -100,7 +92,7 @@ def _stay(words: list[str | Path], state: Path, number: int, patience: float) ->
         why = log.read_bytes()[begin:].decode(errors="replace")
         if "CERTIFICATE_VERIFY_FAILED" in why:
             raise RunError(f"{server} shows a certificate that '{authority}' does not vouch for: is it the right server?")
-        refused = not admitted and "code: 2004" in why
+        refused = ADMITTED not in why and "code: 2004" in why
         refused_since = (refused_since or time.monotonic()) if refused else None
         if refused_since is not None and time.monotonic() > refused_since + patience:
             raise RunError(f"{server} refuses the key '{key}': it is not registered there (bifl server does that)")
@@ -112,16 +104,3 @@ def _stay(words: list[str | Path], state: Path, number: int, patience: float) ->
 def _show(pipe: int) -> None:
     for text, problem in read_pipe(pipe):
         print(f"bifl: {text}" if problem else text, file=sys.stderr if problem else sys.stdout, flush=True)
-
-
-def _wait_for_admission(process: subprocess.Popen[bytes], log: Path, begin: int) -> bool:
-    """Whether a SuperNode was admitted before it ended."""
-    while True:
-        ended = process.poll() is not None
-        with log.open("rb") as file:
-            file.seek(begin)
-            if ADMITTED.encode() in file.read():
-                return True
-        if ended:
-            return False
-        time.sleep(_LOOK)

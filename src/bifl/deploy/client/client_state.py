@@ -21,7 +21,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -106,34 +106,18 @@ class Damaged(RunError):
     """Files in a client's state directory that cannot be read."""
 
 
-class Kept(NamedTuple):
-    """A client that is ready to work, and the files that say the same."""
-
-    folder: Path
-    operator: Operator
-    worker: Worker
-    files: Mapping[str, tuple[int, ...]]  # as `_stamps` tells them
-
-    def stands(self, folder: Path, operator: Operator) -> bool:
-        """Whether this is what a folder's files say to a client of this operator."""
-        return (self.folder, self.operator) == (folder, operator) and self.files == _stamps(folder, operator)
-
-
-def _stamps(folder: Path, operator: Operator) -> dict[str, tuple[int, ...]]:
-    """What tells that a file of a run's folder, or one that the client knows its peers by, was changed or removed."""
-    files = [*folder.rglob("*"), *(Path(name) for name in (operator.key, operator.peers) if name)]
-    stats = {str(path): path.lstat() for path in files if os.path.lexists(path)}
-    return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
-
-
 class ClientState:
     """One client's folder for one run, whose name `protocol.read_request` has checked."""
 
-    def __init__(self, state: Path, run: str, operator: Operator, tell: Callable[[str], None], kept: Kept | None = None) -> None:
+    def __init__(
+        self, state: Path, run: str, operator: Operator, tell: Callable[[str], None], last: ClientState | None = None
+    ) -> None:
         self.folder, self.operator, self._tell = _folder(state, run), operator, tell
         self.number = operator.number
-        # as the last request left it, if it is still in memory
-        self._worker = kept.worker if kept is not None and kept.stands(self.folder, operator) else None
+        self.worker: Worker | None = None  # the client ready to work
+        self._files: Mapping[str, tuple[int, ...]] = {}  # that say the same, as `_stamps` tells them
+        if last is not None and (last.folder, last.operator, last._files) == (self.folder, operator, self._stamps()):
+            self.worker = last.worker  # as the last request left it
         if operator.peers:
             self._refuse_second_run()
 
@@ -149,7 +133,7 @@ class ClientState:
 
     def greet(self, terms: Terms) -> Worker:
         """Agree to the terms; the client ready to work."""
-        self._worker = None
+        self.worker = None
         try:
             worker = self._settle_in(terms)
         except Damaged as error:
@@ -160,28 +144,33 @@ class ClientState:
                 refuse_missing(worker.tools.samples.inputs.numpy(), "inputs")
             except DataError as error:
                 raise Refusal(f"this client's {error}", "values of its inputs are missing") from error
-        self._worker = worker
+        self.worker = worker
         return worker
 
     def open(self, round: int) -> Worker | None:
         """The client as it was after the given round, ready to work; None where there is nothing of this run, or no longer."""
         try:
-            if self._worker is None:
+            if self.worker is None:
                 agreed = self._terms()
                 if agreed is None or (agreed["number"], agreed["data"]) != (self.number, self.operator.data):
                     return None  # never greeted, or restarted as somebody else
-                self._worker = self._load()
-            self._recall(self._worker, round)
+                self.worker = self._load(agreed["experiment"])
+            self._recall(self.worker, round)
         except Damaged as error:
-            self._worker = None
+            self.worker = None
             self._move_aside(error)
-        return self._worker
+        return self.worker
 
-    def keep(self) -> Kept | None:
-        """The client as it stands, for the next request; None if there is none. To be called when its files are written."""
-        if self._worker is None:
-            return None
-        return Kept(self.folder, self.operator, self._worker, _stamps(self.folder, self.operator))
+    def keep(self) -> ClientState | None:
+        """This, for the next request; None if no client is ready. To be called when its files are written."""
+        self._files = self._stamps()
+        return None if self.worker is None else self
+
+    def _stamps(self) -> dict[str, tuple[int, ...]]:
+        """What tells that a file of the run's folder, or one that the client knows its peers by, was changed or removed."""
+        files = [*self.folder.rglob("*"), *(Path(name) for name in (self.operator.key, self.operator.peers) if name)]
+        stats = {str(path): path.lstat() for path in files if os.path.lexists(path)}
+        return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
     def _recall(self, worker: Worker, round: int) -> None:
         """Let the client be what it was after a round: a request that comes again is answered as before."""
@@ -197,7 +186,7 @@ class ClientState:
         wanted = terms_fields(terms) | {"number": self.number, "data": self.operator.data}
         agreed = self._terms()
         if agreed == wanted:
-            return self._load()
+            return self._load(terms.experiment)
         if agreed is not None and not _same_run(agreed, wanted):
             raise Refusal("the server has changed the settings of a run that this client takes part in: it must start a new one")
         experiment = self.operator.experiment(terms.experiment)
@@ -214,7 +203,7 @@ class ClientState:
                 (self.folder / name).mkdir()
                 save(part, self.folder / name)
             write_atomic(self.folder / TERMS, json.dumps(wanted))  # the last file: where it is, the others are whole
-        return self._load()
+        return self._load(terms.experiment)
 
     def _make_room(self) -> None:
         if self.folder.exists():
@@ -237,12 +226,9 @@ class ClientState:
                 raise ValueError(f"{TERMS} lacks something")
             return dict(agreed)
 
-    def _load(self) -> Worker:
+    def _load(self, words: str) -> Worker:
         """The client and its public state as the files say, but for what it remembers of rounds."""
-        agreed = self._terms()
-        if agreed is None:
-            raise Damaged(f"there is no {TERMS}")
-        experiment = self.operator.experiment(agreed["experiment"])
+        experiment = self.operator.experiment(words)
         with _reading(self.folder):
             train, held = _whole(map_dataset(self.folder / TRAIN)), _whole(map_dataset(self.folder / HELD))
             data = train._replace(
@@ -289,7 +275,7 @@ class ClientState:
                 if digest(worker.public, in_context) == step.start:
                     worker.hear(step.exchange, step.data)
         if digest(worker.public, in_context) != update.target:
-            self._worker = None  # it may have taken up some of it
+            self.worker = None  # it may have taken up some of it
             return False
         if worker.public is not before or not (self.folder / PUBLIC).is_file():
             _refuse_not_finite(worker.public)
@@ -312,8 +298,7 @@ def _folder(state: Path, run: str) -> Path:
 
 def _same_run(agreed: dict[str, Any], wanted: dict[str, Any]) -> bool:
     """Whether terms are those of the same run, which may have become longer."""
-    fixed = ("classes", "shape", "mean", "std", "share", "kind", "further", "labels")
-    same = [agreed.get(name) for name in fixed] == [wanted.get(name) for name in fixed]
+    same = all(agreed.get(name) == wanted.get(name) for name in Terms._fields if name != "experiment")
     return same and same_but_for_length(agreed["experiment"], wanted["experiment"])
 
 

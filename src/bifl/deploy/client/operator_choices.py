@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -122,33 +123,30 @@ class Operator(NamedTuple):
         """What the client signs with in a run's secure sums; None where it has no list of the others' keys."""
         if not self.key or not self.peers:
             return None
-        from bifl.secure.identities import NodeKeys
+        from bifl.secure.identities import node_keys
 
-        return NodeKeys(Path(self.key), Path(self.peers), self.least, run)
+        return node_keys(Path(self.key), Path(self.peers), self.least, run)
 
 
-def local_images(where: str) -> Source:
+def local_images(where: str, terms: Terms, experiment: Experiment, number: int) -> Images:
     """What `--data` stands for: an .npz file, a folder of .npy files or of LEAF's, or a dataset's name; "" for the run's own."""
-
-    def read(terms: Terms, experiment: Experiment, number: int) -> Images:
-        images = read_files(where, ["femnist" if terms.shape[0] == 1 else "celeba"])
-        if images is not None:
-            return images
-        if not where and experiment.dataset.name == "remote":
-            raise Refusal(
-                "the server has no dataset: start this client with --data FILE.npz, a folder of LEAF's or a name",
-                "it has no images: the run has no dataset, and it was started without --data",
-            )
-        chosen = experiment.changed({"dataset": where}) if where else experiment
-        data = load(chosen)
-        return Images(data.inputs, data.labels, deal(chosen, data)[0][number], data.classes, data.further)
-
-    return read
+    images = read_files(where, ["femnist" if terms.shape[0] == 1 else "celeba"])
+    if images is not None:
+        return images
+    if not where and experiment.dataset.name == "remote":
+        raise Refusal(
+            "the server has no dataset: start this client with --data FILE.npz, a folder of LEAF's or a name",
+            "it has no images: the run has no dataset, and it was started without --data",
+        )
+    chosen = experiment.changed({"dataset": where}) if where else experiment
+    data = load(chosen)
+    return Images(data.inputs, data.labels, deal(chosen, data)[0][number], data.classes, data.further)
 
 
 def own_images(operator: Operator, terms: Terms, experiment: Experiment) -> dict[str, Dataset]:
     """The client's images, those to `train` on and those `held` out, normalised as everyone's are."""
-    brought = (operator.source or local_images(operator.data))(terms, experiment, operator.number)
+    source = operator.source or partial(local_images, operator.data)
+    brought = source(terms, experiment, operator.number)
     hand = np.arange(len(brought.labels)) if brought.hand is None else brought.hand
     if len(hand) < 2:
         raise Refusal(f"client {operator.number} has {len(hand)} images: batch-norm needs two to train on")

@@ -44,18 +44,20 @@ def check_data(where: str) -> str:
     try:
         if "\0" in where:
             raise DataError("a path has no NUL byte")
-        if (images := read_files(where)) is not None:
-            _enough(images.labels, where)
-            return str(path.resolve())
-        name = dataset.spelled(where)
-        if name in _NOT_IMAGES:
+        images, name = read_files(where), dataset.spelled(where)
+        if images is not None:
+            labels, name = images.labels, str(path.resolve())
+        elif name in _NOT_IMAGES:
             raise DataError(f"dataset '{name}': {_NOT_IMAGES[name]}")
-        if path.suffix.lower() in TABLES and path.is_file():
+        elif path.suffix.lower() in TABLES and path.is_file():
             raise DataError(f"'{where}' {table_text(path)}")
-        if ":" not in name and name not in dataset.names():
+        elif ":" not in name and name not in dataset.names():
             kinds = "neither a file nor a folder here, nor a dataset"
             raise DataError(f"'{where}' is {kinds} (known: {', '.join(dataset.names())}); files must be called FILE.npz")
-        _enough(dataset.make(name, {}).labels, where)
+        else:
+            labels = dataset.make(name, {}).labels
+        if len(labels) < 2:
+            raise DataError(f"'{where}' holds {len(labels)} training images, batch-norm needs two or more")
         return name
     except BiflError as error:
         raise ConfigError(f"--data cannot be used, and nothing was joined: {error}") from error
@@ -73,8 +75,3 @@ def _read_leaf(where: str, kinds: Sequence[str]) -> Images:
     if len(set(reasons.values())) == 1:
         raise DataError(reasons[kinds[0]])
     raise DataError("; ".join(f"as {kind}: {reason}" for kind, reason in reasons.items()))
-
-
-def _enough(labels: Array, where: str) -> None:
-    if len(labels) < 2:
-        raise DataError(f"'{where}' holds {len(labels)} training images, batch-norm needs two or more")

@@ -11,21 +11,16 @@ from __future__ import annotations
 
 import functools
 import json
-import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from logging import ERROR, INFO
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Error, Message
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore import log
@@ -36,8 +31,9 @@ from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
 from bifl.deploy.flower import bundle
-from bifl.deploy.flower.programs import ADMITTED, tell_pipe
-from bifl.errors import BiflError, RunError
+from bifl.deploy.flower.programs import ADMITTED, ended_by_signals, tell_pipe
+from bifl.errors import BiflError
+from bifl.secure.identities import read_private_key
 
 _IDLE = 3.0  # seconds between two looks for a message
 _SOON = [0.2 * 1.5**look for look in range(7)]  # the same after an answer, 6.4 in all: the exchanges of a round follow each other
@@ -129,12 +125,7 @@ def refuse_foreign_run(run: Run) -> None:
 @contextmanager
 def fleet(address: str, authority: Path, key: Path) -> Iterator[Fleet]:
     """A connection to the server at an address, known by its authority's certificate, as the client with this key."""
-    try:
-        private = load_ssh_private_key(key.read_bytes(), None)
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise RunError(f"'{key}' cannot be read as a private key: {error}") from error
-    if not isinstance(private, EllipticCurvePrivateKey):
-        raise RunError(f"'{key}' is a key of another kind than bifl keys makes")
+    private = read_private_key(key)
     keys = (private, private.public_key())
     with http_request_response(address, False, authority.read_bytes(), keys) as calls:
         yield Fleet(*calls)
@@ -142,34 +133,26 @@ def fleet(address: str, authority: Path, key: Path) -> Iterator[Fleet]:
 
 def answers(config: dict[str, Any], tell: Callable[[str, bool], None]) -> Answer:
     """A client with this configuration, which comes to life when it is first asked: until then it needs no PyTorch."""
+    context = Context(0, 0, config, RecordDict(), {})
 
     @functools.cache
     def living() -> Any:
-        from bifl.deploy.client.living_client import LivingClient
+        from bifl.deploy.client_app import LivingClient
 
-        return LivingClient(tell)
+        return LivingClient(tell=tell)
 
-    def answer(message: Message) -> Message:
-        from bifl.deploy import protocol
-
-        fields = living().answer(message.metadata.message_type, protocol.fields_of(message), config)
-        return Message(protocol.content(fields), reply_to=message)
-
-    return answer
+    return lambda message: living().answer(message, context)
 
 
 def main() -> None:
-    """Be a client's node until a signal comes."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(0)  # the server is told, so that the client can come back at once
-
+    """Be a client's node until a signal comes; the server is told, so that the client can come back at once."""
     address, authority, key, config, pipe = sys.argv[1:]
-    signal.signal(signal.SIGTERM, leave)
     try:
-        with fleet(address, Path(authority), Path(key)) as server:
+        with suppress(KeyboardInterrupt), ended_by_signals(), fleet(address, Path(authority), Path(key)) as server:
             log(INFO, "%s %d", ADMITTED, server.node)
-            Node(server, answers(json.loads(config), tell_pipe(int(pipe)))).stay()
+            tell, chosen = tell_pipe(int(pipe)), json.loads(config)
+            tell(f"client {chosen['partition-id']} is connected to {address}", False)
+            Node(server, answers(chosen, tell)).stay()
     except BiflError as error:
         sys.exit(f"bifl: {error}")
 

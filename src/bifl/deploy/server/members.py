@@ -89,20 +89,6 @@ def _read(path: Path) -> dict[int, int]:
     return images
 
 
-def misfit(introduction: Mapping[str, Any], clients: int, model: str) -> str | None:
-    """Why a node cannot be one of so many clients of a model with this fingerprint; None if it can."""
-    number, images, digest = introduction.get("number"), introduction.get("images"), introduction.get("digest")
-    if type(number) is not int or type(images) is not int or type(digest) is not str or len(digest) > _DIGEST:
-        return "its introduction makes no sense"
-    if not 0 <= number < clients:
-        return f"its number {number} is none of 0 to {clients - 1}"
-    if not 1 <= images <= LARGEST_WEIGHT // clients:  # so that all together can be added up
-        return f"it cannot hold {images} images"
-    if introduction.get("model") != model:
-        return f"it has another model, {quoted(introduction.get('model'))}"
-    return None
-
-
 @dataclass
 class Member:
     """A node that has introduced itself."""
@@ -114,7 +100,14 @@ class Member:
 
 
 class Members:
-    """The clients of a run, at most so many."""
+    """The clients of a run, at most so many.
+
+    Attributes:
+        by_number: the nodes that have introduced themselves.
+        online: the connected nodes.
+        strangers: connected nodes that could not become clients, and why: they are sent no more requests.
+        barred: clients that have more images than they may, and why they may not take part.
+    """
 
     def __init__(
         self, clients: int, model: str, declared: Declared, numbers: Callable[[], Mapping[int, int]] | None, most: int, alike: bool,
@@ -124,40 +117,27 @@ class Members:
         # images that one client may count for (0 leaves it to `over`); whether each counts once, as `privacy=` has it
         self._most, self._alike = most, alike
         self._numbers = numbers  # which client a node is, where that is known
-        self._by_number: dict[int, Member] = {}
-        self._online: set[int] = set()  # nodes
-        self._strangers: set[int] = set()  # nodes that may not take part
         self._unbound: set[int] = set()  # nodes that were told of because they have no number
         self._judged: set[int] = set()  # whose declarations counted when this round began
-        self.barred: dict[int, str] = {}  # clients that have more images than they may, and why they may not take part
-
-    def __getitem__(self, number: int) -> Member:
-        return self._by_number[number]
-
-    def __contains__(self, number: object) -> bool:
-        return number in self._by_number
+        self.by_number: dict[int, Member] = {}
+        self.online: set[int] = set()
+        self.strangers: dict[int, str] = {}
+        self.barred: dict[int, str] = {}
 
     def present(self) -> dict[int, Member]:
         """The connected clients, by number."""
-        return {number: member for number, member in sorted(self._by_number.items()) if member.node in self._online}
+        return {number: member for number, member in sorted(self.by_number.items()) if member.node in self.online}
 
     def voting(self) -> dict[int, Member]:
         """The connected clients that may take part."""
         return {number: member for number, member in self.present().items() if number not in self.barred}
 
-    def online(self, node: int) -> bool:
-        """Whether a node is connected."""
-        return node in self._online
-
-    def failed(self) -> int:
-        """How many nodes are there and could not become clients."""
-        return len(self._strangers)
-
     def see(self, online: set[int]) -> set[int]:
         """Update the list of connected nodes; return those that have not introduced themselves."""
-        self._online = set(online)
-        self._strangers &= online  # one that left may come back as somebody else
-        new = online - {member.node for member in self._by_number.values()} - self._strangers
+        self.online = set(online)
+        # one that left may come back as somebody else
+        self.strangers = {node: why for node, why in self.strangers.items() if node in online}
+        new = online - {member.node for member in self.by_number.values()} - self.strangers.keys()
         if self._numbers is None:
             return new
         numbers = self._numbers()
@@ -166,51 +146,49 @@ class Members:
             self._tell(f"node {node} has a key that is none of the run's client-N.pub: it is not asked for anything", REFUSED)
         return new & numbers.keys()
 
-    def lose(self, node: int) -> None:
-        """Mark a node as offline until it is seen again."""
-        self._online.discard(node)
-
-    def forget(self, number: int) -> None:
-        """A client must introduce itself again."""
-        self._by_number.pop(number, None)
-
-    def leave_out(self, node: int) -> None:
-        """Send a node no more requests while it stays connected."""
-        self._strangers.add(node)
-
-    def number(self, node: int, claimed: object) -> int | None:
-        """Which client a node is that has not introduced itself: as its key says, or where keys are not known, as it says."""
+    def who(self, node: int, claimed: object) -> tuple[int | None, str]:
+        """Which client a node is, as its key says or, where keys are not known, as it says; and how to call it."""
         if self._numbers is not None:
-            return self._numbers().get(node)
-        return claimed if isinstance(claimed, int) and 0 <= claimed < self._clients else None
+            number = self._numbers().get(node)
+        else:
+            number = claimed if type(claimed) is int and 0 <= claimed < self._clients else None
+        return number, f"node {node}" if number is None else f"client {number}"
 
     def welcome(self, node: int, introduction: Mapping[str, Any]) -> None:
         """Make a node that has introduced itself a client, or leave it out and tell why."""
         problem = protocol.other_version(introduction.get(protocol.VERSION), "it", "the server")
-        problem = problem or misfit(introduction, self._clients, self._model)
-        number = None if problem else int(introduction["number"])
-        if number is not None:
-            member = Member(node, number, introduction["images"], introduction["digest"])
-            problem = self._stolen(node, number) or self._declared.problem(number, member.images)
-            if self._alike and member.images != 1:
-                problem = f"it would count for {member.images} images, and with privacy= every client counts for 1"
-            if problem is None:
-                self._admit(member)
-                return
-        self.leave_out(node)
-        if self._numbers is not None:
-            number = self._numbers().get(node, number)
-        self._tell(f"{f'node {node}' if number is None else f'client {number} (node {node})'} refused: {problem}", REFUSED, number)
-
-    def _admit(self, member: Member) -> None:
+        problem = problem or self._problem(node, introduction)
+        number, name = self.who(node, introduction.get("number"))
+        if problem is not None:
+            self.strangers[node] = f"{name}: {problem}"
+            self._tell(f"{name if number is None else f'{name} (node {node})'} refused: {problem}", REFUSED, number)
+            return
+        member = Member(node, introduction["number"], introduction["images"], introduction["digest"])
         self._declared.add(member.number, member.images)
-        self._by_number[member.number] = member
+        self.by_number[member.number] = member
         there = f"{len(self.present())} of {self._clients}"
         self._tell(f"client {member.number} is there, with {member.images} images: {there}", JOINED, member.number)
         if member.number not in self._judged:  # judged alone, so that it does not matter who else comes in this round
             among = self._judged | {member.number}
             limits = over({number: self._declared.images[number] for number in among}, self._most)
             self._bar({number: limit for number, limit in limits.items() if number == member.number})
+
+    def _problem(self, node: int, introduction: Mapping[str, Any]) -> str | None:
+        """Why a node that introduces itself so cannot be one of the clients; None if it can."""
+        number, images, digest = (introduction.get(name) for name in ("number", "images", "digest"))
+        if type(number) is not int or type(images) is not int or type(digest) is not str or len(digest) > _DIGEST:
+            return "its introduction makes no sense"
+        bound, there = self.who(node, number)[0], self.present().get(number)
+        faults = {
+            f"its number {number} is none of 0 to {self._clients - 1}": not 0 <= number < self._clients,
+            # at most so many that all together can be added up
+            f"it cannot hold {images} images": not 1 <= images <= LARGEST_WEIGHT // self._clients,
+            f"it has another model, {quoted(introduction.get('model'))}": introduction.get("model") != self._model,
+            f"it says that it is client {number}, and its key is that of client {bound}": bound != number,
+            f"client {number} is there already": there is not None and there.node != node,
+            f"it would count for {images} images, and with privacy= every client counts for 1": self._alike and images != 1,
+        }
+        return next((fault for fault, found in faults.items() if found), self._declared.problem(number, images))
 
     def judge(self) -> None:
         """Decide from all declarations who may take part in the coming round."""
@@ -230,9 +208,3 @@ class Members:
                     f"server's operator lets it in with --max-images {images}"
                 )
                 self._tell(f"client {number} refused: {self.barred[number]}", REFUSED, number)
-
-    def _stolen(self, node: int, number: int) -> str | None:
-        if self._numbers is not None and (bound := self._numbers().get(node)) != number:
-            return f"it says that it is client {number}, and its key is that of client {bound}"
-        there = self.present().get(number)
-        return None if there is None or there.node == node else f"client {number} is there already"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flwr.serverapp import Grid
 
@@ -25,7 +25,7 @@ from bifl.deploy.server.requests import DEFAULTS, Requests, Rules, Transport
 from bifl.engine.catch_up import Journal, digest
 from bifl.engine.round import Attendance, Clients, Rounds, Upkeep, run_folder
 from bifl.engine.worker import score_tests
-from bifl.errors import BiflError, RunError, quoted
+from bifl.errors import BiflError, Refused, RunError
 from bifl.exchanges.exchange import Exchange, Intake, Sender
 from bifl.exchanges.scoring import LARGEST_LOSS
 from bifl.experiment.setup import Setup, serve
@@ -34,7 +34,7 @@ from bifl.nn.batch import Samples
 from bifl.runs.events import FAILED, FINISHED, Tell, writer
 from bifl.runs.folder import RunFolder, ended_early
 from bifl.runs.record import Record
-from bifl.secure.identities import ClientKeys
+from bifl.secure.identities import server_keys
 from bifl.training.evaluation import chunks
 
 RUN = "run"  # in the run's folder: its name, by which clients know it
@@ -82,7 +82,7 @@ def run_rounds(
     """
     tell = tell or writer(run.path)
     name = run_name(run.path)
-    signed = ClientKeys(keys, name).signed if keys is not None and run.experiment.secure_sum else None
+    signed = server_keys(keys, name).signed if keys is not None and run.experiment.secure_sum else None
     deployment = Deployment(grid, rules, name, tell, run.path, numbers, signed)
     try:
         setup = setup or serve(run.experiment)
@@ -114,7 +114,7 @@ class Nodes(Clients):
     def finish(self) -> None:
         """Tell everyone the last broadcast, and that the run is over."""
         last = {number: {"finished": True} for number in self._members.voting()}
-        for _ in self._requests.ask_all(protocol.HEAR, last, 0):
+        for _ in self._requests.ask_all(protocol.HEAR, last, 0, self.journal.public.round):
             pass
 
     def begin(self) -> Attendance:
@@ -151,18 +151,17 @@ class Nodes(Clients):
         tells_loss = exchange.trains and self._setup.run.tells_results
         all_fields = {number: protocol.request_fields(request) for number, request in asked.items()}
         for number, fields in self._requests.ask_all(exchange.name, all_fields, least, context.round):
-            problem = misfit_of_reply(fields, asked[number].uploads, tells_loss)
-            reply = Reply(number, self._members[number].images, fields.get("loss"), fields.get("upload"))
-            if problem is None and reply.upload is not None:
-                try:
+            reply = Reply(number, self._members.by_number[number].images, fields.get("loss"), fields.get("upload"))
+            try:
+                _refuse_misfit(reply, asked[number].uploads, tells_loss)
+                if reply.upload is not None:
                     size, ideal = intake.take(reply.upload, Sender(number, reply.weight))
                     reply = reply._replace(size=size, ideal=ideal)
-                except Exception as error:  # whatever it is, this upload caused it, and the others need not suffer
-                    problem = str(error) if isinstance(error, BiflError) else f"{type(error).__name__}: {quoted(str(error))}"
-            if problem is None:
-                note(reply)
+            except Exception as error:  # whatever it is, this answer caused it, and the others need not suffer
+                kind = "" if isinstance(error, BiflError) else f"{type(error).__name__}: "
+                self._requests.refuse(number, kind + str(error), context.round)
             else:
-                self._requests.refuse(number, problem, context.round)
+                note(reply)
         if intake.total.clients < wanted:
             raise Abandoned(f"round {context.round}: {intake.total.clients} of {wanted} ballots: nothing was counted")
         return intake.total
@@ -183,17 +182,15 @@ class Nodes(Clients):
         return self._requests.upkeep()
 
 
-def misfit_of_reply(fields: Mapping[str, Any], uploads: bool, tells_loss: bool) -> str | None:
-    """Why an answer in an exchange, which may come from anybody, cannot be counted; None if it can, as far as it is not yet opened.
+def _refuse_misfit(reply: Reply, uploads: bool, tells_loss: bool) -> None:
+    """Refuse an answer in an exchange that cannot be counted, as far as it is not yet opened: it may hold anything.
 
     `tells_loss` says whether clients train in this exchange and say how that went.
     """
-    loss, upload = fields.get("loss"), fields.get("upload")
-    fits = type(upload) is bytes if uploads else upload is None
-    if not tells_loss:
-        return None if fits and loss is None else "the answer lacks an upload, or has something else in it"
-    if not fits or type(loss) is not float:
-        return "the answer lacks a loss or an upload, or has one too many"
-    if not 0 <= loss <= LARGEST_LOSS:
-        return f"its training loss is {loss:g}, where {LARGEST_LOSS:g} is the most: if it is honest, its training diverged"
-    return None
+    kinds = (float if tells_loss else type(None), bytes if uploads else type(None))
+    if (type(reply.loss), type(reply.upload)) != kinds:
+        raise Refused("the answer lacks a loss or an upload, or has one too many")
+    if reply.loss is not None and not 0 <= reply.loss <= LARGEST_LOSS:
+        raise Refused(
+            f"its training loss is {reply.loss:g}, where {LARGEST_LOSS:g} is the most: if it is honest, its training diverged"
+        )

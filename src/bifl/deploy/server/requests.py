@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -87,86 +87,63 @@ class Failure(NamedTuple):
     reason: str  # harmless to show
 
 
-class Answer(NamedTuple):
-    """What came back: fields, none of which has been looked at, or a failure."""
-
-    request: Pending
-    fields: Fields
-    failure: Failure | None
-
-
 class Transport:
     """Sends requests of a run and collects answers; Flower forgets a request after `ttl` seconds."""
 
     def __init__(self, grid: Grid, run: str, ttl: float, tell: Tell) -> None:
-        self._grid, self._run, self._ttl, self._tell = grid, run, ttl, tell
+        self.grid, self._run, self._ttl, self._tell = grid, run, ttl, tell
         self.pending: dict[str, Pending] = {}  # by Flower's id of the request
         self._one_by_one = False
         self._next = 0.0  # when to look again for single replies
 
-    def nodes(self) -> set[int]:
-        """The connected nodes."""
-        return set(self._grid.get_node_ids())
-
-    def send(self, node: int, kind: str, round: int, number: int, fields: Mapping[str, Any], under_way: int | None = None) -> None:
-        """Send a request; the answer is about the round that is complete, unless another is under way."""
+    def send(self, node: int, kind: str, round: int, number: int, fields: Mapping[str, Any], under_way: int) -> None:
+        """Send a request."""
         request = dict(fields) | {"run": self._run, "round": round, protocol.VERSION: __version__}
         flowers_kind = kind
         if kind not in (protocol.HELLO, protocol.HEAR):
             request, flowers_kind = request | {"exchange": kind}, protocol.EXCHANGE
         message = Message(protocol.content(request), node, flowers_kind, ttl=self._ttl, group_id=str(round))
-        names = list(self._grid.push_messages([message]))
+        names = list(self.grid.push_messages([message]))
         if not names or not names[0]:
             raise RunError(f"Flower's SuperLink did not take a message for client {number}: see its log")
-        about, until = round if under_way is None else under_way, time.monotonic() + self._ttl
-        self.pending[names[0]] = Pending(node, kind, round, number, until, about)
+        self.pending[names[0]] = Pending(node, kind, round, number, time.monotonic() + self._ttl, under_way)
 
-    def forget(self, hopeless: Callable[[Pending], bool]) -> None:
-        """Stop waiting for some answers."""
-        self.pending = {name: request for name, request in self.pending.items() if not hopeless(request)}
-
-    def answers(self) -> Iterator[Answer]:
-        """The answers that arrived since the last call."""
+    def answers(self) -> Iterator[tuple[Pending, Fields, Failure | None]]:
+        """The answers that arrived since the last call: fields, none of which has been looked at, or a failure."""
         for name, message in self._pull():
             request = self.pending.pop(name, None)
             if request is not None:
                 fields = {} if message is None else protocol.fields_of(message)
-                yield Answer(request, fields, _failure(message, fields))
+                yield request, fields, _failure(message, fields)
 
-    def _pull(self) -> Iterable[tuple[str, Message | None]]:
+    def _pull(self) -> Iterator[tuple[str, Message | None]]:
         """Replies, each with the id of its request; None where one cannot be read.
 
         Flower takes all replies that are there at once, and loses all of them if one cannot be read. What was lost is asked for
         again, which gives the same answers. From then on each reply is taken by itself: that is more work for the SuperLink, but
         the next one that cannot be read costs nobody else anything.
         """
-        if not self.pending:
-            return []
+        groups = [list(self.pending)] if self.pending else []
         if self._one_by_one:
-            return self._pull_single()
-        try:
-            return [(reply.metadata.reply_to_message_id, reply) for reply in self._grid.pull_messages(list(self.pending))]
-        except _NETWORK:
-            raise
-        except Exception as error:  # whatever it is, a client's bytes caused it
-            self._one_by_one = True
-            self.pending.clear()
-            self._tell(f"a reply cannot be read ({type(error).__name__}): everyone who was asked is asked again")
-            return []
-
-    def _pull_single(self) -> Iterator[tuple[str, Message | None]]:
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + _APART * len(self.pending)
-        for name in list(self.pending):
+            if time.monotonic() < self._next:
+                return
+            self._next = time.monotonic() + _APART * len(self.pending)
+            groups = [[name] for name in self.pending]
+        for names in groups:
             try:
-                replies = list(self._grid.pull_messages([name]))
+                replies = list(self.grid.pull_messages(names))
             except _NETWORK:
                 raise
-            except Exception:  # as above
-                yield name, None
-            else:
-                yield from ((name, reply) for reply in replies[:1])
+            except Exception as error:  # whatever it is, a client's bytes caused it
+                if self._one_by_one:
+                    yield names[0], None
+                    continue
+                self._one_by_one = True
+                self.pending.clear()
+                self._tell(f"a reply cannot be read ({type(error).__name__}): everyone who was asked is asked again")
+                return
+            for reply in replies:
+                yield (names[0] if self._one_by_one else reply.metadata.reply_to_message_id), reply
 
 
 def _failure(message: Message | None, fields: Fields) -> Failure | None:
@@ -187,7 +164,7 @@ class Requests:
         self, transport: Transport, journal: Journal, members: Members, terms: protocol.Terms, deadline: float, tell: Tell
     ) -> None:
         self._transport, self._journal, self._members = transport, journal, members
-        self._terms, self._deadline, self.tell = terms, deadline, tell
+        self._terms, self._deadline, self.tell = protocol.terms_fields(terms), deadline, tell
         self._looked = -math.inf
         self._refused = 0
         self._missing: set[int] = set()
@@ -196,8 +173,7 @@ class Requests:
         self._rejected: set[int] = set()  # clients whose last answer was refused
         self._notified: set[int] = set()  # clients that have been told why they may not take part
         self._failures: Counter[int] = Counter()  # of nodes in this exchange
-        self._reasons: dict[int, str] = {}  # node → which client could not join, and why
-        self._reported: dict[int, str] = {}  # as they were when all of them were last told
+        self._reported: dict[int, str] = {}  # nodes that could not join, as they were when all of them were last told
 
     def upkeep(self) -> Upkeep:
         """What went wrong since the last call."""
@@ -223,25 +199,29 @@ class Requests:
             self._look()
             for _ in self._answers(protocol.HELLO):
                 pass
-            self._report_failures(clients)
-            there, failed, late = len(self._members.present()), self._members.failed(), time.monotonic() > ends
+            there, failed, late = len(self._members.present()), self._members.strangers, time.monotonic() > ends
+            reasons = "; ".join(sorted(failed.values()))
             if there == clients or (late and there >= least):
                 break
-            if (late or failed >= clients) and _hopeless(failed, clients, least):
-                raise RunError(f"{there} of {clients} clients are there, and {failed} could not join: see above why")
+            if (late or len(failed) >= clients) and _hopeless(len(failed), clients, least):
+                raise RunError(f"{f'{there} of {clients} clients are there, others' if there else 'all clients'} failed: {reasons}")
+            if failed != self._reported and not there and not self._greeting():
+                self._reported = dict(failed)
+                if failed:
+                    self.tell(
+                        f"all clients that are there failed ({reasons}): start them again when they are mended, or start others"
+                    )
             if late and not warned:
                 self.tell(f"{there} clients after {self._deadline:g} s, and {least} are needed: waiting for more")
                 warned = True
             time.sleep(POLL)
 
-    def ask_all(
-        self, kind: str, requests: Mapping[int, Fields], least: int, under_way: int | None = None
-    ) -> Iterator[tuple[int, Fields]]:
+    def ask_all(self, kind: str, requests: Mapping[int, Fields], least: int, under_way: int) -> Iterator[tuple[int, Fields]]:
         """Ask clients and hand out their answers, until all who are there have answered, or time is up and `least` have.
 
-        `kind` is the name of an exchange, or one of the protocol's; `under_way` the round that it is about, unless complete. An
-        answer that the caller refuses does not count. Raises `NobodyVotes` where what is needed could come only from clients that
-        are barred by now.
+        `kind` is the name of an exchange, or one of the protocol's; `under_way` the round that it is about. An answer that the
+        caller refuses does not count. Raises `NobodyVotes` where what is needed could come only from clients that are barred by
+        now.
         """
         todo, voters = set(requests), {number for number, fields in requests.items() if fields.get("uploads", True)}
         accepted, failed, warned = 0, set[int](), False
@@ -259,7 +239,7 @@ class Requests:
             for number, fields in self._answers(kind):
                 if number not in todo:
                     why = "it may not take part" if number in self._members.barred else f"{_what(kind)} came twice"
-                    self.refuse(number, why, self._journal.public.round if under_way is None else under_way)
+                    self.refuse(number, why, under_way)
                     continue
                 todo.discard(number)
                 self._rejected.discard(number)
@@ -270,13 +250,13 @@ class Requests:
                 else:
                     accepted += number in voters
             late = time.monotonic() > ends
-            newcomers = {number for number in todo if number not in self._members} if self._greeting() else set()
+            newcomers = todo - self._members.by_number.keys() if self._greeting() else set()
             awaited = todo.intersection(self._members.voting()) - self._silent | newcomers
             if accepted >= needed and (late or not awaited):
                 break
             failed &= able
             if (late or failed == able) and _hopeless(len(failed), len(able), needed):
-                raise RunError(f"round {self._journal.public.round + 1}: too few ballots, {accepted} of {needed}; see above why")
+                raise RunError(f"round {self._round + 1}: too few ballots, {accepted} of {needed}; see above why")
             if late and not warned:
                 self.tell(f"{accepted} of {needed} ballots after {self._deadline:g} s: waiting for more clients")
                 warned = True
@@ -295,24 +275,28 @@ class Requests:
                 self._silent.add(request.number)
                 self.tell(f"{_what(kind)} of client {request.number} did not come in time: left out", MISSING, request.number)
 
+    @property
+    def _round(self) -> int:
+        """How many rounds are complete."""
+        return self._journal.public.round
+
     def _look(self) -> None:
         """See which nodes are there, and greet new ones."""
         if time.monotonic() < self._looked + LOOK:
             return
         self._looked = time.monotonic()
-        new = self._members.see(self._transport.nodes())
+        new = self._members.see(set(self._transport.grid.get_node_ids()))
         self._silent.intersection_update(self._members.present())  # one that went away and comes back is waited for
-        self._transport.forget(self._unanswerable)
+        for name, request in list(self._transport.pending.items()):
+            gone = request.kind == protocol.HELLO and request.node not in self._members.online  # it may be greeted again
+            if gone or self._looked > request.until:
+                del self._transport.pending[name]
         for node in new - {request.node for request in self._transport.pending.values() if request.kind == protocol.HELLO}:
             self._greet(node)
         self.notify()
 
-    def _unanswerable(self, request: Pending) -> bool:
-        """Whether no answer will come: too old, or a greeting to one that left and may be greeted again."""
-        return self._looked > request.until or (request.kind == protocol.HELLO and not self._members.online(request.node))
-
     def _greet(self, node: int) -> None:
-        self._transport.send(node, protocol.HELLO, self._journal.public.round, -1, protocol.terms_fields(self._terms))
+        self._transport.send(node, protocol.HELLO, self._round, -1, self._terms, self._round)
 
     def notify(self) -> None:
         """Tell clients that may not take part why; their operators cannot see what is told here."""
@@ -321,28 +305,28 @@ class Requests:
                 self._notified.add(number)
                 update = protocol.update_fields(self._journal.update(member.digest))
                 notice = {"notice": self._members.barred[number]}
-                self._transport.send(member.node, protocol.HEAR, self._journal.public.round, number, notice | update)
+                self._transport.send(member.node, protocol.HEAR, self._round, number, notice | update, self._round)
 
     def _greeting(self) -> bool:
         """Whether somebody who is there has yet to answer a greeting."""
         pending = self._transport.pending.values()
-        return any(request.kind == protocol.HELLO and self._members.online(request.node) for request in pending)
+        return any(request.kind == protocol.HELLO and request.node in self._members.online for request in pending)
 
-    def _ask(self, kind: str, requests: Mapping[int, Fields], under_way: int | None) -> None:
+    def _ask(self, kind: str, requests: Mapping[int, Fields], under_way: int) -> None:
         """Send requests to those who are there and have none."""
-        round = self._journal.public.round
-        waiting = {request.number for request in self._transport.pending.values() if (request.kind, request.round) == (kind, round)}
+        now = (kind, self._round)
+        waiting = {request.number for request in self._transport.pending.values() if (request.kind, request.round) == now}
         for number, member in self._members.voting().items():
             if number in requests and number not in waiting:
                 update = self._journal.send(number, member.digest)
                 fields = requests[number] | protocol.update_fields(update)
-                self._transport.send(member.node, kind, round, number, fields, under_way)
+                self._transport.send(member.node, kind, self._round, number, fields, under_way)
 
     def _answers(self, kind: str) -> Iterator[tuple[int, Fields | None]]:
         """What came since the last look: client and its fields, None if it failed. Greetings are dealt with on the way."""
-        round = self._journal.public.round
+        now = (kind, self._round)
         for request, fields, failure in self._transport.answers():
-            number, wanted = request.number, (request.kind, request.round) == (kind, round)
+            number, wanted = request.number, (request.kind, request.round) == now
             valid = type(fields.get("number")) is int and fields["number"] == number and not fields.get("lost")
             if failure is None or failure.code in RAISED:  # the client's own words, not Flower's
                 self._silent.discard(number)
@@ -356,42 +340,29 @@ class Requests:
                 pass  # nobody waits for this
             elif not valid and number not in self._lost:
                 self._lost.add(number)
-                self._members.forget(number)  # it has lost its folder, or is another client now: once in an exchange
+                self._members.by_number.pop(number, None)  # without its folder, or another client now: once in an exchange
                 self._greet(request.node)
             elif not wanted:
                 self.refuse(number, f"{_what(request.kind)} of round {request.under_way} came late", request.under_way)
             elif not valid:
                 self.refuse(number, "its answer makes no sense", request.under_way)
                 yield number, None
-            elif number in self._members:
-                self._members[number].digest = self._journal.name
+            elif number in self._members.by_number:
+                self._members.by_number[number].digest = self._journal.name
                 yield number, fields
 
     def _failed(self, request: Pending, failure: Failure, claimed: object) -> bool:
         """Tell why there is no answer; whether asking again is pointless."""
-        number = request.number if request.number >= 0 else self._members.number(request.node, claimed)
-        who = f"node {request.node}" if number is None else f"client {number}"
+        greeted = request.kind == protocol.HELLO
+        number, who = self._members.who(request.node, claimed) if greeted else (request.number, f"client {request.number}")
         self.tell(f"{_what(request.kind)} of {who} failed: {failure.reason}", ERROR, number)
         self._failures[request.node] += 1
         hopeless = failure.code in RAISED or self._failures[request.node] >= _TRIES
-        if hopeless and request.kind == protocol.HELLO:
-            self._reasons[request.node] = f"{who}: {failure.reason}"
-            self._members.leave_out(request.node)
         if not hopeless:
-            self._members.lose(request.node)
+            self._members.online.discard(request.node)  # until it is seen again
+        elif greeted:
+            self._members.strangers[request.node] = f"{who}: {failure.reason}"
         return hopeless
-
-    def _report_failures(self, clients: int) -> None:
-        """Where nobody who is there could join: say so at once, and end if there is nobody else to come."""
-        self._reasons = {node: why for node, why in self._reasons.items() if self._members.online(node)}
-        if self._reasons == self._reported or self._greeting() or self._members.present():
-            return
-        self._reported = dict(self._reasons)
-        reasons = "; ".join(sorted(self._reasons.values()))
-        if len(self._reasons) >= clients:
-            raise RunError(f"all clients failed: {reasons}")
-        if reasons:
-            self.tell(f"all clients that are there failed ({reasons}): start them again when they are mended, or start others")
 
 
 def _hopeless(failed: int, asked: int, needed: int) -> bool:

@@ -50,12 +50,11 @@ class ServerStart(Rules):
 
 
 class Service(NamedTuple):
-    """A run, how it is served, and the command that continues it."""
+    """A run, and how it is served."""
 
     run: RunFolder
     setup: Setup
     start: ServerStart
-    again: str
 
 
 def server(options: argparse.Namespace) -> int:
@@ -63,11 +62,11 @@ def server(options: argparse.Namespace) -> int:
     if options.resume:
         service = _resumed(options, ("listen", "keys", "name", "keep_messages"), "bifl server")
     else:
-        service = _begun(options, _asked(options, of_words(options.settings)), "", options.listen or "127.0.0.1:8000")
-    service = service._replace(again=f"{service.again} (clients that ended must be started again)")
+        experiment = _asked(options, of_words(options.settings))
+        service = _begun(options, experiment, "", _rules(options), options.listen or "127.0.0.1:8000", options.keys or Path("keys"))
     certificates.make_keys(Path(service.start.keys), options.name, service.run.experiment.clients)
     with ended_by_signals():
-        return _serve_and_show(service)
+        return _serve_and_show(service, "bifl server", " (clients that ended must be started again)")
 
 
 def _asked(options: argparse.Namespace, experiment: Experiment) -> Experiment:
@@ -88,59 +87,57 @@ def _asked(options: argparse.Namespace, experiment: Experiment) -> Experiment:
     return experiment.changed(words)
 
 
-def _begun(options: argparse.Namespace, experiment: Experiment, kind: str, listen: str) -> Service:
-    """A new run, served at an address; what cannot be run is refused before anything is written."""
-    host, port = address(listen)
-    keys = (options.keys or Path("keys")).resolve()
-    start = ServerStart(**_rules(options), keys=str(keys), host=host, port=port, keep_messages=options.keep_messages)
-    run, setup = _start(options, experiment, kind, start)
-    return _service(run, setup, start, "bifl server")
-
-
 def _rules(options: argparse.Namespace) -> dict[str, Any]:
     """The rules that were given."""
     given = {field.name: getattr(options, field.name) for field in fields(Rules)}
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _start(options: argparse.Namespace, experiment: Experiment, kind: str, rules: Rules) -> tuple[RunFolder, Setup]:
+def _begun(
+    options: argparse.Namespace, experiment: Experiment, kind: str, rules: Mapping[str, Any], listen: str, keys: Path | None = None
+) -> Service:
+    """A new run, served at an address; what cannot be run is refused before anything is written. Its folder may have the keys."""
+    host, port = address(listen)
+    Rules(**rules).check(experiment)
     setup = serve(experiment)
-    rules.check(experiment)
     refuse_blanks()
-    return RunFolder.start(options.out or claim(Path("runs"), kind + folder_name(experiment)), experiment), setup
+    run = RunFolder.start(options.out or claim(Path("runs"), kind + folder_name(experiment)), experiment)
+    keys = (run.path / "keys" if keys is None else keys).resolve()
+    start = ServerStart(**rules, keys=str(keys), host=host, port=port, keep_messages=options.keep_messages)
+    return _service(run, setup, start)
 
 
-def _service(run: RunFolder, setup: Setup, start: ServerStart, command: str) -> Service:
+def _service(run: RunFolder, setup: Setup, start: ServerStart) -> Service:
     """Show what the run is on, and write down how it is served; other data than before are refused."""
     data = loaded(setup.data)
     run.settle(data)
     say(console(), data_line(run.experiment, data))
     with writing(run.path):
         write_atomic(run.path / SERVER, json.dumps(asdict(start)))
-    trust = " --trust" if run.experiment.python_files() else ""
-    return Service(run, setup, start, f"{command} --resume {shlex.quote(str(run.path))}{trust}")
+    return Service(run, setup, start)
 
 
 def serve_once(options: argparse.Namespace, experiment: Experiment) -> RunFolder:
     """Hold the rounds of an experiment with the clients that come to an address, without a table of them; the run's folder."""
-    service = _begun(options, experiment, f"{short(experiment.exchange.name)}-", options.listen)
+    kind = f"{short(experiment.exchange.name)}-"
+    service = _begun(options, experiment, kind, _rules(options), options.listen, options.keys or Path("keys"))
     certificates.make_keys(Path(service.start.keys), [], experiment.clients)
     with ended_by_signals():
-        if _serve(service):
+        if _serve(service, "bifl server"):
             raise RunError("stopped before all clients had answered")
     return service.run
 
 
-def _serve_and_show(service: Service) -> int:
-    code = _serve(service)
+def _serve_and_show(service: Service, command: str, besides: str = "") -> int:
+    code = _serve(service, command, besides)
     if not code:
         console().print(run_table(service.run.records(), service.run.path / "model"))
     return code
 
 
-def _serve(service: Service) -> int:
-    """Start the SuperLink, hold the rounds and show them as they come."""
-    (run, setup, start, again), out = service, console()
+def _serve(service: Service, command: str, besides: str = "") -> int:
+    """Start the SuperLink, hold the rounds and show them as they come; `command` continues them, with what is told `besides`."""
+    (run, setup, start), out = service, console()
     keys, rounds = Path(start.keys), run.experiment.rounds
     run.keep_messages = start.keep_messages
     with Meter(out, rounds).running() as meter:
@@ -153,6 +150,7 @@ def _serve(service: Service) -> int:
                     for record in run_rounds(grid, run, start, setup, keys, link.numbers, shown_as_well(run, meter)):
                         meter.show(record, rounds)
         except KeyboardInterrupt:
+            again = f"{command} --resume {shlex.quote(str(run.path))}" + " --trust" * bool(run.experiment.python_files()) + besides
             print(f"bifl: stopped after round {len(run.records())} of {rounds}; continue with: {again}", file=sys.stderr)
             return 130
     return 0
@@ -195,7 +193,7 @@ def _resumed(options: argparse.Namespace, fixed: tuple[str, ...], command: str) 
         raise RunError(f"'{options.resume}' is not a run of {command}: continue it with bifl server --resume")
     refuse_blanks()
     run = RunFolder.resume(options.resume, pairs(options.settings), options.trust)
-    return _service(run, serve(run.experiment), start, command)
+    return _service(run, serve(run.experiment), start)
 
 
 def remembered(run: RunFolder, given: Mapping[str, Any]) -> ServerStart:
@@ -218,13 +216,10 @@ def federation_up(options: argparse.Namespace) -> int:
     else:
         experiment = _asked(options, of_words([*options.settings, f"clients={options.clients or 5}"]))
         rules = {"max_images": LARGEST_WEIGHT} | _rules(options)  # the clients are our own, whatever they have
-        run, setup = _start(options, experiment, "federation-", Rules(**rules))
-        keys = str((run.path / "keys").resolve())
-        start = ServerStart(**rules, keys=keys, host="127.0.0.1", port=free_port(), keep_messages=options.keep_messages)
-        service = _service(run, setup, start, command)
+        service = _begun(options, experiment, "federation-", rules, f"127.0.0.1:{free_port()}")
     certificates.make_keys(Path(service.start.keys), [], service.run.experiment.clients)
     with ended_by_signals(), _neighbours(service.run, service.start):
-        return _serve_and_show(service)
+        return _serve_and_show(service, command)
 
 
 @contextmanager
