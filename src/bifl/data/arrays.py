@@ -63,8 +63,7 @@ def input_array(array: Array, source: str) -> Array:
         raise DataError(
             f"{source} must be (n, …) with 1 to {MOST_DIMENSIONS - 1} dimensions after n, none of them 0, not {array.shape}"
         )
-    if array.dtype.kind == "f" and (sample := _first(array, np.isinf)) is not None:
-        raise DataError(f"{source} must be finite numbers: sample {sample} holds infinity")
+    _refuse_any(np.isinf, array, source, "infinity")
     if array.dtype.kind == "i" and array.size and not 0 <= int(array.min()) <= int(array.max()) <= MOST_TOKENS:
         raise DataError(f"{source} must be tokens from 0 to {MOST_TOKENS:,}, not from {array.min()} to {array.max()}")
     return array
@@ -72,45 +71,40 @@ def input_array(array: Array, source: str) -> Array:
 
 def refuse_missing(inputs: Array, source: str) -> None:
     """Refuse inputs with missing values, NaN: they can be counted, and no network can compute with them."""
-    if inputs.dtype.kind == "f" and (sample := _first(inputs, np.isnan)) is not None:
-        raise DataError(
-            f"{source} must be finite numbers: sample {sample} holds NaN, a missing value: fill such values in "
-            "or leave the sample out (`bifl ask` counts them)"
-        )
+    what = "NaN, a missing value: fill such values in or leave the sample out (`bifl ask` counts them)"
+    _refuse_any(np.isnan, inputs, source, what)
 
 
-def _first(inputs: Array, test: Callable[[Array], Array]) -> int | None:  # sample in which the test is true of a number
-    for start in range(0, len(inputs), _BLOCK):
-        if (true := test(inputs[start : start + _BLOCK])).any():
-            return start + int(np.flatnonzero(true.reshape(len(true), -1).any(1))[0])
-    return None
+def _refuse_any(test: Callable[[Array], Array], array: Array, source: str, what: str) -> None:
+    """Refuse floats of which one passes a test, and name the first sample that holds such a one."""
+    for start in range(0, len(array), _BLOCK) if array.dtype.kind == "f" else ():
+        if (true := test(array[start : start + _BLOCK])).any():
+            sample = start + int(np.flatnonzero(true.reshape(len(true), -1).any(1))[0])
+            raise DataError(f"{source} must be finite numbers: sample {sample} holds {what}")
+
+
+def _finite(array: Array, source: str) -> Array:
+    _refuse_any(lambda block: ~np.isfinite(block), array, source, "NaN or infinity")
+    return array
 
 
 def further_array(array: Array, samples: int, source: str) -> Array:
     """An array beside the inputs: floats, whole numbers, or true and false."""
-    if array.dtype.name not in ("bool", *_TYPES):
-        raise DataError(f"{source} must be bool, {_TYPES_TEXT}, not {array.dtype}")
-    if not _in_rows(array, samples):
-        raise DataError(f"{source} must have one row for each of the {samples} samples, not the shape {array.shape}")
+    if not _is_further(array, samples):
+        wanted = f"bool, {_TYPES_TEXT}, with a row for each of the {samples} samples"
+        raise DataError(f"{source} must be {wanted}, not {array.dtype} {array.shape}")
     return _finite(array, source)
 
 
-def _in_rows(array: Array, samples: int) -> bool:
-    return array.shape[:1] == (samples,) and array.ndim <= MOST_DIMENSIONS and 0 not in array.shape[1:]
-
-
-def _finite(array: Array, source: str) -> Array:
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise DataError(f"{source} must be finite numbers: one of them is NaN or infinite")
-    return array
+def _is_further(array: Array, samples: int) -> bool:
+    in_rows = array.shape[:1] == (samples,) and array.ndim <= MOST_DIMENSIONS and 0 not in array.shape[1:]
+    return in_rows and array.dtype.name in ("bool", *_TYPES)
 
 
 def label_array(array: Array, samples: int, classes: int, source: str) -> Index:
     """Labels as (n,) whole numbers from 0 to classes − 1."""
-    if array.dtype.kind not in "iu":
-        raise DataError(f"{source} must be whole numbers, not {array.dtype}")
-    if array.shape != (samples,):
-        raise DataError(f"{source} must be one per sample, {samples} in all, not {array.shape}")
+    if array.dtype.kind not in "iu" or array.shape != (samples,):
+        raise DataError(f"{source} must be whole numbers, one per sample, {samples} in all, not {array.dtype} {array.shape}")
     if samples and not 0 <= array.min() <= array.max() < classes:
         raise DataError(f"{source} must run from 0 to {classes - 1}, not from {array.min()} to {array.max()}")
     return array.astype(np.int64)
@@ -301,19 +295,20 @@ def _with_tests(data: Dataset, arrays: dict[str, Array], named: str, path: Path 
     if "test_labels" not in arrays:
         raise DataError(f"'{path}' has test_{named} but no test_labels")
     tests = _inputs(arrays, f"test_{named}", path)
-    _refuse_unlike(tests, data.inputs, f"'{path}': test_{named}")
     labels = target_array(arrays["test_labels"], len(tests), data.classes, f"test_labels in '{path}'")
     further = {name: arrays[f"test_{name}"] for name in data.further}
-    for name, array in further.items():
-        train = data.further[name]
-        if array.shape != (len(tests), *train.shape[1:]) or array.dtype.kind != train.dtype.kind:
-            raise DataError(f"test_{name} in '{path}' are not like {name}: {array.dtype} {array.shape}")
-    return data._replace(test_inputs=tests, test_labels=labels, test_further=further)
+    return _alike(data._replace(test_inputs=tests, test_labels=labels, test_further=further), named, f"'{path}'")
 
 
-def _refuse_unlike(tests: Array, inputs: Array, source: str) -> None:
-    if tests.shape[1:] != inputs.shape[1:] or kind_of(tests) != kind_of(inputs):
-        raise DataError(f"{source} are {tests.shape[1:]} {tests.dtype}, the others {inputs.shape[1:]} {inputs.dtype}")
+def _alike(data: Dataset, named: str, source: str) -> Dataset:
+    """The dataset, if its test samples are like the others; its inputs are called `named`."""
+    pairs = {name: (array, data.test_further[name]) for name, array in data.further.items()}
+    for name, (array, test) in {named: (data.inputs, data.test_inputs), **pairs}.items():
+        if (test.shape, test.dtype.kind) != ((len(data.test_inputs), *array.shape[1:]), array.dtype.kind):
+            raise DataError(
+                f"test_{name} in {source} are not like {name}: {test.shape} {test.dtype}, not {array.shape} {array.dtype}"
+            )
+    return data
 
 
 def _inputs(arrays: dict[str, Array], name: str, path: Path | str) -> Array:
@@ -332,7 +327,7 @@ def _further(arrays: dict[str, Array], named: str, samples: int) -> dict[str, Ar
         name: array
         for name, array in arrays.items()
         if name not in _NOT_FURTHER and not name.startswith("test_") and name.isidentifier()
-        and array.dtype.name in ("bool", *_TYPES) and _in_rows(array, samples) and (not tested or f"test_{name}" in arrays)
+        and _is_further(array, samples) and (not tested or f"test_{name}" in arrays)
     }  # fmt: skip
 
 
@@ -394,10 +389,10 @@ def checked(data: object, name: str) -> Dataset:
 
     inputs, labels, further = samples(data.inputs, data.labels, data.further)
     tests, test_labels, test_further = samples(data.test_inputs, data.test_labels, data.test_further)
-    _refuse_unlike(tests, inputs, f"{called}: test inputs")
     users = None if data.users is None else user_array(_array(data.users, called), len(inputs), f"{called}: users")
     mean, std = (_scale(part, what, inputs, called) for part, what in ((data.mean, "mean"), (data.std, "std")))
-    return Dataset(inputs, labels, tests, test_labels, int(data.classes), mean, std, users, further, test_further)
+    whole = Dataset(inputs, labels, tests, test_labels, int(data.classes), mean, std, users, further, test_further)
+    return _alike(whole, "inputs", called)
 
 
 def _array(given: Any, called: str) -> Array:
