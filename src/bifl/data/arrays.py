@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -351,24 +352,24 @@ def _counted_classes(labels: Array, arrays: dict[str, Array], path: Path | str) 
 # ---- what a user's function returns ------------------------------------------------------------------------------------
 
 
-def failure(error: Exception) -> str:
-    """What a user's function raised, and where."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+@contextmanager
+def users_code(sentence: str, kind: type[BiflError]) -> Iterator[None]:
+    """Turn whatever a user's function raises into one sentence: what it should be, what it raised, and where."""
+    try:
+        yield
+    except BiflError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
+        raise kind(f"{sentence}: this one fails with {type(error).__name__}: {error}{place}") from error
 
 
 def own_dataset(name: str, make: Callable[[], Any]) -> Dataset:
     """What a user's function makes."""
-    try:
+    sentence = f"dataset '{name}' is a function whose arguments all have defaults and which must return a {RETURNS}"
+    with users_code(sentence, DataError):
         return checked(make(), name)
-    except BiflError:
-        raise
-    except Exception as error:
-        raise DataError(
-            f"dataset '{name}' is a function whose arguments all have defaults and which must return a {RETURNS}: "
-            f"this one fails with {failure(error)}"
-        ) from error
 
 
 def checked(data: object, name: str) -> Dataset:
