@@ -53,7 +53,7 @@ ARRAYS = "x = np.zeros((4, 2), np.float32); y = np.arange(4)"
         (
             f"@dataset\ndef mine():\n    {ARRAYS}\n    return Dataset(x, y, x, y, 4, None, 1.0)",
             "dataset",
-            "mean must be a finite num",
+            "mean and std must be finite num",
         ),
         (f"@dataset\ndef mine():\n    {ARRAYS}\n    return Dataset(x, y, x, y, 4, 0.0, 0.0)", "dataset", "std must be .* above 0"),
         (

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bifl import npz
-from bifl.data.inputs import FLOATS, MOST_DIMENSIONS, NONE, RESERVED, TOKENS, Array, Dataset, Index, Scale, kind_of, rows
+from bifl.data.inputs import FLOATS, MOST_DIMENSIONS, NONE, RESERVED, TOKENS, Array, Dataset, Index, Scale, is_scale, kind_of, rows
 from bifl.errors import BiflError, ConfigError, DataError
 
 Bytes = npt.NDArray[np.uint8]
@@ -391,8 +391,12 @@ def checked(data: object, name: str) -> Dataset:
     inputs, labels, further = samples(data.inputs, data.labels, data.further)
     tests, test_labels, test_further = samples(data.test_inputs, data.test_labels, data.test_further)
     users = None if data.users is None else user_array(_array(data.users, called), len(inputs), f"{called}: users")
-    mean, std = (_scale(part, what, inputs, called) for part, what in ((data.mean, "mean"), (data.std, "std")))
-    whole = Dataset(inputs, labels, tests, test_labels, int(data.classes), mean, std, users, further, test_further)
+    mean, std = _array(data.mean, called), _array(data.std, called)
+    if not is_scale(mean, std, kind_of(inputs), inputs.shape[1:]):
+        wanted = f"finite numbers, std above 0, or for floats one of each for each of the {inputs.shape[1]} channels"
+        raise DataError(f"{called}: mean and std must be {wanted}, not {data.mean!r:.40} and {data.std!r:.40}")
+    centre, spread = (tuple(part.astype(np.float64).tolist()) if part.ndim else float(part) for part in (mean, std))
+    whole = Dataset(inputs, labels, tests, test_labels, int(data.classes), centre, spread, users, further, test_further)
     return _alike(whole, "inputs", called)
 
 
@@ -401,16 +405,3 @@ def _array(given: Any, called: str) -> Array:
         return np.asarray(given)
     except ValueError as error:  # ragged lists
         raise DataError(f"{called} holds something that is no array: {error}") from error
-
-
-def _scale(given: Any, what: str, inputs: Array, called: str) -> Scale:
-    """One number, or for floats one for each channel."""
-    wanted = f"{called}: {what} must be a finite number" + (" above 0" if what == "std" else "")
-    numbers = _array(given, called)
-    if numbers.dtype.kind not in "iuf" or not np.isfinite(numbers).all() or (what == "std" and not (numbers > 0).all()):
-        raise DataError(f"{wanted}, not {given!r:.40}")
-    if numbers.ndim == 0:
-        return float(numbers)
-    if kind_of(inputs) != FLOATS or numbers.shape != inputs.shape[1:2]:
-        raise DataError(f"{wanted}, or for floats one for each of the {inputs.shape[1]} channels, not {numbers.shape} numbers")
-    return tuple(numbers.astype(np.float64).tolist())

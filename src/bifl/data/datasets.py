@@ -19,7 +19,7 @@ import numpy as np
 from bifl.data import har, leaf, public_images
 from bifl.data.arrays import MOST_CLASSES, assemble, checked_share, from_npz, spread
 from bifl.data.fetching import data_folder
-from bifl.data.inputs import BYTES, FLOATS, MOST_VALUES, TOKENS, Dataset, Form, is_shape, read_further
+from bifl.data.inputs import BYTES, FLOATS, MOST_VALUES, TOKENS, Dataset, Form, is_scale, is_shape, read_further
 from bifl.errors import ConfigError, DataError
 from bifl.registry import Registry
 
@@ -145,7 +145,7 @@ def remote(
     further=mask:flags:16 for arrays beside the inputs, labels=16 where a sample has a label for each of 16 positions.
     """
     sides = _numbers("shape", shape, int) if shape else (channels, height, width)
-    scale = [_numbers("means", means, float) if means else mean, _numbers("stds", stds, float) if stds else std]
+    centre, spread = _numbers("means", means, float) if means else mean, _numbers("stds", stds, float) if stds else std
     places = _numbers("labels", labels, int) if labels else ()
     if kind not in (BYTES, FLOATS, TOKENS):
         raise ConfigError(f"dataset.kind must be one of {BYTES}, {FLOATS}, {TOKENS}, not '{kind}'")
@@ -154,13 +154,14 @@ def remote(
         raise ConfigError(f"dataset=remote takes {most}; classes, channels, height and width must be 1 or more")
     if not is_shape(places):
         raise ConfigError(f"dataset.labels must be the shape of one sample's labels, such as 16, not '{labels}'")
-    if not np.isfinite(np.concatenate(np.atleast_1d(*scale))).all() or np.min(scale[1]) <= 0:
-        raise ConfigError("dataset=remote needs finite numbers as mean and std, and a std above 0")
-    if any(isinstance(one, tuple) and (len(one) != sides[0] or kind != FLOATS) for one in scale):
-        raise ConfigError(f"dataset.means and stds are for kind=floats, one number for each of the {sides[0]} channels")
+    if not is_scale(centre, spread, kind, sides):
+        each = f"one number for each of the {sides[0]} channels"
+        raise ConfigError(
+            f"dataset=remote needs finite numbers, and a std above 0; dataset.means and stds are for kind=floats, {each}"
+        )
     inputs, targets = Form(sides, kind).empty(), Form(places, TOKENS).empty()
     others = {name: form.empty() for name, form in read_further(further).items()}
-    return Dataset(inputs, targets, inputs, targets, classes, scale[0], scale[1], None, others, others)
+    return Dataset(inputs, targets, inputs, targets, classes, centre, spread, None, others, others)
 
 
 def _numbers(name: str, text: str, kind: type[int] | type[float]) -> tuple[Any, ...]:

@@ -41,6 +41,14 @@ def is_shape(sides: Sequence[Any]) -> bool:
     return whole and len(sides) < MOST_DIMENSIONS and prod(sides) <= MOST_VALUES
 
 
+def is_scale(mean: Any, std: Any, kind: str, shape: Sequence[int]) -> bool:
+    """Whether these normalise inputs: finite numbers, `std` above 0; one for all, or of floats one for each channel."""
+    shapes = [(), tuple(shape[:1])] if kind == FLOATS else [()]
+    given = [np.asarray(mean), np.asarray(std)]
+    finite = all(part.dtype.kind in "iuf" and part.shape in shapes and np.isfinite(part).all() for part in given)
+    return finite and bool((given[1] > 0).all())
+
+
 class Form(NamedTuple):
     """What one input of a dataset looks like."""
 
