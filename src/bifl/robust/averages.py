@@ -108,7 +108,8 @@ def bounded_step(step: float = 0.2) -> Rule:
 
     def total(uploads: Sequence[Message], public: Public, trust: Floats) -> tuple[Tally, Floats]:
         tally = mean(uploads)
-        assert tally.update.votes is not None
+        if tally.update.votes is None:  # of an algorithm whose uploads are no ballots in every round
+            raise ConfigError("robust=bounded_step bounds vote counts, and these uploads are no ballots: use norm_clip")
         if public.news is None or not isinstance(public.news.update.alphabet, Votes):
             return tally, trust
         last = public.news.update.symbols / public.news.update.alphabet.total * tally.total
