@@ -115,7 +115,7 @@ def kept_runs() -> dict[str, dict[str, Any]]:
 
 def accuracy(rounds: Sequence[dict[str, Any]]) -> float:
     """The mean of a run's last rounds, in percent."""
-    return 100 * mean(record["accuracy"] for record in rounds[-LAST:])
+    return 100 * mean(float(record["accuracy"]) for record in rounds[-LAST:])
 
 
 @cache
