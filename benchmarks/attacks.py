@@ -6,13 +6,15 @@
     python benchmarks/attacks.py biml --attacks flip --rules none,credibility --shares 0,0.3 --seeds 0
     python benchmarks/attacks.py --page                # the page anew of what is kept; runs nothing
 
-Finished runs are kept in results/attacks, those with Flower's sums in results/attacks-flower, and never run again; runs with
---set are not kept. Accuracy is the mean of the last five rounds, in percent.
+Finished runs are kept in results/attacks, a file for each rule and in it a line for each run, and never run again; runs with --set
+are not kept. Accuracy is the mean of the last five rounds, in percent.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,14 +22,16 @@ from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flower_rules  # noqa: F401  registers Flower's sums
 
+from bifl import __version__
 from bifl.engine.simulator import simulate
-from bifl.experiment.settings import Experiment
+from bifl.experiment import config_file
+from bifl.experiment.settings import Experiment, identity
 from bifl.processes import cores
-from bifl.runs.results import read_kept
+from bifl.runs.record import Record
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -35,7 +39,6 @@ sys.path.insert(0, str(ROOT))
 from studies import keeping  # noqa: E402
 
 FOLDER, PAGE = ROOT / "results" / "attacks", ROOT / "docs" / "results" / "attacks.md"
-FLOWER_FOLDER = ROOT / "results" / "attacks-flower"  # nothing but this script knows these rules
 PICTURES = ROOT / "docs" / "images"
 LAST = 5  # rounds
 ALGORITHMS = ("biml", "fedavg", "murmur")
@@ -88,24 +91,46 @@ def cases(options: argparse.Namespace) -> list[Case]:
 def run(job: tuple[int, Case], settings: Sequence[str]) -> float:
     """Accuracy of a seed and a case, from what is kept or from a run that is kept then."""
     seed, case = job
-    experiment, folder = case.experiment(seed, settings), FLOWER_FOLDER if case.rule in FLOWER else FOLDER
-    records = [] if settings else keeping.load(folder, experiment)
-    if len(records) < experiment.rounds:
-        records = list(simulate(experiment))
-        if not settings:
-            keeping.save(folder, experiment, records)
-    return 100 * mean(record.accuracy for record in records[-LAST:])
+    experiment = case.experiment(seed, settings)
+    if not settings and (run := kept_runs().get(keeping.name(experiment))):
+        return accuracy(run["rounds"])
+    records = list(simulate(experiment))
+    if not settings:
+        keep(experiment, records)
+    return accuracy([record.fields() for record in records])
+
+
+def keep(experiment: Experiment, records: Sequence[Record]) -> None:
+    """Add a run to those of its rule, at once: other processes add theirs to the same file."""
+    run = {"name": keeping.name(experiment), "config": config_file.to_toml(identity(experiment)), "version": __version__}
+    line = json.dumps(run | {"rounds": [record.fields() for record in records]}) + "\n"
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / f"{experiment.robust.name}.jsonl.gz").open("ab", buffering=0) as file:
+        file.write(gzip.compress(line.encode(), mtime=0))
+
+
+@cache
+def kept_runs() -> dict[str, dict[str, Any]]:
+    """All runs that were kept when this was first asked for, by name."""
+    files = [gzip.decompress(file.read_bytes()) for file in sorted(FOLDER.glob("*.jsonl.gz"))]
+    runs = [json.loads(line) for file in files for line in file.splitlines()]
+    return {run["name"]: run for run in runs}
+
+
+def accuracy(rounds: Sequence[dict[str, Any]]) -> float:
+    """The mean of a run's last rounds, in percent."""
+    return 100 * mean(float(record["accuracy"]) for record in rounds[-LAST:])
 
 
 @cache
 def everything() -> dict[Case, dict[int, float]]:
     """Accuracies of all kept runs, by case and seed."""
     found: dict[Case, dict[int, float]] = {}
-    for file in sorted([*FOLDER.glob("*.jsonl.gz"), *FLOWER_FOLDER.glob("*.jsonl.gz")]):
-        _, experiment, records, *_ = read_kept(file)
+    for run in kept_runs().values():
+        experiment = config_file.parse(run["config"])
         attack, rule = experiment.attack, experiment.robust.name
         case = Case(experiment.algorithm.name, experiment.clients, attack.name, attack.parameters.get("share", 0.0), rule)
-        found.setdefault(case, {})[experiment.seed] = 100 * mean(record.accuracy for record in records[-LAST:])
+        found.setdefault(case, {})[experiment.seed] = accuracy(run["rounds"])
     return found
 
 
@@ -239,9 +264,9 @@ def main() -> None:
         options.clients, options.seeds = CLIENTS, [0, 1, 2]
     wanted = list(product(options.seeds, () if options.page else cases(options)))
     with ProcessPoolExecutor(cores()) as pool:
-        for (seed, case), accuracy in zip(wanted, pool.map(partial(run, settings=options.set), wanted), strict=True):
+        for (seed, case), points in zip(wanted, pool.map(partial(run, settings=options.set), wanted), strict=True):
             liars = f"{case.attack:8} {case.share:.0%}"
-            print(f"{case.algorithm:8} {case.clients:3} clients {liars} {case.rule:14} s{seed} {accuracy:6.2f}", flush=True)
+            print(f"{case.algorithm:8} {case.clients:3} clients {liars} {case.rule:14} s{seed} {points:6.2f}", flush=True)
     if not options.set:
         PAGE.write_text(page())
         for clients in CLIENTS:

@@ -38,7 +38,7 @@ class Reader:
 
     def __init__(self, folder: Path, digits: Path) -> None:
         self.folder, self._names = folder, {"__name__": "__main__"}
-        for kept in ("cells", "attacks", "attacks-flower"):
+        for kept in ("cells", "attacks"):
             shutil.copytree(ROOT / "results" / kept, folder / "results" / kept, copy_function=os.symlink)  # many, and never changed
         shutil.copy(ROOT / "results/privacy.jsonl", folder / "results")
         shutil.copytree(ROOT / "benchmarks", folder / "benchmarks")

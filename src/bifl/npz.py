@@ -1,12 +1,4 @@
-"""Reads .npz files that may come from anyone: sizes are checked before memory is allocated, and nothing is unpickled.
-
->>> import io
->>> import numpy as np
->>> file = io.BytesIO()
->>> np.savez(file, labels=np.arange(3))
->>> read(file)["labels"].tolist()
-[0, 1, 2]
-"""
+"""Reads .npz files that may come from anyone: sizes are checked before memory is allocated, and nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -17,7 +9,6 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Collection
-from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,13 +36,14 @@ class Damaged(ValueError):
     """A file that is not .npz, is damaged, or would take too much memory; says why."""
 
 
-def read(file: Path | IO[bytes], wanted: Collection[str] | None = None) -> dict[str, Array]:
+def read(path: Path, wanted: Collection[str] | None = None) -> dict[str, Array]:
     """The arrays of an .npz file, or those of them that are wanted and there; OSError or `Damaged` if it cannot be read."""
     try:
-        with file.open("rb") if isinstance(file, Path) else nullcontext(file) as opened:
-            return _arrays(opened, wanted)
-    except Damaged:
-        raise
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist() if info.filename.endswith(".npy")}
+            chosen = {name: info for name, info in members.items() if wanted is None or name in wanted}
+            _check_total(chosen, path.stat().st_size)
+            return {name: _array(archive, info, name) for name, info in chosen.items()}
     except _RAISED as error:
         raise Damaged(str(error) or type(error).__name__) from error
 
@@ -62,24 +54,11 @@ def map_folder(folder: Path) -> dict[str, Array]:
     for path in sorted(folder.glob("*.npy")):
         try:
             with path.open("rb") as file:
-                start, shape, dtype = _header(file, path.stem)
-                _check_form(path.stem, shape, dtype, file.seek(0, 2) - start)
+                shape, dtype = _checked_form(file, path.stem, file.seek(0, 2))
             arrays[path.stem] = np.load(path, mmap_mode="r", allow_pickle=False) if math.prod(shape) else np.zeros(shape, dtype)
         except _RAISED as error:
             raise Damaged(f"'{path.name}': {str(error) or type(error).__name__}") from error
     return arrays
-
-
-def _arrays(file: IO[bytes], wanted: Collection[str] | None) -> dict[str, Array]:
-    with zipfile.ZipFile(file) as archive:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist() if info.filename.endswith(".npy")}
-        chosen = {name: info for name, info in members.items() if wanted is None or name in wanted}
-        _check_total(chosen, file.seek(0, 2))
-        for name, info in chosen.items():  # before memory for any shape is allocated
-            with archive.open(info) as member:
-                start, shape, dtype = _header(member, name)
-                _check_form(name, shape, dtype, info.file_size - start)
-        return {name: _array(archive, info) for name, info in chosen.items()}
 
 
 def _check_total(members: dict[str, zipfile.ZipInfo], size: int) -> None:
@@ -101,28 +80,26 @@ def _check_total(members: dict[str, zipfile.ZipInfo], size: int) -> None:
         raise Damaged(f"its arrays take {total:,} bytes, and {free:,} are free")
 
 
-def _header(file: IO[bytes], name: str) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
-    """Where an array's contents begin, its shape and its type."""
-    with warnings.catch_warnings():
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Array:
+    with archive.open(info) as member, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy's, of headers that Python 2 wrote
-        version = np.lib.format.read_magic(file)
-        if version not in ((1, 0), (2, 0)):
-            raise Damaged(f"'{name}' has version {version} of numpy's format, 1.0 and 2.0 can be read")
-        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = header(file)
-        return file.tell(), shape, dtype
+        _checked_form(member, name, info.file_size)  # before memory for its shape is allocated
+        member.seek(0)
+        array: Array = np.lib.format.read_array(member, allow_pickle=False)
+    return array
 
 
-def _check_form(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], length: int) -> None:
-    """Refuse an array that is not as long as its shape says, or holds objects."""
+def _checked_form(file: IO[bytes], name: str, size: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """An array's shape and type, if it holds no objects and is as long as these say in a file of that size."""
+    file.seek(0)
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise Damaged(f"'{name}' has version {version} of numpy's format, 1.0 and 2.0 can be read")
+    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = header(file)
+    length = size - file.tell()
     if dtype.kind not in _KINDS or dtype.itemsize == 0:
         raise Damaged(f"'{name}' holds {dtype}: neither numbers nor texts")
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != length:
         raise Damaged(f"'{name}' is {shape} of {dtype} by its header, but has {length:,} bytes")
-
-
-def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
-    with archive.open(info) as member, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        array: Array = np.lib.format.read_array(member, allow_pickle=False)
-    return array
+    return shape, dtype

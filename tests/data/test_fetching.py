@@ -14,7 +14,8 @@ from threading import Thread
 
 import pytest
 
-from bifl.data.fetching import LARGEST, Published, contents, from_archive, from_mirror, local_only, members
+from bifl.data import fetching
+from bifl.data.fetching import LARGEST, Published, contents, from_archive, from_mirror, local_only
 from bifl.errors import DataError
 
 FILES = {"one": b"1" * 1000, "two": b"2" * 2000}
@@ -186,22 +187,22 @@ def test_a_damaged_archive_is_refused(site: Site, folder: Path, damage: Callable
     refused(published(site, archive="a.tar.gz"), folder)
 
 
-class Endless:
-    """A file that begins somehow and never ends."""
-
-    def __init__(self, start: bytes) -> None:
-        self.start, self.read_so_far = start, 0
-
-    def read(self, size: int, /) -> bytes:
-        part, self.start = self.start[:size], self.start[size:]
-        self.read_so_far += size
-        return part + bytes(size - len(part))
-
-
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME], ids=["file", "pax", "long name"])
-def test_an_archive_without_an_end_is_read_no_further_than_any_may_be_long(kind: bytes) -> None:
+def test_an_archive_that_ends_before_what_it_announces_is_refused(site: Site, folder: Path, kind: bytes) -> None:
     """Whether in a member that nobody wants, or in a header, which is read into memory."""
-    endless = Endless(entry("files/other", type=kind, size=8**11 - 1)[0].tobuf(tarfile.GNU_FORMAT))
-    with pytest.raises((ValueError, tarfile.TarError)):
-        members(endless, "files/{}", FILES)
-    assert endless.read_so_far <= 2**28 + 2**20
+    header = entry("files/other", type=kind, size=8**11 - 1)[0].tobuf(tarfile.GNU_FORMAT)
+    site["/a.tar.gz"] = gzip.compress(header + bytes(2**20))
+    refused(published(site, archive="a.tar.gz"), folder)
+
+
+@pytest.mark.parametrize("packed", [gzip.compress(tar(ONE, TWO) + bytes(2**20)), gzip.compress(tar(ONE, TWO), 0)])
+def test_an_archive_is_read_no_further_than_any_may_be_long(
+    site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch, packed: bytes
+) -> None:
+    """Packed or not. Without the bound it is one that has everything."""
+    site["/a.tar.gz"] = packed
+    monkeypatch.setattr(fetching, "LARGEST_ARCHIVE", 10_000)
+    refused(published(site, archive="a.tar.gz"), folder)
+    monkeypatch.undo()
+    monkeypatch.setenv("BIFL_DATA", str(folder))
+    assert contents(published(site, archive="a.tar.gz")) == [*FILES.values()]

@@ -53,7 +53,7 @@ ARRAYS = "x = np.zeros((4, 2), np.float32); y = np.arange(4)"
         (
             f"@dataset\ndef mine():\n    {ARRAYS}\n    return Dataset(x, y, x, y, 4, None, 1.0)",
             "dataset",
-            "mean must be a finite num",
+            "mean and std must be finite num",
         ),
         (f"@dataset\ndef mine():\n    {ARRAYS}\n    return Dataset(x, y, x, y, 4, 0.0, 0.0)", "dataset", "std must be .* above 0"),
         (
@@ -61,7 +61,11 @@ ARRAYS = "x = np.zeros((4, 2), np.float32); y = np.arange(4)"
             "dataset",
             "each of the 2 chan",
         ),
-        (f"@dataset\ndef mine():\n    {ARRAYS}\n    return Dataset(x, y, x[:, :1], y, 4, 0.0, 1.0)", "dataset", "test inputs are"),
+        (
+            f"@dataset\ndef mine():\n    {ARRAYS}\n    return Dataset(x, y, x[:, :1], y, 4, 0.0, 1.0)",
+            "dataset",
+            "test_inputs in .* are not like inputs",
+        ),
         (
             f"@dataset\ndef mine():\n    {ARRAYS}\n    return Dataset(x, y, x, y, 4, 0.0, 1.0, y[1:])",
             "dataset",

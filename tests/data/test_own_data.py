@@ -96,7 +96,10 @@ def test_the_normaliser_is_exact_over_blocks() -> None:
         ({"split": np.array([0, 0, 0, 0, 0, 2])}, "split .* must run from 0 to 1"),
         ({"split": np.ones(6, np.int64)}, "no training samples"),
         ({"test_images": GOOD["images"]}, "no test_labels"),
-        ({"test_images": np.zeros((2, 5, 5), np.uint8), "test_labels": np.zeros(2, np.int64)}, "test_images are"),
+        (
+            {"test_images": np.zeros((2, 5, 5), np.uint8), "test_labels": np.zeros(2, np.int64)},
+            "test_images in .* are not like images",
+        ),
         ({"images": np.array([{}], object)}, "cannot be read"),
     ],
 )

@@ -1,10 +1,9 @@
-"""The attacks that come with bifl. A lie about ballots is made in the message, a lie about updates in the weights before it."""
+"""The attacks that come with bifl."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
@@ -12,9 +11,9 @@ from bifl.attacks.attack import Attack, Labels, Liar, attack
 from bifl.core import BINARY, Client, Floats, Message, Public, change, random_signs
 from bifl.errors import ConfigError
 
-Signs = Callable[[Public, Liar], Floats]  # (count,) ±1
-
 LARGE = np.float32(2.0**20)  # far beyond what training gives; the server's bounds cut it
+
+# ---- other votes, another update ---------------------------------------------------------------------------------------
 
 
 def moved(client: Client, public: Public, by: Floats) -> Client:
@@ -22,80 +21,62 @@ def moved(client: Client, public: Public, by: Floats) -> Client:
     return client._replace(aux=(public.weights + by).astype(np.float32))
 
 
-def length(client: Client, public: Public) -> np.float32:
-    """Root mean square of what training changed: a lie of this size is no louder than the truth."""
-    return np.float32(np.sqrt(np.square(change(client, public), dtype=np.float64).mean()))
+def instead(share: float, values: Callable[[Floats, Public, Liar], Floats]) -> Attack:
+    """Liars who say other values: (their votes of ±1, or how training changed their weights; public state; liar) → values.
+
+    A lie about votes is made in the message, a lie about an update in the weights before it. Who says its own values is honest.
+    """
+
+    def trained(client: Client, public: Public, liar: Liar) -> Client:
+        honest = change(client, public)
+        lie = honest if liar.ballots else values(honest, public, liar)
+        return client if lie is honest else moved(client, public, lie)
+
+    def said(message: Message, public: Public, liar: Liar) -> Message:
+        if not liar.ballots:
+            return message
+        votes = values(message.update.values(), public, liar) > 0
+        return message.with_update(symbols=votes.astype(message.update.symbols.dtype), alphabet=BINARY)
+
+    return Attack(share, trained=trained, said=said)
 
 
-def ballot(message: Message, signs: Floats) -> Message:
-    """A ballot of these signs."""
-    return message.with_update(symbols=(signs > 0).astype(message.update.symbols.dtype), alphabet=BINARY)
+def as_loud(signs: Floats, honest: Floats) -> Floats:
+    """±1 with the root mean square of what is honest: such a lie is no louder than the truth."""
+    return np.float32(np.sqrt(np.square(honest, dtype=np.float64).mean())) * signs
 
 
-# ---- the sign turned ---------------------------------------------------------------------------------------------------
-
-
-def turned(client: Client, public: Public, liar: Liar) -> Client:
-    """An update with its sign turned."""
-    return client if liar.ballots else moved(client, public, -change(client, public))
-
-
-def turned_ballot(message: Message, public: Public, liar: Liar) -> Message:
-    """Every vote turned."""
-    return ballot(message, -message.update.values()) if liar.ballots else message
+def turned(values: Floats, public: Public, liar: Liar) -> Floats:
+    """Every vote turned, or the sign of the update."""
+    return -values
 
 
 @attack
 def flip(share: float = 0.2) -> Attack:
     """Liars turn the sign of every vote, or of their update."""
-    return Attack(share, trained=turned, said=turned_ballot)
+    return instead(share, turned)
 
 
-# ---- all liars the same, or noise ----------------------------------------------------------------------------------------
-
-
-def push(client: Client, public: Public, liar: Liar, *, signs: Signs) -> Client:
-    """An update of these signs, of honest length."""
-    return client if liar.ballots else moved(client, public, length(client, public) * signs(public, liar))
-
-
-def push_ballot(message: Message, public: Public, liar: Liar, *, signs: Signs) -> Message:
-    """A ballot of these signs."""
-    return ballot(message, signs(public, liar)) if liar.ballots else message
-
-
-def against(public: Public, liar: Liar) -> Floats:
-    """(count,) ±1 against the public weights, the same for all liars."""
-    return np.where(public.weights > 0, np.float32(-1), np.float32(1))
+def against(values: Floats, public: Public, liar: Liar) -> Floats:
+    """The same for all liars: against the sign of every public weight."""
+    return as_loud(np.where(public.weights > 0, np.float32(-1), np.float32(1)), values)
 
 
 @attack
 def collude(share: float = 0.2) -> Attack:
     """Liars all vote, or push, against the sign of every public weight."""
-    return Attack(share, trained=partial(push, signs=against), said=partial(push_ballot, signs=against))
+    return instead(share, against)
 
 
-def noise(public: Public, liar: Liar) -> Floats:
-    """(count,) random signs, of each liar's own."""
-    return random_signs(liar.own("noise"), public.layout.count)
+def noise(values: Floats, public: Public, liar: Liar) -> Floats:
+    """Random signs of each liar's own."""
+    return as_loud(random_signs(liar.own("noise"), public.layout.count), values)
 
 
 @attack
 def random(share: float = 0.2) -> Attack:
     """Liars say random signs, or an update of random signs and honest length."""
-    return Attack(share, trained=partial(push, signs=noise), said=partial(push_ballot, signs=noise))
-
-
-# ---- too loud ------------------------------------------------------------------------------------------------------------
-
-
-def louder(client: Client, public: Public, liar: Liar, *, factor: float) -> Client:
-    """An update times a factor, that of the real parameters too."""
-    trained, times = public.layout.trained, np.float32(factor)
-    real = client.real.copy()
-    real[:trained] = public.real[:trained] + times * (client.real - public.real)[:trained]
-    loud = client._replace(real=real)
-    return loud if liar.ballots else moved(loud, public, times * change(client, public))
+    return instead(share, noise)
 
 
 @attack
@@ -103,7 +84,15 @@ def scaled(share: float = 0.2, factor: float = -10.0) -> Attack:
     """Liars multiply their update by a factor; of ballots only the real parameters."""
     if not math.isfinite(factor) or abs(factor) > 1e3:
         raise ConfigError(f"attack.factor must be a number from −1000 to 1000, not {factor}")
-    return Attack(share, trained=partial(louder, factor=factor))
+
+    def louder(client: Client, public: Public, liar: Liar) -> Client:
+        trained, times = public.layout.trained, np.float32(factor)
+        real = client.real.copy()
+        real[:trained] = public.real[:trained] + times * (client.real - public.real)[:trained]
+        loud = client._replace(real=real)
+        return loud if liar.ballots else moved(loud, public, times * change(client, public))
+
+    return Attack(share, trained=louder)
 
 
 # ---- wrong data ------------------------------------------------------------------------------------------------------------
@@ -122,7 +111,7 @@ def labels(share: float = 0.2) -> Attack:
     return Attack(share, labels=shifted)
 
 
-# ---- real parameters -------------------------------------------------------------------------------------------------------
+# ---- real parameters, and batch-norm's statistics --------------------------------------------------------------------------
 
 
 def poison(client: Client, public: Public, liar: Liar) -> Client:
@@ -137,9 +126,6 @@ def poison(client: Client, public: Public, liar: Liar) -> Client:
 def reals(share: float = 0.2) -> Attack:
     """Liars send huge real parameters (batch-norm, ϑ, layers kept real) of agreed signs, and honest weights."""
     return Attack(share, trained=poison)
-
-
-# ---- batch-norm's statistics -----------------------------------------------------------------------------------------------
 
 
 def wild(moments: Floats, public: Public, dice: np.random.Generator) -> Floats:

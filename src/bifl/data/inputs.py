@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +33,20 @@ _FURTHER_KINDS = {"b": FLAGS, "u": TOKENS, "i": TOKENS, "f": FLOATS}
 _TYPES = {BYTES: np.uint8, FLOATS: np.float32, TOKENS: np.int64, FLAGS: np.bool_}
 _FURTHER = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,39}):(floats|tokens|flags):((?:[0-9]{1,8}(?:,[0-9]{1,8}){0,3})?)")
 _FILES = {"inputs": "images", "test_inputs": "test_images"}  # what the first version called them, in clients' folders too
+
+
+def is_shape(sides: Sequence[Any]) -> bool:
+    """Whether an array of one sample may have these sides: a network is tried out with one."""
+    whole = all(type(side) is int and side > 0 for side in sides)
+    return whole and len(sides) < MOST_DIMENSIONS and prod(sides) <= MOST_VALUES
+
+
+def is_scale(mean: Any, std: Any, kind: str, shape: Sequence[int]) -> bool:
+    """Whether these normalise inputs: finite numbers, `std` above 0; one for all, or of floats one for each channel."""
+    shapes = [(), tuple(shape[:1])] if kind == FLOATS else [()]
+    given = [np.asarray(mean), np.asarray(std)]
+    finite = all(part.dtype.kind in "iuf" and part.shape in shapes and np.isfinite(part).all() for part in given)
+    return finite and bool((given[1] > 0).all())
 
 
 class Form(NamedTuple):
@@ -128,7 +142,7 @@ def read_further(text: str) -> dict[str, Form]:
         if match is None or len(forms) == MOST_FURTHER or match[1] in RESERVED:
             raise DataError(f"further inputs must be {MOST_FURTHER} or fewer, each as mask:flags:16, not '{part:.40}'")
         shape = tuple(int(side) for side in match[3].split(",") if side)
-        if 0 in shape or len(shape) >= MOST_DIMENSIONS or prod(shape) > MOST_VALUES:
+        if not is_shape(shape):
             raise DataError(f"further inputs have from 1 to {MOST_VALUES:,} values a sample, not '{part:.40}'")
         forms[match[1]] = Form(shape, match[2], 1 if match[2] == TOKENS else 0)
     return forms

@@ -24,14 +24,6 @@ from bifl.processes import available_memory
 _EXPANSION = 10  # bytes of Python objects for a byte of JSON
 
 
-class Person(NamedTuple):
-    """One user's images: pixels, or what they can be had from."""
-
-    name: str
-    images: Array
-    labels: Array
-
-
 class Source(NamedTuple):
     """What FEMNIST and CelebA differ in."""
 
@@ -65,14 +57,14 @@ def load(source: Source, path: str, share: float, test_share: float) -> Dataset:
 
 def _from_files(source: Source, folder: Path, files: list[Path], share: float) -> dict[str, Array]:
     everyone = [person for file in files for person in _people(file, source)]
-    chosen = _chosen((person.name for person in everyone), share)
-    people = [person for person in everyone if person.name in chosen]
-    if not people:
+    if not everyone:
         raise DataError(f"LEAF's files in '{folder}' hold no images")
+    chosen = _chosen((name for name, *_ in everyone), share)
+    names, images, labels = zip(*(person for person in everyone if person[0] in chosen), strict=True)
     return {
-        "images": source.pixels(folder, np.concatenate([person.images for person in people])),
-        "labels": np.concatenate([person.labels for person in people]),
-        "users": np.repeat([person.name for person in people], [len(person.labels) for person in people]),
+        "images": source.pixels(folder, np.concatenate(images)),
+        "labels": np.concatenate(labels),
+        "users": np.repeat(names, [len(part) for part in labels]),
     }
 
 
@@ -82,8 +74,8 @@ def _chosen(names: Iterable[str], share: float) -> set[str]:
     return {users[place] for place in order[: math.ceil(share * len(users))]}
 
 
-def _people(file: Path, source: Source) -> Iterator[Person]:
-    """The users in one of LEAF's files, each checked."""
+def _people(file: Path, source: Source) -> Iterator[tuple[str, Array, Array]]:
+    """(name, images or what they can be had from, labels) of the users in one of LEAF's files who have some, each checked."""
     try:
         if _EXPANSION * file.stat().st_size > (free := available_memory()):
             raise DataError(f"'{file}' is too large to be read in the {free:,} bytes of memory that are free")
@@ -97,7 +89,7 @@ def _people(file: Path, source: Source) -> Iterator[Person]:
                 raise DataError(f"'{file}': user {user} has {len(x)} x, {len(y)} y and num_samples {count}: they must be equal")
             if count:
                 labels = label_array(np.array(y), count, source.classes, f"'{file}': the labels of user {user}")
-                yield Person(str(user), source.parse(x), labels)
+                yield str(user), source.parse(x), labels
     except OSError as error:
         raise DataError(f"cannot read '{file}': {error.strerror}") from error
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:

@@ -21,9 +21,9 @@ from typing import Any, overload
 import numpy as np
 
 from bifl.core.randomness import stream
-from bifl.data.arrays import failure
+from bifl.data.arrays import users_code
 from bifl.data.inputs import Index
-from bifl.errors import BiflError, ConfigError
+from bifl.errors import ConfigError
 from bifl.registry import Registry, short
 
 Split = Callable[[Index, int, np.random.Generator, Index | None], Sequence[Index]]
@@ -37,17 +37,17 @@ def split(deal: Split, labels: Index, clients: int, seed: int, users: Index | No
         return deal(labels, clients, np.random.default_rng([seed, 0]), users)
     if clients > len(labels):
         raise ConfigError(f"clients={clients} is more than the {len(labels)} training samples: use at most {len(labels) // 2}")
-    try:
+    sentence = (
+        "a partition is a function (labels, clients, generator, users) → a list with one array of sample numbers for each of "
+        f"the {clients} clients, from 0 to {len(labels) - 1}"
+    )
+    with users_code(sentence, ConfigError):
         dealt = deal(labels, clients, np.random.default_rng([seed, 0]), users)
-    except BiflError:
-        raise
-    except Exception as error:  # of somebody's own
-        raise ConfigError(f"{_signature(clients, len(labels))}: this one fails with {failure(error)}") from error
     parts = [np.asarray(part) for part in dealt] if isinstance(dealt, list | tuple) else []
     numbers = all(part.ndim == 1 and (part.dtype.kind in "iu" or not part.size) for part in parts)
     within = numbers and all(0 <= part.min() <= part.max() < len(labels) for part in parts if part.size)
     if len(parts) != clients or not within:
-        raise ConfigError(f"{_signature(clients, len(labels))}: this one returned something else")
+        raise ConfigError(f"{sentence}: this one returned something else")
     smallest = min(len(part) for part in parts)
     if smallest < 2:
         raise ConfigError(
@@ -58,25 +58,15 @@ def split(deal: Split, labels: Index, clients: int, seed: int, users: Index | No
 
 def dealer(name: str, parameters: Mapping[str, Any]) -> Split:
     """The partition called `name`."""
-    try:
-        made = partition.make(name, parameters)
-    except TypeError as error:
-        made, why = None, f"fails with {failure(error)}"
-    else:
-        why = f"returned a {type(made).__name__}"
-    if not callable(made):
-        raise ConfigError(
-            f"partition '{short(name)}' is a function whose arguments all have defaults and which returns the one that deals, "
-            f"(labels, clients, generator, users) → one array of sample numbers for each client; this one {why}"
-        )
-    return made
-
-
-def _signature(clients: int, samples: int) -> str:
-    return (
-        "a partition is a function (labels, clients, generator, users) → a list with one array of sample numbers for each of "
-        f"the {clients} clients, from 0 to {samples - 1}"
+    sentence = (
+        f"partition '{short(name)}' is a function whose arguments all have defaults and which returns the one that deals, "
+        "(labels, clients, generator, users) → one array of sample numbers for each client"
     )
+    with users_code(sentence, ConfigError):
+        made = partition.make(name, parameters)
+    if not callable(made):
+        raise ConfigError(f"{sentence}: this one returned a {type(made).__name__}")
+    return made
 
 
 def _deal_evenly(labels: Index, hands: int, generator: np.random.Generator, users: Index | None = None) -> list[Index]:

@@ -6,7 +6,6 @@ upload, or a short reason why there is none. A client believes nothing that a re
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from bifl import __version__
 from bifl.codec import WireError
 from bifl.core.sides import Request
-from bifl.data.inputs import BYTES, FLOATS, MOST_DIMENSIONS, TOKENS, Scale, further_text, read_further
+from bifl.data.inputs import BYTES, FLOATS, MOST_DIMENSIONS, MOST_VALUES, TOKENS, Scale, further_text, is_shape, read_further
 from bifl.engine.catch_up import MOST_STEPS, Step, Update
 from bifl.errors import BiflError, DataError, Diverged, Refused, RunError
 from bifl.experiment.declarations import SETTINGS
@@ -36,7 +35,6 @@ _WHOLE = "whole."
 
 MOST_ROUNDS = 2**31 - 1
 MOST_CLASSES = 10_000
-MOST_PIXELS = 2**24  # of one image, all channels
 _LONGEST_SIDE = 2**14
 _LONGEST_EXPERIMENT = 10_000  # characters; all settings spelled out take less than a thousand, paths apart
 _LONGEST_NOTICE = 1000
@@ -193,9 +191,8 @@ def other_version(theirs: object, they: str, we: str) -> str | None:
 def _read_terms(fields: Mapping[str, Any]) -> Terms:
     text = _text(fields, "experiment", _LONGEST_EXPERIMENT)
     shape = _list(fields, "shape", MOST_DIMENSIONS - 1)
-    sides = [type(side) is int and 1 <= side <= _LONGEST_SIDE for side in shape]
-    if not shape or not all(sides) or math.prod(shape) > MOST_PIXELS:
-        raise _malformed("shape", f"1 to {MOST_DIMENSIONS - 1} sides, at most {_LONGEST_SIDE} each and {MOST_PIXELS} in all")
+    if not shape or not is_shape(shape) or max(shape) > _LONGEST_SIDE:
+        raise _malformed("shape", f"1 to {MOST_DIMENSIONS - 1} sides, at most {_LONGEST_SIDE} each and {MOST_VALUES} in all")
     kind = fields.get("kind", BYTES)
     if kind not in (BYTES, FLOATS, TOKENS):
         raise _malformed("kind", f"{BYTES}, {FLOATS} or {TOKENS}")
@@ -217,8 +214,8 @@ def _read_labels(fields: Mapping[str, Any]) -> tuple[int, ...] | None:
     if "labels" not in fields:
         return None
     sides = _list(fields, "labels", MOST_DIMENSIONS - 1)
-    if not all(type(side) is int and 1 <= side <= MOST_PIXELS for side in sides) or math.prod(sides) > MOST_PIXELS:
-        raise _malformed("labels", f"at most {MOST_DIMENSIONS - 1} sides, and {MOST_PIXELS} in all")
+    if not is_shape(sides):
+        raise _malformed("labels", f"at most {MOST_DIMENSIONS - 1} sides, and {MOST_VALUES} in all")
     return tuple(sides)
 
 

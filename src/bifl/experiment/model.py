@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ from bifl.core.forward import FORWARDS, Forward, real
 from bifl.core.layout import Layout
 from bifl.core.message import Floats
 from bifl.data.arrays import further_array, input_array, refuse_missing
-from bifl.data.inputs import BYTES, FLOATS, TOKENS, Dataset, Scale, kind_of
+from bifl.data.inputs import BYTES, FLOATS, TOKENS, Dataset, Scale, is_shape, kind_of
 from bifl.errors import DataError, Untrusted
 from bifl.experiment.declarations import Choice, chosen, from_mapping
 from bifl.experiment.objects import Net, model_name
@@ -44,7 +43,6 @@ from bifl.training.evaluation import evaluate_all, example, predict_all
 if TYPE_CHECKING:
     from bifl.experiment.run import Run
 
-MOST_VALUES = 2**24  # of one input
 MOST_CHANNELS = 2**24
 
 _USUAL = Choice("classification")
@@ -255,8 +253,7 @@ def _blueprint(choice: Choice, classes: int, forward: Forward, scores: str, head
 
 def _input_shape(sizes: Any) -> tuple[int, ...]:
     """The shape of one input, as a header says; a network is tried out with one."""
-    whole = isinstance(sizes, list) and all(type(size) is int and size > 0 for size in sizes)
-    if not whole or len(sizes) > 4 or prod(sizes) > MOST_VALUES:
+    if not isinstance(sizes, list) or not is_shape(sizes):
         raise DataError(f"its inputs cannot have the shape {sizes}")
     return tuple(sizes)
 

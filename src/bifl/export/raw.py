@@ -10,9 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from bifl.data.inputs import BYTES, TOKENS
+from bifl.data.inputs import BYTES, MOST_VALUES, TOKENS
 from bifl.errors import ConfigError
-from bifl.experiment.model import MOST_VALUES, Model
+from bifl.experiment.model import Model
 from bifl.nn.batch import normalise
 
 

@@ -7,7 +7,6 @@ Every client counts once for updates, however many images it has; votes count by
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -67,23 +66,22 @@ def median() -> Rule:
 # ---- the trimmed mean --------------------------------------------------------------------------------------------------------
 
 
-def cut_of(share: float, count: int) -> int:
-    """How many are left out on either side, so that something is left."""
-    return min(math.floor(share * count + 1e-9), (count - 1) // 2)
-
-
 @robust
 def trimmed_mean(share: float = 0.2) -> Rule:
     """The mean of every weight without the largest and the smallest `share` of the uploads; of ballots, votes."""
     rule.check_share(share)
 
+    def cut_of(count: int) -> int:
+        """How many are left out on either side, so that something is left."""
+        return min(rule.liars_of(share, count), (count - 1) // 2)
+
     def inner_mean(rows: Numbers) -> Numbers:
-        cut = cut_of(share, len(rows))
+        cut = cut_of(len(rows))
         return np.asarray(np.sort(rows, axis=0)[cut : len(rows) - cut].mean(axis=0), np.float64)
 
     def inner_votes(tally: Tally) -> Tally:
         assert tally.update.votes is not None
-        cut = cut_of(share, tally.total)
+        cut = cut_of(tally.total)
         left = tally.total - 2 * cut
         return vote_tally(tally, np.clip(tally.update.votes - cut, 0, left), left)
 
@@ -110,7 +108,7 @@ def bounded_step(step: float = 0.2) -> Rule:
 
     def total(uploads: Sequence[Message], public: Public, trust: Floats) -> tuple[Tally, Floats]:
         tally = mean(uploads)
-        if tally.update.votes is None:
+        if tally.update.votes is None:  # of an algorithm whose uploads are no ballots in every round
             raise ConfigError("robust=bounded_step bounds vote counts, and these uploads are no ballots: use norm_clip")
         if public.news is None or not isinstance(public.news.update.alphabet, Votes):
             return tally, trust
@@ -125,20 +123,6 @@ def bounded_step(step: float = 0.2) -> Rule:
 # ---- Krum (Blanchard et al., 2017) --------------------------------------------------------------------------------------------
 
 
-def nearest_uploads(uploads: Sequence[Message], public: Public, share: float, keep: int) -> list[int]:
-    """The places of the uploads whose nearest neighbours are nearest, rising."""
-    count = len(uploads)
-    liars = math.floor(share * count + 1e-9)
-    neighbours = max(1, min(count - 1, count - liars - 2))
-    inner = rule.products(uploads, public)
-    squares = np.diag(inner)
-    distances = np.maximum(squares[:, None] + squares[None, :] - 2 * inner, 0)
-    np.fill_diagonal(distances, np.inf)
-    scores = np.sort(distances, axis=1)[:, :neighbours].sum(1)
-    best = np.argsort(scores, kind="stable")[: min(keep or count, count - liars)]
-    return sorted(best.tolist())
-
-
 @robust
 def krum(share: float = 0.2, keep: int = 0) -> Rule:
     """Multi-Krum: the mean of the `keep` uploads nearest to their neighbours; 0 keeps all but the assumed `share` of liars."""
@@ -147,10 +131,18 @@ def krum(share: float = 0.2, keep: int = 0) -> Rule:
         raise ConfigError(f"robust.keep must be a number of uploads, or 0 for all but the assumed liars, not {keep}")
 
     def total(uploads: Sequence[Message], public: Public, trust: Floats) -> tuple[Tally, Floats]:
-        return mean([uploads[place] for place in nearest_uploads(uploads, public, share, keep)]), trust
+        count = len(uploads)
+        honest = count - rule.liars_of(share, count)
+        inner = rule.products(uploads, public)
+        squares = np.diag(inner)
+        distances = np.maximum(squares[:, None] + squares[None, :] - 2 * inner, 0)
+        np.fill_diagonal(distances, np.inf)
+        scores = np.sort(distances, axis=1)[:, : max(1, min(count - 1, honest - 2))].sum(1)
+        nearest = np.argsort(scores, kind="stable")[: min(keep or count, honest)]
+        return mean([uploads[place] for place in sorted(nearest.tolist())]), trust
 
     def unfit(uploads: int) -> str:
-        left = uploads - math.floor(share * uploads + 1e-9)
+        left = uploads - rule.liars_of(share, uploads)
         if keep > left:
             return f"robust.keep={keep} is more than the {left} that are left without the assumed share of {share:g}"
         return rule.nobody(uploads, share=share)

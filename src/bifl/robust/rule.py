@@ -153,9 +153,14 @@ def check_share(share: float) -> float:
     return share
 
 
+def liars_of(share: float, uploads: int) -> int:
+    """How many uploads an assumed share of liars are."""
+    return math.floor(share * uploads + 1e-9)
+
+
 def nobody(uploads: int, *, share: float) -> str:
     """Why there is no liar to leave out, of so many uploads."""
-    if share == 0 or math.floor(share * uploads + 1e-9):
+    if share == 0 or liars_of(share, uploads):
         return ""
     enough = math.ceil(100 / uploads) / 100
     raised = f"set robust.share={enough:g} or more, or " if enough < 0.5 else ""
