@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import bifl
-from bifl.core.state import Client
+from bifl.core.algorithm import Algorithm, register
+from bifl.core.message import Message
+from bifl.core.state import Client, Public, Sent
 from bifl.data.datasets import Dataset, dataset
 from bifl.engine.simulator import Simulation
-from bifl.engine.worker import Worker
 from bifl.errors import ConfigError, DataError, RunError
 from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
@@ -248,16 +250,20 @@ def test_a_folder_survives_the_process(tmp_path: Path) -> None:
 
 @pytest.mark.floats
 @pytest.mark.parametrize("algorithm", ["biml", "fedavg", "fttq"])
-def test_a_clients_own_network_is_what_it_trains_next(algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clients_own_network_is_what_it_trains_next(algorithm: str, tmp_path: Path) -> None:
     seen: dict[tuple[int, int], Client] = {}
-    remember = Worker._remember
+    real = register.make(algorithm, {})
+    assert isinstance(real, Algorithm)
 
-    def note(self: Worker, client: Client, round: int) -> None:
-        seen[client.number, round] = client
-        remember(self, client, round)
+    def upload(client: Client, public: Public) -> Sent | Message:
+        seen[client.number, public.round + 1] = client
+        return real.upload(client, public)
 
-    monkeypatch.setattr(Worker, "_remember", note)
-    settings = TINY | {"algorithm": algorithm, "workers": 1, "batchnorm": "average", "model": {"name": "mlp", "hidden": 32}}
+    @register
+    def noted() -> Algorithm:
+        return replace(real, upload=upload)
+
+    settings = TINY | {"algorithm": "noted", "workers": 1, "batchnorm": "average", "model": {"name": "mlp", "hidden": 32}}
     with_folder = bifl.simulate(Experiment(**settings), folder=tmp_path / "state")
     simulation = bifl.simulate(Experiment(**settings))
     own: dict[int, tuple[bytes, bytes]] = {}
