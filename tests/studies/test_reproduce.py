@@ -9,14 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import bifl
 from bifl import __version__
 from bifl.cli import commands
 from bifl.errors import RunError
 from bifl.experiment.settings import Experiment, identity
-from bifl.experiment.setup import LastDataset
 from bifl.report import paper_values
 from bifl.report.page import render
 from bifl.runs import kept
@@ -26,7 +24,7 @@ from bifl.runs.results import read as read_results
 from studies import runner
 from studies.cells import PLACES, STUDIES
 from studies.cells import cells as cells_of
-from studies.reproduce import ALL, THEORY, _announced, _parts, request, theory_seed, wanted
+from studies.reproduce import ALL, THEORY, Part, request, theory_seed, wanted
 from studies.runner import Store
 from studies.study_tables import Shown
 from tests.support.commands import BIFL, Run, refused, wait_for_round
@@ -87,7 +85,8 @@ def test_a_damaged_cell_is_named(tmp_path: Path) -> None:
 def test_everything_is_run_in_the_order_of_the_paper_and_the_first_seed_first() -> None:
     asked = request(["all"], {"dataset": "mnist5k", "seeds": "0,1"}, (Path("a"), Path("b")), quick=False, kept=False)
     assert asked.studies == ["table1", "table2", "alpha", "hybrid", "clients", "unbalanced", "participation", "theory"]
-    experiments = asked.store.missing(wanted(asked, _parts(asked, Console(), LastDataset())))
+    parts = [Part(study, dataset, cells_of(study, dataset, None)) for study, dataset in asked.places]
+    experiments = asked.store.missing(wanted(asked, parts))
     seeds = [experiment.seed for experiment in experiments]
     assert seeds == sorted(seeds)
     assert [experiment.algorithm.name for experiment in experiments[:3]] == ["baseline", "fedavg", "bnn"]
@@ -225,13 +224,34 @@ def test_a_damaged_cell_costs_no_table_and_is_not_replaced(tmp_path: Path, here:
         assert not list((tmp_path / "results").glob("*.md")), "pages that were better are not replaced"
 
 
+class Ended:
+    """A process that ended as soon as it began."""
+
+    returncode = 1
+
+    def poll(self) -> int:
+        return self.returncode
+
+
+def no_processes(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """From now on no process lives long enough to do anything; the environments of those that begin."""
+    environments: list[dict[str, str]] = []
+
+    def begin(command: object, *, env: dict[str, str], **more: object) -> Ended:
+        environments.append(env)
+        return Ended()
+
+    monkeypatch.setattr(subprocess, "Popen", begin)
+    return environments
+
+
 def test_a_run_has_one_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many run at once as there are cores: a second thread of one would wait for another's core."""
-    given: dict[str, str] = {}
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **named: given.update(named["env"]))
+    started = no_processes(monkeypatch)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    runner._start(Store(tmp_path / "cells", tmp_path / "work"), Experiment(rounds=1))
-    assert given["OMP_NUM_THREADS"] == "1"
+    (failure,) = runner.run(Store(tmp_path / "cells", tmp_path / "work"), [Experiment(rounds=1)], 1, lambda running: None)
+    assert "its process ended with code 1 after round 0" in failure
+    assert [environment["OMP_NUM_THREADS"] for environment in started] == ["1"]
 
 
 def test_killed_it_goes_on_and_two_at_once_share_the_work(tmp_path: Path) -> None:
@@ -272,13 +292,13 @@ def test_a_dataset_has_one_name_however_it_is_spelled() -> None:
     assert Experiment(dataset="fashion-mnist") == Experiment(dataset="fashion_mnist")
 
 
-def test_rounds_that_cannot_be_continued_are_announced(tmp_path: Path) -> None:
+def test_rounds_that_cannot_be_continued_are_announced(tmp_path: Path, here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """They were run elsewhere: the cell came without its checkpoint."""
-    first, second = (cell.experiment for cell in cells_of("table1", "mnist5k", 2)[:2])
-    store = Store(tmp_path / "cells", tmp_path / "work")
-    kept.save(store.kept, first, records(0.1))
-    said = _announced(store, [first, second], store.missing([first, second]), 1, LastDataset())
-    assert "2 to run, 4 rounds" in said
+    no_processes(monkeypatch)
+    first, *_ = (cell.experiment for cell in cells_of("clients", "mnist5k", 2))
+    kept.save(tmp_path / "runs/quick/cells", first, records(0.1))
+    said = here("reproduce", "clients", "--quick", "rounds=2", cwd=tmp_path).stdout
+    assert "3 to run, 6 rounds" in said
     assert "1 of them, kept with fewer rounds and without a checkpoint here, will start anew" in said
 
 
