@@ -20,7 +20,7 @@ NEED_NO_EXTRA = [
     ["list"],
     ["list", "biml"],
     ["compare", "algorithms=biml,fedavg", *SMALL, "workers=1", "--out", "both"],
-    ["ask", *SMALL],
+    ["ask", *SMALL, "workers=1"],
     ["eval", "run/model"],
     ["export", "run/model", "--c", "model.c"],
     ["report", "run"],

@@ -114,7 +114,7 @@ def test_a_file_is_edited_and_run_again(tmp_path: Path) -> None:
     )
     for name, hidden in (("first", 4), ("first", 4), ("first", 9), ("second", 9)):
         file.write_text(text.format(name, hidden))
-        simulation = bifl.simulate(Experiment(**TINY, model=str(file), workers=2), data=arrays())
+        simulation = beside(Experiment(**TINY, model=str(file), workers=2), data=arrays())
         list(simulation)
         counts.append((simulation.experiment.model.name.rpartition(":")[2], simulation.public.layout.count))
     assert counts[0] == counts[1]
@@ -201,7 +201,7 @@ def test_data_that_was_given_has_to_be_given_again() -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_loop_that_was_left_goes_on(workers: int) -> None:
     whole, records = run()
-    simulation = bifl.simulate(Experiment(**TINY, workers=workers), model=Windows, data=arrays())
+    simulation = beside(Experiment(**TINY, workers=workers), model=Windows, data=arrays())
     found: list[Record] = []
     for stop in (1, 2, 9):
         for record in simulation:

@@ -256,9 +256,10 @@ def test_a_run_has_one_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_killed_it_goes_on_and_two_at_once_share_the_work(tmp_path: Path) -> None:
     command = [*BIFL, "reproduce", "clients", "--quick", "rounds=2"]
-    first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
     store = Store(tmp_path / "runs" / "quick" / "cells", tmp_path / "runs" / "quick" / "work")
     experiments = [cell.experiment for cell in cells_of("clients", "mnist5k", 2)]
+    kept.save(store.kept, experiments[2], records(0.5, 0.5))  # two others are enough to share
+    first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
     wait_for_round(store.folder(experiments[0]), 1)
     first.kill()
     first.wait()
@@ -303,6 +304,8 @@ def test_rounds_that_cannot_be_continued_are_announced(tmp_path: Path, here: Run
 
 
 def test_datasets_that_are_not_here_are_named_and_left_out(tmp_path: Path, here: Run) -> None:
+    for cell in cells_of("clients", "mnist5k", 1):
+        kept.save(tmp_path / "results/cells", cell.experiment, records(0.5))  # so that nothing is to be run
     done = here("reproduce", "clients", "dataset=mnist_writers,mnist5k", "rounds=1", cwd=tmp_path, data=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "mnist_writers is left out: " in done.stdout
