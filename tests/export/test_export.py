@@ -17,7 +17,7 @@ from bifl.errors import DataError
 from bifl.experiment.model import Model
 from bifl.export.c_model import generate
 from bifl.nn.models import model
-from tests.support.commands import Run, bifl, refused
+from tests.support.commands import Run, refused
 from tests.support.exports import PLAIN, SANITIZED, STRICT, Array, make, needs, predict, saved, scattered, scores, write
 
 OWN = """
