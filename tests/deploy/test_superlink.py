@@ -1,4 +1,4 @@
-"""A server's SuperLink: who is registered, and what it needs to start. (test_doors.py: real ones.)"""
+"""A server's SuperLink: who is registered, and what it needs to start. (test_foreign_code.py: real ones.)"""
 
 from __future__ import annotations
 
