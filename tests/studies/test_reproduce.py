@@ -254,21 +254,22 @@ def test_a_run_has_one_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [environment["OMP_NUM_THREADS"] for environment in started] == ["1"]
 
 
-def test_killed_it_goes_on_and_two_at_once_share_the_work(tmp_path: Path) -> None:
-    command = [*BIFL, "reproduce", "clients", "--quick", "rounds=2"]
+def test_killed_it_goes_on_and_two_at_once_share_the_work(tmp_path: Path, here: Run) -> None:
+    words = ["reproduce", "clients", "--quick", "rounds=2"]
     store = Store(tmp_path / "runs" / "quick" / "cells", tmp_path / "runs" / "quick" / "work")
     experiments = [cell.experiment for cell in cells_of("clients", "mnist5k", 2)]
     kept.save(store.kept, experiments[2], records(0.5, 0.5))  # two others are enough to share
-    first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    first = subprocess.Popen([*BIFL, *words], cwd=tmp_path, stdout=subprocess.DEVNULL)
     wait_for_round(store.folder(experiments[0]), 1)
     first.kill()
     first.wait()
-    both = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in "ab"]
-    for process in both:
-        said, wrong = process.communicate(timeout=300)
-        assert (process.returncode, wrong) == (0, "")
-        assert "failed" not in said
-        assert "M = 20" in said
+    other = subprocess.Popen([*BIFL, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    ours = here(*words, cwd=tmp_path)
+    said, wrong = other.communicate(timeout=300)
+    for done in (ours, subprocess.CompletedProcess(words, other.returncode, said, wrong)):
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "failed" not in done.stdout
+        assert "M = 20" in done.stdout
     assert store.missing(experiments) == []
 
 
