@@ -1,12 +1,14 @@
 """How fast messages are spelled and read, and ballots counted, on one core, beside numpy and a memory copy in the same run.
 
-    python benchmarks/codec.py            # a message of femnist_cnn's size, 6.6 million weights
+    python benchmarks/wire.py             # a message of femnist_cnn's size, 6.6 million weights
+    python benchmarks/wire.py 100000      # of as many
 
 Rates are million weights per second, the best of several; `of a copy` is the ratio to copying as many bytes as there are weights.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,7 +20,7 @@ from bifl.core import BINARY, Message, Public, Votes
 from bifl.core.layout import Layout, Tensor
 from bifl.core.sums import mean
 
-WEIGHTS = 6_607_000
+WEIGHTS = int(sys.argv[1]) if len(sys.argv) > 1 else 6_607_000
 VOTERS = 89
 REPEATS = 7
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import runpy
@@ -11,7 +12,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from functools import cache
+from collections.abc import Iterator
+from functools import cache, cached_property, wraps
 from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
@@ -36,8 +38,8 @@ TOOLS = {"test": "gcc", "qemu": "qemu-system-arm"}  # what a target of an export
 class Reader:
     """Somebody who does what a page shows, in a folder of their own that is a clone of bifl as far as the pages need one."""
 
-    def __init__(self, folder: Path, digits: Path) -> None:
-        self.folder, self._names = folder, {"__name__": "__main__"}
+    def __init__(self, folder: Path, digits: Path, collector: Collector) -> None:
+        self.folder, self._names, self._collector = folder, {"__name__": "__main__"}, collector
         for kept in ("cells", "attacks"):
             shutil.copytree(ROOT / "results" / kept, folder / "results" / kept, copy_function=os.symlink)  # many, and never changed
         shutil.copy(ROOT / "results/privacy.jsonl", folder / "results")
@@ -82,6 +84,8 @@ class Reader:
                 assert code == 0, said.getvalue()
             case ["bifl", "reproduce" | "list", *_]:
                 _once(tuple(in_small(words)))
+            case ["bifl", "compare", *settings] if all("=" in word for word in settings):
+                _once(("bifl", "compare", *sorted(in_small(words)[2:])))
             case ["bifl", *_]:
                 _call(tuple(in_small(words)))
             case ["python", script, *_]:
@@ -96,7 +100,7 @@ class Reader:
             case ["apt-get", "install", *packages]:
                 assert {*packages} <= {*(ROOT / ".ci/run").read_text().split()}
             case [program, *rest] if Path(program).name == "pytest":
-                _collected(tuple(rest))
+                self._collector.check(rest)
             case _:
                 _shell(["bash", "-c", command.text], self.folder)
 
@@ -126,15 +130,51 @@ def _shell(words: list[str], folder: Path) -> None:
     assert done.returncode == 0, f"{shlex.join(words)}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
 
 
-@cache
-def _collected(words: tuple[str, ...]) -> None:
-    """The tests that a command selects are there; for those with a marker only the files that name it are read."""
-    marked: list[str] = []
-    if words[:1] == ("-m",):
-        files = (ROOT / "tests").rglob("test_*.py")
-        marked = [str(path) for path in files if re.search(rf"mark\.{words[1]}\b", path.read_text())]
-        assert marked, f"no test is marked {words[1]}"
-    _shell([sys.executable, "-m", "pytest", "--collect-only", *words, *marked], ROOT)
+class Collector:
+    """A process that collects tests, one command after the other: it imports torch once for all of them."""
+
+    PROGRAM = """
+import contextlib, io, json, sys, pytest
+for line in sys.stdin:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = pytest.main(["--collect-only", "--capture=no", *json.loads(line)])
+    print(json.dumps([code, said.getvalue()]), flush=True)
+"""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, str]] = {}
+
+    @cached_property
+    def process(self) -> subprocess.Popen[str]:
+        """Started where a page shows a test."""
+        command = [sys.executable, "-c", self.PROGRAM]
+        return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def check(self, words: list[str]) -> None:
+        """The tests that a command selects are there; for those with a marker only the files that name it are read."""
+        asked = list(words)
+        if words[:1] == ["-m"]:
+            files = (ROOT / "tests").rglob("test_*.py")
+            asked += [str(path) for path in files if re.search(rf"mark\.{words[1]}\b", path.read_text())]
+            assert asked != words, f"no test is marked {words[1]}"
+        line = json.dumps(asked)
+        if line not in self._known:
+            assert self.process.stdin is not None
+            assert self.process.stdout is not None
+            print(line, file=self.process.stdin, flush=True)
+            self._known[line] = json.loads(self.process.stdout.readline())
+        code, said = self._known[line]
+        assert code == 0, f"pytest {shlex.join(words)}: {said[-2000:]}"
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    """One for all pages."""
+    made = Collector()
+    yield made
+    if "process" in vars(made):
+        made.process.communicate()  # the end of what it reads ends it
 
 
 def _benchmark(script: Path, words: list[str]) -> None:
@@ -153,7 +193,7 @@ def _benchmark(script: Path, words: list[str]) -> None:
 
 
 @pytest.fixture
-def reader(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
+def reader(tmp_path: Path, small: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> Reader:
     """Somebody for whom every dataset is small, on a machine with one core: no run needs processes of its own."""
     dice = np.random.default_rng(0)
     digits = from_npz(small)
@@ -172,10 +212,10 @@ def reader(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> Read
         "uci_har": lambda path="": windows,
     }
     for name, factory in factories.items():
-        monkeypatch.setitem(dataset._factories, name, factory)
+        dataset(wraps(dataset.factory(name))(factory))  # until the test ends, as everything that a test registers
     monkeypatch.setattr("bifl.experiment.settings.cores", lambda: 1)
     monkeypatch.chdir(tmp_path)
-    return Reader(tmp_path, small)
+    return Reader(tmp_path, small, collector)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -258,7 +298,7 @@ def test_the_worked_example_is_short_and_learns(tmp_path: Path) -> None:
     assert example.count("\n") < 60
     path = tmp_path / "direction_vote.py"
     path.write_text(example)
-    records = list(simulate(Experiment.of(None, [f"algorithm={path}:direction_vote", "rounds=8", "workers=2"])))
+    records = list(simulate(Experiment.of(None, [f"algorithm={path}:direction_vote", "rounds=8", "workers=1"])))
     assert records[-1].accuracy > 0.9  # 96.2 to 96.5 % with three seeds, on two processors
     assert records[-1].up_bpp < 1.25  # 1.04, a packed bit and batch-norm's numbers
     assert records[-1].down_bpp < 1.25

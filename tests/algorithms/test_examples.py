@@ -29,6 +29,7 @@ OURS = [
     "fedvote", "fedpm", "fedbat", "fedmrn", "qsgd", "top_k", "float16", "sparse_loco+chunk=256+most=8",
     "stc+one_in=20", "vqsgd",
 ]  # fmt: skip
+NETWORK = {"name": "mlp", "hidden": 16}  # small: what trains it is not these tests' affair
 # a worker's process builds what the settings name, and all others say to it what these do; who adds up: test_contract.py
 IN_WORKERS = [*NAMES, "murmur+down=1of8", "ef_sign", "fedpm"]
 
@@ -43,14 +44,14 @@ def chosen(label: str) -> dict[str, str]:
 def alone(tmp_path_factory: pytest.TempPathFactory, small: Path) -> Callable[[str], Path]:
     """The run of an algorithm in one process, run once: what the others are compared with."""
     folder = tmp_path_factory.mktemp("alone")
-    return cache(lambda name: simulated(folder / name, quick(small, algorithm=chosen(name))))
+    return cache(lambda name: simulated(folder / name, quick(small, algorithm=chosen(name), model=NETWORK)))
 
 
 @pytest.mark.parametrize("name", [*NAMES, *OURS])
 def test_an_algorithm_is_the_same_everywhere(
     name: str, tmp_path: Path, small: Path, clock: Clock, alone: Callable[[str], Path]
 ) -> None:
-    experiment = quick(small, algorithm=chosen(name))
+    experiment = quick(small, algorithm=chosen(name), model=NETWORK)
     deploy(neighbours(tmp_path), tmp_path / "deployed", experiment)
     same(alone(name), tmp_path / "deployed")
     *_, (_, public) = loop(experiment)
@@ -63,7 +64,7 @@ def test_an_algorithm_is_the_same_everywhere(
 
 @pytest.mark.parametrize("name", IN_WORKERS)
 def test_two_workers_say_the_same_bytes(name: str, tmp_path: Path, small: Path, alone: Callable[[str], Path]) -> None:
-    same(alone(name), simulated(tmp_path / "two", quick(small, algorithm=chosen(name), workers=2)))
+    same(alone(name), simulated(tmp_path / "two", quick(small, algorithm=chosen(name), model=NETWORK, workers=2)))
 
 
 @pytest.mark.parametrize("name", [*NAMES, *OURS])
@@ -71,7 +72,7 @@ def test_what_client_and_server_remember_outlives_a_kill(
     name: str, tmp_path: Path, small: Path, alone: Callable[[str], Path]
 ) -> None:
     """Each round is run by a new process, as far as state goes: nothing but the checkpoint crosses."""
-    experiment = quick(small, algorithm=chosen(name))
+    experiment = quick(small, algorithm=chosen(name), model=NETWORK)
     whole = alone(name)
     (tmp_path / "state").mkdir()
     for rounds in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""Only the installed app is run: what it is known by. (test_doors.py: with real processes.)"""
+"""Only the installed app is run: what it is known by. (test_foreign_code.py: with real processes.)"""
 
 from __future__ import annotations
 

@@ -182,14 +182,17 @@ def test_a_client_s_process_imports_no_more_than_it_needs() -> None:
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_clients_on_this_machine_know_their_peers_in_secure_sums_only(
-    secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    secure: bool, tmp_path: Path, here: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One with `--peers` would refuse every other run."""
     started: list[list[str]] = []
+
+    def stopped(*given: object) -> None:
+        raise KeyboardInterrupt
+
     monkeypatch.setattr(subprocess, "Popen", lambda command, **_: started.append([str(word) for word in command]))
     monkeypatch.setattr(server_commands, "stop", lambda process: None)
-    run = RunFolder.start(tmp_path / "run", Experiment(clients=3, secure_sum=secure))
-    make_keys(tmp_path / "keys", ["localhost"], 3)
-    start = ServerStart(keys=str(tmp_path / "keys"), host="localhost", port=8000, keep_messages=False)
-    with server_commands._neighbours(run, start):
-        assert ["--peers" in command for command in started] == [secure] * 3
+    monkeypatch.setattr(server_commands, "SuperLink", stopped)  # as by Ctrl-C when the clients have been started
+    done = here("federation", "up", "--clients", "3", "algorithm=biml", f"secure_sum={str(secure).lower()}", cwd=tmp_path)
+    assert done.returncode == 130, done.stderr
+    assert ["--peers" in command for command in started] == [secure] * 3

@@ -66,7 +66,9 @@ class Stage:
     """Three clients in a run of one round. What honest ones answer is computed once, by the real app, and then repeated."""
 
     def __init__(self, folder: Path, images: Path) -> None:
-        self._setup = serve(quick(images, rounds=1, holdout=0.2, algorithm="biml"))  # once: a hundred runs need the same
+        network = {"name": "mlp", "hidden": 16}  # small: replies are judged, not training
+        experiment = quick(images, rounds=1, holdout=0.2, algorithm="biml", model=network)
+        self._setup = serve(experiment)  # once: a hundred runs need the same
         self._folder, self._known = folder, dict[Any, Fields]()
         self._past = dict[int, list[Message]]()  # what each client was asked in this run
         self.baseline = cache(self._baseline)

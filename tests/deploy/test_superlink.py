@@ -1,4 +1,4 @@
-"""A server's SuperLink: who is registered, and what it needs to start. (test_doors.py: real ones.)"""
+"""A server's SuperLink: who is registered, and what it needs to start. (test_foreign_code.py: real ones.)"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flwr.superlink.config_loader import get_federation_manager, get_objectstore
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from bifl.deploy.flower import gate, superlink
-from bifl.deploy.flower.programs import TOKEN
+from bifl.deploy.flower.programs import TOKEN, free_port
 from bifl.errors import RunError
 
 
@@ -67,22 +67,18 @@ def test_another_flower_is_refused_in_one_sentence(tmp_path: Path) -> None:
     assert done.stderr.startswith("bifl: this is Flower 1.43.0")
 
 
-class Ended:
-    """A process that has ended."""
+def test_a_superlink_that_ended_is_not_waited_for(tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(*given: Any, **more: Any) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(["false"], start_new_session=True)
+        process.wait()
+        return process
 
-    def poll(self) -> int:
-        return 1
-
-
-def test_a_superlink_that_ended_is_not_waited_for(tmp_path: Path) -> None:
-    link = superlink.SuperLink(tmp_path, tmp_path, "127.0.0.1", 1)
-    link._process = Ended()  # type: ignore[assignment]
-
-    def call() -> None:
-        raise httpx.ConnectError("refused")
-
-    with pytest.raises(RunError, match="Flower's SuperLink ended: it said nothing"):
-        link.invoke(call)
+    monkeypatch.setattr(superlink, "start", ended)
+    with (
+        pytest.raises(RunError, match="Flower's SuperLink ended: it said nothing"),
+        superlink.SuperLink(tmp_path, keys, "127.0.0.1", free_port()),
+    ):
+        pass
 
 
 def test_a_key_that_is_none_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A client's node: what it asks of its server, which runs it answers, and that no message ends it. (test_doors: real processes.)"""
+"""A node: what it asks of its server, which runs it answers, and that no message ends it. (Real ones: test_foreign_code.)"""
 
 from __future__ import annotations
 

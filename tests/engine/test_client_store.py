@@ -20,7 +20,7 @@ def test_clients_on_a_shelf_give_the_same_records(monkeypatch: pytest.MonkeyPatc
     experiment = quick(small)
     in_memory = without_seconds(list(bifl.simulate(experiment)))
     monkeypatch.setattr("bifl.engine.worker.LIMIT", 0)
-    monkeypatch.setattr("bifl.engine.client_store._BLOCK", 2**16)  # a block for every client
+    monkeypatch.setattr("bifl.engine.client_store.BLOCK", 2**16)  # a block for every client
     assert without_seconds(list(bifl.simulate(experiment))) == in_memory
 
 

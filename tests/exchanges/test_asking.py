@@ -262,7 +262,7 @@ def test_nodes_evaluate_a_model_that_they_are_sent(tmp_path: Path, small: Path, 
 
 
 def test_ask_prints_counts_and_bytes(tmp_path: Path, here: Run) -> None:
-    done = here("ask", "dataset=npz", f"dataset.path={windows(tmp_path)}", "clients=4", "secure_sum=true")
+    done = here("ask", "dataset=npz", f"dataset.path={windows(tmp_path)}", "clients=4", "workers=1", "secure_sum=true")
     assert done.returncode == 0, done.stderr
     table = [line.split() for line in done.stdout.splitlines()]
     assert ["samples", "48"] in table
@@ -271,7 +271,7 @@ def test_ask_prints_counts_and_bytes(tmp_path: Path, here: Run) -> None:
 
 
 def test_ask_may_be_asked_for_more_rounds(tmp_path: Path, here: Run) -> None:
-    done = here("ask", "dataset=npz", f"dataset.path={windows(tmp_path)}", "clients=4", "rounds=2")
+    done = here("ask", "dataset=npz", f"dataset.path={windows(tmp_path)}", "clients=4", "workers=1", "rounds=2")
     assert done.returncode == 0, done.stderr
     assert ["samples", "48"] in [line.split() for line in done.stdout.splitlines()]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bifl.core import register
+from bifl.core.algorithm import Algorithms, register
 from bifl.core.layout import Layout, Tensor
 from bifl.core.message import NOTHING, Message, reals_only
 from bifl.core.sides import ClientReply, ClientSide, ServerSide
@@ -21,7 +21,7 @@ from bifl.engine.backends import transfer
 from bifl.engine.loop import loop
 from bifl.engine.simulator import simulate
 from bifl.errors import AlgorithmError, ConfigError, RunError
-from bifl.exchanges.exchange import Exchange, exchange
+from bifl.exchanges.exchange import Exchange, Surroundings, exchange
 from bifl.exchanges.numbers import Numbers, Sums
 from bifl.experiment import run, setup
 from bifl.experiment.model import Model
@@ -107,23 +107,22 @@ class Images(Numbers):
         return {"images": float(sums[0])}
 
 
-@pytest.fixture
-def images(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Lets `fedavg` be followed by exchanges of these names, of which `images` and `rounds` count images."""
-    made = {"images": Images(), "rounds": Images("rounds", main=True)}
-    usual, make = exchange.make, register.make
+def followed(*names: str) -> str:
+    """The name of an algorithm that exchanges of these names follow, of which `images` and `rounds` count images."""
 
-    def one(name: str, given: Any, *around: Any) -> Exchange:
-        return made[name] if name in made else usual(name, given, *around)
+    @exchange
+    def images(run: Surroundings) -> Images:
+        return Images()
 
-    def followed(*names: str) -> None:
-        follow: tuple[tuple[str, dict[str, Any]], ...] = tuple((name, {}) for name in names)
-        monkeypatch.setattr(exchange, "make", one)
-        monkeypatch.setattr(
-            register, "make", lambda *given: make(*given).map(lambda part: replace(part, exchanges=(*part.exchanges, *follow)))
-        )
+    @exchange
+    def rounds(run: Surroundings) -> Images:
+        return Images("rounds", main=True)
 
-    return followed
+    @register
+    def counted() -> Algorithms:
+        return register.make("fedavg", {}).map(lambda part: replace(part, exchanges=tuple((name, {}) for name in names)))
+
+    return "counted"
 
 
 class Silent(Exchange):
@@ -135,13 +134,17 @@ class Silent(Exchange):
         return ClientReply(reals_only(NOTHING), side.client)
 
 
-def test_rounds_without_a_broadcast_are_refused(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_without_a_broadcast_are_refused(small: Path) -> None:
     """Before, such a round was held for ever."""
-    monkeypatch.setattr(exchange, "make", lambda *given: Silent())
+
+    @exchange
+    def silent(run: Surroundings) -> Silent:
+        return Silent()
+
     with pytest.raises(
         RunError, match="exchange 'silent' completes the round: its answer must be a message for all, not private replies"
     ):
-        next(iter(simulate(quick(small, rounds=1, workers=1))))
+        next(iter(simulate(quick(small, exchange="silent", algorithm="fedavg", rounds=1))))
 
 
 class Short(Images):
@@ -151,16 +154,17 @@ class Short(Images):
         return 2
 
 
-def test_a_count_of_another_length_is_its_authors_mistake(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "make", lambda *given: Short("short", main=True))
+def test_a_count_of_another_length_is_its_authors_mistake(small: Path) -> None:
+    @exchange
+    def short(run: Surroundings) -> Short:
+        return Short("short", main=True)
+
     with pytest.raises(AlgorithmError, match=r"exchange 'short': count returned numbers of shape \(1,\); length says \(2,\)"):
-        next(iter(simulate(quick(small, rounds=1, workers=1))))
+        next(iter(simulate(quick(small, exchange="short", algorithm="fedavg", rounds=1))))
 
 
-def test_a_count_may_follow_training(small: Path, images: Callable[..., None]) -> None:
-    images("images")
-    experiment = quick(small, algorithm="fedavg", rounds=1, batchnorm="average")
-    (record,) = simulate(replace(experiment, workers=1))
+def test_a_count_may_follow_training(small: Path) -> None:
+    (record,) = simulate(quick(small, algorithm=followed("images"), rounds=1, batchnorm="average"))
     assert record.report == {"images": 399}
 
 
@@ -169,14 +173,10 @@ def test_a_count_may_follow_training(small: Path, images: Callable[..., None]) -
     [
         (["rounds"], {}, "names the exchange 'rounds' to follow training, and rounds are held for that one: give it main=False"),
         (["images", "images"], {}, "names the exchange 'images' twice"),
-        (["images"], {"privacy": "gaussian"}, "in the exchange 'images' of algorithm 'fedavg' clients upload more"),
+        (["images"], {"privacy": "gaussian"}, "in the exchange 'images' of algorithm 'counted' clients upload more"),
     ],
     ids=["main", "twice", "privacy"],
 )
-def test_what_cannot_follow_training_is_refused(
-    small: Path, images: Callable[..., None], names: list[str], settings: dict[str, Any], refusal: str
-) -> None:
-    experiment = quick(small, algorithm="fedavg", batchnorm="average", **settings)
-    images(*names)
+def test_what_cannot_follow_training_is_refused(small: Path, names: list[str], settings: dict[str, Any], refusal: str) -> None:
     with pytest.raises(ConfigError, match=refusal):
-        setup.build(experiment)
+        setup.build(quick(small, algorithm=followed(*names), batchnorm="average", **settings))

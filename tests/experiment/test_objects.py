@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import bifl
-from bifl.core.state import Client
+from bifl.core.algorithm import Algorithm, register
+from bifl.core.message import Message
+from bifl.core.state import Client, Public, Sent
 from bifl.data.datasets import Dataset, dataset
 from bifl.engine.simulator import Simulation
-from bifl.engine.worker import Worker
 from bifl.errors import ConfigError, DataError, RunError
 from bifl.experiment.model import Model
 from bifl.experiment.settings import Experiment
@@ -112,7 +114,7 @@ def test_a_file_is_edited_and_run_again(tmp_path: Path) -> None:
     )
     for name, hidden in (("first", 4), ("first", 4), ("first", 9), ("second", 9)):
         file.write_text(text.format(name, hidden))
-        simulation = bifl.simulate(Experiment(**TINY, model=str(file), workers=2), data=arrays())
+        simulation = beside(Experiment(**TINY, model=str(file), workers=2), data=arrays())
         list(simulation)
         counts.append((simulation.experiment.model.name.rpartition(":")[2], simulation.public.layout.count))
     assert counts[0] == counts[1]
@@ -199,7 +201,7 @@ def test_data_that_was_given_has_to_be_given_again() -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_loop_that_was_left_goes_on(workers: int) -> None:
     whole, records = run()
-    simulation = bifl.simulate(Experiment(**TINY, workers=workers), model=Windows, data=arrays())
+    simulation = beside(Experiment(**TINY, workers=workers), model=Windows, data=arrays())
     found: list[Record] = []
     for stop in (1, 2, 9):
         for record in simulation:
@@ -248,16 +250,20 @@ def test_a_folder_survives_the_process(tmp_path: Path) -> None:
 
 @pytest.mark.floats
 @pytest.mark.parametrize("algorithm", ["biml", "fedavg", "fttq"])
-def test_a_clients_own_network_is_what_it_trains_next(algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clients_own_network_is_what_it_trains_next(algorithm: str, tmp_path: Path) -> None:
     seen: dict[tuple[int, int], Client] = {}
-    remember = Worker._remember
+    real = register.make(algorithm, {})
+    assert isinstance(real, Algorithm)
 
-    def note(self: Worker, client: Client, round: int) -> None:
-        seen[client.number, round] = client
-        remember(self, client, round)
+    def upload(client: Client, public: Public) -> Sent | Message:
+        seen[client.number, public.round + 1] = client
+        return real.upload(client, public)
 
-    monkeypatch.setattr(Worker, "_remember", note)
-    settings = TINY | {"algorithm": algorithm, "workers": 1, "batchnorm": "average", "model": {"name": "mlp", "hidden": 32}}
+    @register
+    def noted() -> Algorithm:
+        return replace(real, upload=upload)
+
+    settings = TINY | {"algorithm": "noted", "workers": 1, "batchnorm": "average", "model": {"name": "mlp", "hidden": 32}}
     with_folder = bifl.simulate(Experiment(**settings), folder=tmp_path / "state")
     simulation = bifl.simulate(Experiment(**settings))
     own: dict[int, tuple[bytes, bytes]] = {}

@@ -17,7 +17,7 @@ from bifl.errors import DataError
 from bifl.experiment.model import Model
 from bifl.export.c_model import generate
 from bifl.nn.models import model
-from tests.support.commands import Run, bifl, refused
+from tests.support.commands import Run, refused
 from tests.support.exports import PLAIN, SANITIZED, STRICT, Array, make, needs, predict, saved, scattered, scores, write
 
 OWN = """
@@ -195,7 +195,7 @@ def test_refusals_are_one_sentence_and_leave_nothing(
 ) -> None:
     monkeypatch.chdir(trained)
     own, folder, file = trained / "odd" / "model", tmp_path / "c", tmp_path / "m.onnx"
-    said = refused(bifl("export", own, "--c", folder, "--onnx", file, "--trust"))
+    said = refused(here("export", own, "--c", folder, "--onnx", file, "--trust"))
     assert "cannot become C: layer '1' is a ELU; C has Conv1d, Conv2d, Linear" in said
     assert "--trust" in refused(here("export", own, "--c", folder))
     paper = trained / "paper" / "model"

@@ -26,6 +26,7 @@ from bifl.nn.optimizers import adam
 from bifl.nn.sent import sentence
 from bifl.training.local import Plan, train
 from tests.support.commands import Run, refused
+from tests.support.workers import beside
 
 pytestmark = pytest.mark.floats
 BOTH = pytest.mark.parametrize("kind", [Network, PlainNetwork])
@@ -188,7 +189,7 @@ def test_one_and_two_workers_the_loop_and_the_saved_model_agree(name: str, batch
     experiment = Experiment(algorithm="biml", dataset=data, model=name, clients=3, rounds=2, workers=1, batchnorm=batchnorm)
     simulation = simulate(experiment)
     records = list(simulation)
-    both = list(simulate(experiment.changed({"workers": "2"})))
+    both = list(beside(experiment.changed({"workers": "2"})))
     assert [(record.accuracy, record.loss) for record in records] == [(record.accuracy, record.loss) for record in both]
     *_, (_, public) = loop(experiment)
     assert public.weights.tobytes() == simulation.public.weights.tobytes()

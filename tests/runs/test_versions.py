@@ -23,7 +23,7 @@ from bifl.runs.results import Series, read_kept
 from bifl.runs.results import read as read_results
 from studies import keeping
 from studies.cells import cells as cells_of
-from studies.runner import Store, _start
+from studies.runner import Store, run
 from studies.study_tables import Shown
 
 ROOT = Path(__file__).parents[2]
@@ -99,12 +99,10 @@ def test_finished_kept_runs_of_another_version_stay_and_unfinished_ones_start_an
     (folder / CONFIG).write_text('version = "0.1.0"\n' + config_file.to_toml(part))
     (folder / ROUNDS).write_text(records(1)[0].to_json() + "\n")
     assert store.done(part) == []
-    (running,) = _start(store, part)
-    assert running.process.wait() == 0
+    assert run(store, [part], 1, lambda running: None) == []
     assert [record.round for record in store.done(part)] == [1, 2]
     assert store.done(part)[0] != records(1)[0]
     aside = tmp_path / "work" / f"{folder.name}.bifl-0.1.0"
     assert (aside / ROUNDS).read_text() == records(1)[0].to_json() + "\n"
-    keeping.save(store.kept, part, store.done(part))
     assert store.result(part).version == __version__
     assert store.result(whole).version == "0.1"

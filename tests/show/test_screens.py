@@ -12,22 +12,19 @@ from rich.console import Console
 
 from bifl.cli.commands import EXAMPLES, RUN_KEYS, STUDIES
 from bifl.cli.parser import row as help_row
-from bifl.errors import RunError
 from bifl.experiment.catalogue import catalogue
 from bifl.experiment.settings import REGISTRIES, Experiment
 from bifl.experiment.setup import load
 from bifl.registry import first_line
-from bifl.report import page
-from bifl.report.charts import _labels
+from bifl.report import charts, page
 from bifl.report.summary import settings
 from bifl.runs.folder import Result
 from bifl.runs.record import Record
 from bifl.show import split_stats
 from bifl.show.output import console, say
-from bifl.show.plot import BITS, figure_of, save
+from bifl.show.plot import BITS, ROUNDS, figure_of, save
 from bifl.show.tables import NAME, SPREAD, Column, Table
 from bifl.show.terminal import Meter, comparison_table, run_table
-from studies.reproduce import _refuse_nothing_kept
 from tests.support.commands import Run, refused
 from tests.support.series import series
 
@@ -121,7 +118,11 @@ def test_a_logarithmic_axis_has_labels(rounds: int, ratio: int) -> None:
 
 
 def test_a_logarithmic_axis_of_the_report_has_labels() -> None:
-    assert [_labels([low, 3.0, None, high]) for low, high in ((2.0, 4.0), (1.0, 90.0), (0.01, 1e4))] == ["D1", "D2", 1]
+    def labels(low: float, high: float) -> object:
+        sent = [record(n)._replace(up_bytes=round(1e6 * more)) for n, more in enumerate((low, high - low), 1)]
+        return charts.accuracy([series("one", sent)], {"one": 0}, ROUNDS[1])["layout"]["xaxis"]["dtick"]
+
+    assert [labels(low, high) for low, high in ((2.0, 4.0), (1.0, 90.0), (0.01, 1e4))] == ["D1", "D2", 1]
 
 
 def test_one_round_is_one_round(tmp_path: Path) -> None:
@@ -146,7 +147,6 @@ def test_the_progress_bar_is_whole(width: int) -> None:
     with meter.running():
         meter.begin("up_down+beta=1-s0", [])
         meter.show(record(score=0.9876), 15)
-        meter._bar.refresh()
     assert isinstance(screen.file, StringIO)
     text = screen.file.getvalue()
     assert "98.76%" in text
@@ -236,21 +236,15 @@ def test_the_list_on_any_screen(width: int, here: Run, monkeypatch: pytest.Monke
     assert "algorithm.validation=0.02" in here("list", "fttq").stdout.split()
 
 
-def test_kept_runs_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=f"'{re.escape(str(tmp_path))}' has no kept runs"):
-        _refuse_nothing_kept(tmp_path, [])
-    (tmp_path / "x.jsonl.gz").touch()
-    with pytest.raises(RunError, match="1 kept run, none of these studies"):
-        _refuse_nothing_kept(tmp_path, [])
-    _refuse_nothing_kept(tmp_path, [1])
-
-
 def test_reproduce_says_where_it_looked_and_where_kept_runs_are(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     said = refused(here("reproduce", "table1", "--kept"))
     assert f"'{tmp_path / 'results' / 'cells'}' has no kept runs" in said
     assert "in results/cells of a clone of bifl; call it there, or say --out CLONE/results" in said
     assert not list(tmp_path.iterdir())
+    (tmp_path / "results/cells").mkdir(parents=True)
+    (tmp_path / "results/cells/x.jsonl.gz").touch()
+    assert "1 kept run, none of these studies" in refused(here("reproduce", "table1", "--kept"))
 
 
 def titles(*experiments: Experiment) -> list[str]:
@@ -284,6 +278,8 @@ def test_a_task_is_told_in_words() -> None:
 
 
 def test_names_wrap_between_their_words() -> None:
-    assert str(page._breakable("up_down beta=0.123")) == "up_down beta=0.123"
-    assert str(page._breakable("a<b learning_rate=0.00123456")) == "a&lt;b learning_<wbr>rate=<wbr>0.00123456"
-    assert str(page._breakable("threshold=1e-05_and-more")) == "threshold=<wbr>1e-05_<wbr>and-<wbr>more"
+    names = ["up_down beta=0.123", "a<b learning_rate=0.00123456", "threshold=1e-05_and-more"]
+    text = page.render(settings([Result(name, Experiment(seed=n), [record()]) for n, name in enumerate(names)]))
+    assert "up_down beta=0.123" in text
+    assert "a&lt;b learning_<wbr>rate=<wbr>0.00123456" in text
+    assert "threshold=<wbr>1e-05_<wbr>and-<wbr>more" in text

@@ -9,14 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import bifl
 from bifl import __version__
 from bifl.cli import commands
 from bifl.errors import RunError
 from bifl.experiment.settings import Experiment, identity
-from bifl.experiment.setup import LastDataset
 from bifl.report import paper_values
 from bifl.report.page import render
 from bifl.runs.folder import RunFolder
@@ -26,7 +24,7 @@ from bifl.runs.results import read_kept
 from studies import keeping, runner
 from studies.cells import PLACES, STUDIES
 from studies.cells import cells as cells_of
-from studies.reproduce import ALL, THEORY, _announced, _parts, request, theory_seed, wanted
+from studies.reproduce import ALL, THEORY, Part, request, theory_seed, wanted
 from studies.runner import Store
 from studies.study_tables import Shown
 from tests.support.commands import BIFL, Run, refused, wait_for_round
@@ -87,7 +85,8 @@ def test_a_damaged_cell_is_named(tmp_path: Path) -> None:
 def test_everything_is_run_in_the_order_of_the_paper_and_the_first_seed_first() -> None:
     asked = request(["all"], {"dataset": "mnist5k", "seeds": "0,1"}, (Path("a"), Path("b")), quick=False, kept=False)
     assert asked.studies == ["table1", "table2", "alpha", "hybrid", "clients", "unbalanced", "participation", "theory"]
-    experiments = asked.store.missing(wanted(asked, _parts(asked, Console(), LastDataset())))
+    parts = [Part(study, dataset, cells_of(study, dataset, None)) for study, dataset in asked.places]
+    experiments = asked.store.missing(wanted(asked, parts))
     seeds = [experiment.seed for experiment in experiments]
     assert seeds == sorted(seeds)
     assert [experiment.algorithm.name for experiment in experiments[:3]] == ["baseline", "fedavg", "bnn"]
@@ -225,29 +224,52 @@ def test_a_damaged_cell_costs_no_table_and_is_not_replaced(tmp_path: Path, here:
         assert not list((tmp_path / "results").glob("*.md")), "pages that were better are not replaced"
 
 
+class Ended:
+    """A process that ended as soon as it began."""
+
+    returncode = 1
+
+    def poll(self) -> int:
+        return self.returncode
+
+
+def no_processes(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """From now on no process lives long enough to do anything; the environments of those that begin."""
+    environments: list[dict[str, str]] = []
+
+    def begin(command: object, *, env: dict[str, str], **more: object) -> Ended:
+        environments.append(env)
+        return Ended()
+
+    monkeypatch.setattr(subprocess, "Popen", begin)
+    return environments
+
+
 def test_a_run_has_one_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many run at once as there are cores: a second thread of one would wait for another's core."""
-    given: dict[str, str] = {}
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **named: given.update(named["env"]))
+    started = no_processes(monkeypatch)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    runner._start(Store(tmp_path / "cells", tmp_path / "work"), Experiment(rounds=1))
-    assert given["OMP_NUM_THREADS"] == "1"
+    (failure,) = runner.run(Store(tmp_path / "cells", tmp_path / "work"), [Experiment(rounds=1)], 1, lambda running: None)
+    assert "its process ended with code 1 after round 0" in failure
+    assert [environment["OMP_NUM_THREADS"] for environment in started] == ["1"]
 
 
-def test_killed_it_goes_on_and_two_at_once_share_the_work(tmp_path: Path) -> None:
-    command = [*BIFL, "reproduce", "clients", "--quick", "rounds=2"]
-    first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+def test_killed_it_goes_on_and_two_at_once_share_the_work(tmp_path: Path, here: Run) -> None:
+    words = ["reproduce", "clients", "--quick", "rounds=2"]
     store = Store(tmp_path / "runs" / "quick" / "cells", tmp_path / "runs" / "quick" / "work")
     experiments = [cell.experiment for cell in cells_of("clients", "mnist5k", 2)]
+    keeping.save(store.kept, experiments[2], records(0.5, 0.5))  # two others are enough to share
+    first = subprocess.Popen([*BIFL, *words], cwd=tmp_path, stdout=subprocess.DEVNULL)
     wait_for_round(store.folder(experiments[0]), 1)
     first.kill()
     first.wait()
-    both = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in "ab"]
-    for process in both:
-        said, wrong = process.communicate(timeout=300)
-        assert (process.returncode, wrong) == (0, "")
-        assert "failed" not in said
-        assert "M = 20" in said
+    other = subprocess.Popen([*BIFL, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    ours = here(*words, cwd=tmp_path)
+    said, wrong = other.communicate(timeout=300)
+    for done in (ours, subprocess.CompletedProcess(words, other.returncode, said, wrong)):
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "failed" not in done.stdout
+        assert "M = 20" in done.stdout
     assert store.missing(experiments) == []
 
 
@@ -272,17 +294,19 @@ def test_a_dataset_has_one_name_however_it_is_spelled() -> None:
     assert Experiment(dataset="fashion-mnist") == Experiment(dataset="fashion_mnist")
 
 
-def test_rounds_that_cannot_be_continued_are_announced(tmp_path: Path) -> None:
+def test_rounds_that_cannot_be_continued_are_announced(tmp_path: Path, here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """They were run elsewhere: the cell came without its checkpoint."""
-    first, second = (cell.experiment for cell in cells_of("table1", "mnist5k", 2)[:2])
-    store = Store(tmp_path / "cells", tmp_path / "work")
-    keeping.save(store.kept, first, records(0.1))
-    said = _announced(store, [first, second], store.missing([first, second]), 1, LastDataset())
-    assert "2 to run, 4 rounds" in said
+    no_processes(monkeypatch)
+    first, *_ = (cell.experiment for cell in cells_of("clients", "mnist5k", 2))
+    keeping.save(tmp_path / "runs/quick/cells", first, records(0.1))
+    said = here("reproduce", "clients", "--quick", "rounds=2", cwd=tmp_path).stdout
+    assert "3 to run, 6 rounds" in said
     assert "1 of them, kept with fewer rounds and without a checkpoint here, will start anew" in said
 
 
 def test_datasets_that_are_not_here_are_named_and_left_out(tmp_path: Path, here: Run) -> None:
+    for cell in cells_of("clients", "mnist5k", 1):
+        keeping.save(tmp_path / "results/cells", cell.experiment, records(0.5))  # so that nothing is to be run
     done = here("reproduce", "clients", "dataset=mnist_writers,mnist5k", "rounds=1", cwd=tmp_path, data=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "mnist_writers is left out: " in done.stdout

@@ -5,33 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from bifl.errors import ConfigError
-from bifl.experiment.setup import LastDataset
 from bifl.runs.record import Record
 from studies import keeping
 from studies.cells import cells as cells_of
-from studies.reproduce import _parts, request
+from studies.reproduce import request
 from studies.runner import Store
 from studies.study_tables import Shown
+from tests.support.commands import Run, refused
 
 
 def records(*accuracies: float) -> list[Record]:
     return [Record(n, accuracy, 1.0, 1.0, 10, 100, 200, 20, 0.5, 1.5, 0.1, 1.0) for n, accuracy in enumerate(accuracies, 1)]
 
 
-def test_a_study_has_its_dataset_and_that_its_place(tmp_path: Path) -> None:
+def test_a_study_has_its_dataset_and_that_its_place(tmp_path: Path, here: Run) -> None:
     folders = (tmp_path, tmp_path)
     asked = request(["table1", "sensors"], {}, folders, quick=False, kept=True)
     assert asked.places == [("table1", "mnist"), ("sensors", "uci_har")]
-    parts = _parts(asked, Console(), LastDataset())
-    assert [part.dataset for part in parts] == ["mnist", "uci_har"]
-    elsewhere = request(["sensors"], {"dataset.path": "here.npz"}, folders, quick=False, kept=True)
-    (part,) = _parts(elsewhere, Console(), LastDataset())
-    assert part.cells[0].experiment.dataset.parameters == {"path": str(Path("here.npz").absolute())}
-    keeping.save(tmp_path, part.cells[0].experiment, records(0.9))
-    assert keeping.load(tmp_path, parts[1].cells[0].experiment) == records(0.9), "wherever the file lies"
+    sensors = ["reproduce", "sensors", "dataset.path=here.npz"]
+    assert f"'{tmp_path / 'here.npz'}' holds no UCI HAR" in refused(here(*sensors, cwd=tmp_path))
+    experiment = cells_of("sensors", "uci_har", None)[0].experiment
+    keeping.save(tmp_path / "results/cells", experiment.changed({"dataset.path": "elsewhere.npz"}), records(0.9))
+    assert ", 1 of them kept in" in here(*sensors, "--kept", cwd=tmp_path).stdout, "wherever the file lies"
     for settings in ({"dataset": "unipen,uci_har"}, {"dataset": "mnist,unipen"}):
         with pytest.raises(ConfigError, match=r"dataset\.path= is for one dataset"):
             request(["sensors"], {**settings, "dataset.path": "x"}, folders, quick=False, kept=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from fractions import Fraction
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 
 import numpy as np
@@ -222,9 +222,17 @@ def test_without_noise_more_voters_change_nothing_unless_they_add_up() -> None:
 
 
 def test_steady_means_steady() -> None:
-    small = np.zeros((30, 2), np.bool_)
-    small[3:9, 0] = small[12:25, 0] = True
-    assert descent._first_steady(small) == pytest.approx([13, np.nan], nan_ok=True)
+    """The majority is right in rounds 4 to 9 and 13 to 25, if it is ever: the first time is too short."""
+    quadratic = findings.easy_quadratics(2, 0)
+    rounds = count(1)
+
+    def scripted(before: Array, moves: Array, after: Array) -> Array:
+        right = np.array([next(rounds) in {*range(4, 10), *range(13, 26)}, False])
+        return np.asarray(np.where(right[:, None, None], 1, -1) * quadratic.best, np.float64)
+
+    assert np.all(descent.floor(quadratic) + 1 <= quadratic.best.shape[-1]), "all wrong is not small"
+    found = descent.rounds_needed(np.random.default_rng(0), quadratic, 1, scripted, limit=30)
+    assert found == pytest.approx([13, np.nan], nan_ok=True)
 
 
 # ---- ML-PU, tables, pictures -----------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ Blocks of another language, such as ```text for what a command prints, are not r
 before: on the line before a block, or on the line of the code between backticks.
 
 In small (`in_small`) a run has at most 10 clients, half of whom take part at least, 2 rounds and 2 seeds; `bifl reproduce` shows
-what is kept; a benchmark is given the words in `BENCHMARKS` too. Everything else is run as it is written, except that
+what is kept, all of the paper's studies where it is one of them, and takes few quadratics for the theory; a benchmark is given the
+words in `BENCHMARKS` too. Everything else is run as it is written, except that
 
 - a command that a sentence only names (`bifl server`) is asked for its help;
 - `bifl server`, `client` and `federation up` are parsed by tests/test_docs.py and run by tests/test_docs_deployed.py, in one round;
@@ -25,6 +26,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from studies.cells import STUDIES
+
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
 INLINE = re.compile(r"(bifl|make|pytest) |python benchmarks/|\.venv/bin/\w+ ")
@@ -35,7 +38,9 @@ BENCHMARKS = {  # what makes minutes seconds
     "liars.py": "biml --seeds 0 --liars 1 --lie huge --set rounds=1 --set clients=4 --set workers=1",
     "privacy.py": "--epsilon --clients 100",
     "secure.py": "--clients 3 --rounds 2",
+    "wire.py": "100000",
 }
+_SEEDS = re.compile(r"seeds=\d+(,\d+)*")
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _NOT_RUN, _FILE, _CODE = re.compile(r"<!-- not run: (.+?) -->"), re.compile(r"<!-- file: (\S+) -->"), re.compile(r"`([^`]+)`")
 
@@ -140,11 +145,20 @@ def in_small(words: list[str], rounds: int = ROUNDS) -> list[str]:
             said = {word.partition("=")[0] for word in settings}
             more = {} if "--resume" in words else usual.get(verb, {"rounds": rounds})
             return [*(_cut(word, rounds) for word in words), *(f"{key}={value}" for key, value in more.items() if key not in said)]
-        case ["bifl", "reproduce", *rest] if not {"--kept", "--quick", "theory"} & {*rest}:
-            return [*words, "--kept"]
+        case ["bifl", "reproduce", "theory"]:
+            return [*words, "--quick"]
+        case ["bifl", "reproduce", *rest] if "--quick" not in rest:
+            return ["bifl", "reproduce", *_shown_with(rest), "--kept"]
         case ["python", script, *_]:
             return [*words, *shlex.split(BENCHMARKS.get(Path(script).name, ""))]
     return words
+
+
+def _shown_with(words: list[str]) -> list[str]:
+    """What shows a study, and others with it: pages name the same ones again and again, and drawing them takes seconds."""
+    more = [word for word in words if word != "--kept" and not _SEEDS.fullmatch(word)]  # tables show all seeds that are kept
+    paper = [name for name in more if name in STUDIES and STUDIES[name].of_paper]
+    return ["all"] if paper and paper == more else more
 
 
 def _cut(word: str, rounds: int) -> str:

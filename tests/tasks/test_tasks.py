@@ -26,8 +26,7 @@ from bifl.nn.models import model
 from bifl.runs.folder import read_records
 from bifl.tasks import task, usual
 from bifl.tasks.usual import class_numbers
-from tests.support.commands import bifl as command
-from tests.support.commands import refused
+from tests.support.commands import Run, refused
 from tests.support.federation import deploy, neighbours, same, simulated
 from tests.support.grid import Clock, LocalGrid, Node
 
@@ -162,17 +161,17 @@ def mine(weight: float = 2.0) -> Task:
 """
 
 
-def test_a_task_of_ones_own(tmp_path: Path) -> None:
+def test_a_task_of_ones_own(tmp_path: Path, here: Run) -> None:
     (tmp_path / "mine.py").write_text(OWN)
     words = ["task=mine.py:mine", "task.weight=3", "clients=2", "rounds=1", "workers=2"]
-    done = command("run", *words, "--out", "run", cwd=tmp_path)
+    done = here("run", *words, "--out", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "top2" in done.stdout
     record = read_records(tmp_path / "run")[0]
     assert record.measure == "top2"
     assert np.isnan(record.accuracy)
-    assert "would run the code" in refused(command("eval", "run/model", "mnist5k", cwd=tmp_path))
-    done = command("eval", "run/model", "mnist5k", "--trust", cwd=tmp_path)
+    assert "would run the code" in refused(here("eval", "run/model", "mnist5k", cwd=tmp_path))
+    done = here("eval", "run/model", "mnist5k", "--trust", cwd=tmp_path)
     assert f"top2 {record.score:.2%}" in done.stdout
 
 

@@ -26,7 +26,7 @@ from bifl.core.state import Client
 from bifl.errors import RunError
 
 LIMIT = 2**30  # bytes of clients' state that a worker keeps in ordinary memory
-_BLOCK = 2**28  # bytes by which the file grows
+BLOCK = 2**28  # bytes by which the file grows
 _ITEM = 4  # bytes of a float32
 
 
@@ -61,7 +61,7 @@ class ClientStore(dict[int, Client]):
 
     def _room(self, size: int) -> Floats:
         if size > self._free.size:
-            self._free = self._block(max(size, _BLOCK // _ITEM))
+            self._free = self._block(max(size, BLOCK // _ITEM))
         room, self._free = self._free[:size], self._free[size:]
         return room
 

@@ -1,8 +1,8 @@
 """Flower's part of a deployment: its SuperLink behind a gate, a client's node, and the one bundle that both know.
 
 Nothing of Flower's is replaced: `superlink` serves its application, `supernode` speaks its protocol. Both use modules that Flower
-may change with any release, so they go with the versions that their doors were tried with (tests/deploy/test_doors.py). An app for
-Flower's own programs needs none of this.
+may change with any release, so they go with the versions that they were tried with (tests/deploy/test_foreign_code.py). An app
+for Flower's own programs needs none of this.
 """
 
 from importlib.metadata import version

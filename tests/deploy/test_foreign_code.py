@@ -1,6 +1,6 @@
 """Foreign code against real processes: a bundle of a stranger's runs neither on a server nor on clients of bifl. Slow: minutes.
 
-pytest -m deployment tests/deploy/test_doors.py
+pytest -m deployment tests/deploy/test_foreign_code.py
 """
 
 from __future__ import annotations
