@@ -195,6 +195,16 @@ def test_an_archive_that_ends_before_what_it_announces_is_refused(site: Site, fo
     refused(published(site, archive="a.tar.gz"), folder)
 
 
+def test_an_archive_that_would_be_read_backwards_is_refused(site: Site, folder: Path) -> None:
+    """A header with a negative size leads a reader that can go back to the headers before it, again and again."""
+    header = bytearray(entry("files/other")[0].tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = (-1024).to_bytes(12, "big", signed=True)
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    site["/a.tar.gz"] = gzip.compress(tar(entry("a"), entry("b"))[:1024] + header + bytes(1024))
+    refused(published(site, archive="a.tar.gz"), folder)
+
+
 @pytest.mark.parametrize("packed", [gzip.compress(tar(ONE, TWO) + bytes(2**20)), gzip.compress(tar(ONE, TWO), 0)])
 def test_an_archive_is_read_no_further_than_any_may_be_long(
     site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch, packed: bytes

@@ -79,6 +79,31 @@ def test_workers_run_the_file_as_it_was_read(tmp_path: Path) -> None:
     assert [record._replace(seconds=0) for record in bifl.simulate(experiment)] == alone
 
 
+def test_what_a_function_of_a_file_defines_need_not_be_pickled(tmp_path: Path) -> None:
+    """The worker runs the file, which may hold what no pickle can: a lock, an open file."""
+    (tmp_path / "locked.py").write_text("""
+from threading import Lock
+
+from bifl.algorithms.paper import up_down
+from bifl.core.algorithm import register
+
+lock = Lock()
+
+
+def define():
+    def behind_a_lock(beta: float = 1.0):
+        with lock:
+            return up_down(beta)
+
+    register(behind_a_lock)
+
+
+define()
+""")
+    names = f"{tmp_path}/locked.py:behind_a_lock", "mlp"
+    assert records(*names, workers=2) == records(*names, workers=1)
+
+
 def test_what_a_function_defines_reaches_the_workers() -> None:
     steps = [0.5]
 

@@ -174,8 +174,8 @@ def members(archive: bytes, member: str, names: Iterable[str]) -> Contents:
     """Files of an archive, called `member` with the name for `{}`. Nothing is written, whatever the archive calls its members."""
     wanted = {member.format(name): name for name in names}
     fetched: Contents = {}
-    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as entries:
-        for entry in entries:
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r|") as entries:
+        for entry in entries:  # forward only: a header with a negative size would send a reader back for ever
             name = wanted.pop(entry.name.removeprefix("./"), None)
             if name is None:
                 continue

@@ -136,7 +136,10 @@ def operator_of(config: Mapping[str, Any], source: Source | None = None) -> Oper
         raise Refusal(text, "it was started without a folder for what it must remember of secure sums")
     names = itertools.takewhile(config.__contains__, (f"allow-{number}" for number in itertools.count()))
     data, key, peers = (str(config.get(name, "")) for name in ("data", "key", "peers"))
-    least, colluders = (int(config.get(name, 0)) for name in ("least", "colluders"))
+    least, colluders = (config.get(name, 0) for name in ("least", "colluders"))
+    if type(least) is not int or type(colluders) is not int:
+        text = f"least= and colluders= of a node are whole numbers, not {least!r:.40} and {colluders!r:.40}"
+        raise Refusal(text, "it was started with other bounds than whole numbers")
     return Operator(config[NUMBER], data, tuple(Path(str(config[name])) for name in names), source, key, peers, least, colluders)
 
 

@@ -208,7 +208,8 @@ class Worker:
     """Runs its clients one after the other. Where there is one worker, it is all `Workers`."""
 
     def __init__(self, job: Job, data: Dataset) -> None:
-        self._job, self.run, self.public = job, job.run, job.public
+        self.run, self.public, self._checkpoint = job.run, job.public, job.checkpoint
+        self._chunks, self._keep_messages = job.chunks, job.keep_messages
         self.exchanges = {exchange.name: exchange for exchange in job.run.asked}
         self.completing = completing(job.run.exchanges)
         device = device_of(job.run.experiment.device)
@@ -227,7 +228,7 @@ class Worker:
 
     def restore(self, number: int, round: int) -> None:
         """Let a client remember what its file tells of a round, if clients have files."""
-        folder = self._job.checkpoint
+        folder = self._checkpoint
         if folder is not None:
             keeps, first = self.run.algorithm.at(round).keeps, self.tools.first(number)
             self.clients[number] = checkpoint.load_client(folder, number, round, first, keeps, self.run.remembering)
@@ -265,7 +266,7 @@ class Worker:
 
     def _remember(self, client: Client, round: int) -> None:
         """Keep what a client must know of a round."""
-        first, folder = self.tools.first(client.number), self._job.checkpoint
+        first, folder = self.tools.first(client.number), self._checkpoint
         kept = self.run.remembered(client, round, first)
         if kept is first:
             self.forget(client.number)  # what another algorithm of a schedule kept
@@ -281,7 +282,7 @@ class Worker:
             reply = self.reply(name, request)
             if reply.upload is not None:
                 size, ideal = intake.take(reply.upload)
-                reply = reply._replace(size=size, ideal=ideal, upload=reply.upload if self._job.keep_messages else None)
+                reply = reply._replace(size=size, ideal=ideal, upload=reply.upload if self._keep_messages else None)
             yield reply
         yield intake.total
 
@@ -299,7 +300,7 @@ class Worker:
 
     def score(self) -> list[Score]:
         """The global model on this worker's part of the test images."""
-        return score_tests(self.run, self.public, self._tests, self._job.chunks)
+        return score_tests(self.run, self.public, self._tests, self._chunks)
 
     def own_network(self, number: int, voted: bool) -> tuple[Floats, Floats]:
         """Weights and real parameters of a client's network after training once more; nothing of it is remembered."""

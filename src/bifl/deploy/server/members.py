@@ -158,8 +158,9 @@ class Members:
         """Make a node that has introduced itself a client, or leave it out and tell why."""
         problem = protocol.other_version(introduction.get(protocol.VERSION), "it", "the server")
         problem = problem or self._problem(node, introduction)
-        number, name = self.who(node, introduction.get("number"))
         if problem is not None:
+            claimed = introduction.get("number") if introduction.get("model") == self._model else None  # or it is no client of ours
+            number, name = self.who(node, claimed)
             self.strangers[node] = f"{name}: {problem}"
             self._tell(f"{name if number is None else f'{name} (node {node})'} refused: {problem}", REFUSED, number)
             return

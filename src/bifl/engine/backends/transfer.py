@@ -36,11 +36,12 @@ _KINDS = ("algorithm", "model", "task", "optimizer", "schedule", "augment", "rob
 def dumps(thing: object, run: Run, data: Dataset) -> bytes:
     """Pickle a thing; where it holds the run, it holds the one that the reader makes. Of the data only their form is sent."""
     factories = {kind: REGISTRIES[kind].factory(getattr(run.experiment, kind).name) for kind in _KINDS}
-    sources = [source_of(factory.__module__) for factory in factories.values()]
-    files = {source.path: source.text for source in sources if source is not None}  # users' Python files
+    sources = {kind: source for kind, factory in factories.items() if (source := source_of(factory.__module__)) is not None}
+    files = {source.path: source.text for source in sources.values()}  # users' Python files, which the reader runs itself
+    others = {kind: factory for kind, factory in factories.items() if kind not in sources}
     buffer = io.BytesIO()
     pickle.dump((run.experiment, data.without_samples(), files), buffer)
-    _Pickler(buffer).dump(factories)  # by name, so that the reader imports their modules, or as code
+    _Pickler(buffer).dump(others)  # by name, so that the reader imports their modules, or as code
     pickler = pickle.Pickler(buffer)
     pickler.persistent_id = lambda value: "run" if value is run else None  # type: ignore[method-assign]
     pickler.dump(thing)

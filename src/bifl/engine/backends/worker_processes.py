@@ -90,8 +90,9 @@ def _start(jobs: Sequence[Job], data: Dataset, stack: ExitStack) -> list[Connect
                     stdin=subprocess.DEVNULL, start_new_session=True,  # Ctrl-C is for us
                 )  # fmt: skip
             stack.callback(_end, process)
+            start = dumps((job, folder), job.run, data)
             with _alive():
-                send(ours, dumps((job, folder), job.run, data))
+                send(ours, start)
         for pipe in pipes:
             _receive(pipe)  # ready, or why not
     return pipes
