@@ -52,9 +52,42 @@ MAGIC = b"BIFL"
 VERSION = 2
 UPLOAD, BROADCAST = 1, 2
 PACKED, CODED, CODED_QUICKLY = 0, 1, 2
-_SPELLED = ("4s", *"BBBBBB", "Bx", *"IIII", "8s", "8s", *"IIIIII")  # the fields of `Header`, in order
-_VECTOR_SPELLED = (f"{LONGEST_NAME}s", "B", "B2x", *"IIIII")  # those of `VectorHeader`
-LAYOUT, VECTOR_LAYOUT = (struct.Struct("<" + "".join(codes)) for codes in (_SPELLED, _VECTOR_SPELLED))
+FIELDS = {  # of the first header, in the order of its bytes, each with its code in Python's `struct`; x is a zero
+    "magic": "4s",
+    "version": "B",
+    "kind": "B",
+    "alphabet": "B",
+    "coder": "B",
+    "precision": "B",
+    "further": "B",
+    "change_bits": "B",
+    "padding": "x",
+    "round": "I",
+    "sender": "I",
+    "weight": "I",
+    "symbols": "I",
+    "model": "8s",
+    "context": "8s",
+    "total": "I",
+    "unit": "I",
+    "reals": "I",
+    "scales": "I",
+    "symbol_bytes": "I",
+    "real_bytes": "I",
+}
+VECTOR_FIELDS = {  # of the header of each further vector
+    "name": f"{LONGEST_NAME}s",
+    "alphabet": "B",
+    "coder": "B",
+    "padding": "2x",
+    "total": "I",
+    "unit": "I",
+    "symbols": "I",
+    "symbol_bytes": "I",
+    "scales": "I",
+}
+LAYOUT = struct.Struct("<" + "".join(FIELDS.values()))
+VECTOR_LAYOUT = struct.Struct("<" + "".join(VECTOR_FIELDS.values()))
 CHECKSUM = struct.Struct("<I")
 _VOTES, _LEVELS = 3, 5
 _CODES = {BINARY: 1, TERNARY: 2, FLOAT32: 4, FLOAT16: 6}
@@ -80,7 +113,7 @@ class WireError(BiflError, ValueError):
 
 
 class VectorHeader(NamedTuple):
-    """What a message says of one of its vectors."""
+    """What a message says of one of its vectors, in the order of `VECTOR_FIELDS`."""
 
     name: str
     alphabet: int
@@ -113,7 +146,7 @@ class VectorHeader(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a message says of itself, in the order of its bytes."""
+    """What a message says of itself, in the order of `FIELDS`."""
 
     magic: bytes
     version: int
@@ -165,13 +198,17 @@ class Header(NamedTuple):
         return sizes | {"checksum": CHECKSUM.size}
 
 
-def _offsets(fields: Iterable[str], codes: Iterable[str]) -> dict[str, int]:
-    """Where each field begins."""
-    return dict(zip(fields, accumulate((struct.calcsize(f"<{code}") for code in codes), initial=0), strict=False))
+def _offsets(fields: Mapping[str, str]) -> dict[str, int]:
+    """Where each field begins: behind all before it."""
+    offsets, size = dict[str, int](), 0
+    for field, code in fields.items():
+        offsets[field] = size
+        size += struct.calcsize(f"<{code}")
+    return offsets
 
 
-_OFFSETS = _offsets(Header._fields, _SPELLED) | {"body": LAYOUT.size}
-_VECTOR_OFFSETS = _offsets(VectorHeader._fields[:-1], _VECTOR_SPELLED)
+_OFFSETS = _offsets(FIELDS) | {"body": LAYOUT.size}
+_VECTOR_OFFSETS = _offsets(VECTOR_FIELDS)
 
 
 def read_header(data: bytes) -> Header:
@@ -220,9 +257,9 @@ def _others(header: Header, body: memoryview) -> tuple[VectorHeader, ...]:
         before = vectors[-1].name if vectors else ""
         if not is_name(name) or name == UPDATE or name <= before:
             raise WireError(start, f"a further vector is called {name!r}: names are letters from a to z or _, and rise")
-        if any(body[start + LONGEST_NAME + 2 : start + LONGEST_NAME + 4]):
-            raise WireError(start + LONGEST_NAME + 2, f"the padding in the header of the vector '{name}' is not zero")
         offsets = {field: start + offset for field, offset in _VECTOR_OFFSETS.items()}
+        if any(body[offsets["padding"] : offsets["total"]]):
+            raise WireError(offsets["padding"], f"the padding in the header of the vector '{name}' is not zero")
         vector = VectorHeader._make((name, *fields, offsets))
         vectors.append(vector)
         start += VECTOR_LAYOUT.size + vector.symbol_bytes + 4 * vector.scales
@@ -233,7 +270,7 @@ def _sensible(header: Header, data: bytes) -> None:
     """Refuse what no encoder writes."""
     demand(header.kind in KINDS, "kind", f"kind {header.kind} is unknown")
     reason = f"reals have {header.precision} digits, {reals.FINEST} is the most, or the padding is not zero"
-    demand(header.precision <= reals.FINEST and not data[_OFFSETS["round"] - 1], "precision", reason)
+    demand(header.precision <= reals.FINEST and not data[_OFFSETS["padding"]], "precision", reason)
     reason = f"changes of layers kept real have {header.change_bits} bits: 8 or 1, beside rounded numbers"
     demand(header.change_bits in reals.CHANGE_BITS and bool(header.precision or not header.change_bits), "change_bits", reason)
     demand(header.kind == UPLOAD or not header.sender, "sender", "a broadcast has no sender")
