@@ -179,17 +179,25 @@ class Members:
         number, images, digest = (introduction.get(name) for name in ("number", "images", "digest"))
         if type(number) is not int or type(images) is not int or type(digest) is not str or len(digest) > _DIGEST:
             return "its introduction makes no sense"
-        bound, there = self.who(node, number)[0], self.present().get(number)
-        faults = {
-            f"its number {number} is none of 0 to {self._clients - 1}": not 0 <= number < self._clients,
-            # at most so many that all together can be added up
-            f"it cannot hold {images} images": not 1 <= images <= LARGEST_WEIGHT // self._clients,
-            f"it has another model, {quoted(introduction.get('model'))}": introduction.get("model") != self._model,
-            f"it says that it is client {number}, and its key is that of client {bound}": bound != number,
-            f"client {number} is there already": there is not None and there.node != node,
-            f"it would count for {images} images, and with privacy= every client counts for 1": self._alike and images != 1,
-        }
-        return next((fault for fault, found in faults.items() if found), self._declared.problem(number, images))
+        if not 0 <= number < self._clients:
+            return f"its number {number} is none of 0 to {self._clients - 1}"
+        if not 1 <= images <= LARGEST_WEIGHT // self._clients:  # at most so many that all together can be added up
+            return f"it cannot hold {images} images"
+        if introduction.get("model") != self._model:
+            return f"it has another model, {quoted(introduction.get('model'))}"
+        return self._clash(node, number, images)
+
+    def _clash(self, node: int, number: int, images: int) -> str | None:
+        """Why a node cannot be this client with so many images, by what is known of the client; None if it can."""
+        bound, _ = self.who(node, number)
+        if bound != number:
+            return f"it says that it is client {number}, and its key is that of client {bound}"
+        there = self.present().get(number)
+        if there is not None and there.node != node:
+            return f"client {number} is there already"
+        if self._alike and images != 1:
+            return f"it would count for {images} images, and with privacy= every client counts for 1"
+        return self._declared.problem(number, images)
 
     def judge(self) -> None:
         """Decide from all declarations who may take part in the coming round."""
