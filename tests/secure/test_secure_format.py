@@ -147,7 +147,7 @@ def test_a_mark_is_of_one_share() -> None:
     share = bytes(range(16))
     text = b"bifl share 1 " + struct.pack("<IIIBB", 9, 4, 5, 1, 1) + share
     terms = cards.SumTerms(9, ("ballot", "statistics"), 3, 2, 2)
-    assert terms.mark(4, 5, 3, share) == hashlib.sha256(text).digest()[:16]
+    assert terms.mark(4, 5, cards.Secret(1, own_mask=True), share) == hashlib.sha256(text).digest()[:16]
 
 
 def test_such_bytes_are_a_message_of_256_levels() -> None:

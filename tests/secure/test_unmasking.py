@@ -120,7 +120,11 @@ def test_shares_of_another_secret_stop_a_round_and_their_dealer_is_named(monkeyp
 def test_marks_tell_every_share_from_every_other() -> None:
     share = token_bytes(primitives.SECRET)
     rounds = [cards.SumTerms(round, ("a", "b"), 3, 2, 2) for round in (1, 2)]
-    marks = {terms.mark(*which, share) for terms in rounds for which in itertools.product((1, 2), (1, 2), range(4))}
+    marks = {
+        terms.mark(dealer, holder, secret, share)
+        for terms in rounds
+        for dealer, holder, secret in itertools.product((1, 2), (1, 2), terms.secrets)
+    }
     assert len(marks) == 32
 
 

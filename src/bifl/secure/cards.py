@@ -60,6 +60,18 @@ class Card(NamedTuple):
         return self.body[-DIGEST:]
 
 
+class Secret(NamedTuple):
+    """Which of a dealer's secrets a share is of: it has two for every sum."""
+
+    sum: int
+    own_mask: bool  # the seed of its own mask; else that of the masks' key
+
+    @property
+    def place(self) -> int:
+        """Where its share stands among all that one client deals another."""
+        return 2 * self.sum + self.own_mask
+
+
 class SumTerms(NamedTuple):
     """Who may sum what."""
 
@@ -97,17 +109,20 @@ class SumTerms(NamedTuple):
         """Bytes that a client deals another: the letter, and marks of the shares."""
         return self.sealed + 2 * MARK * len(self.sums)
 
-    def mark(self, dealer: int, holder: int, place: int, share: bytes) -> bytes:
-        """What everybody may know of a share: by it a wrong one is found, and nobody guesses 128 random bits.
+    @property
+    def secrets(self) -> list[Secret]:
+        """A dealer's secrets, in the order in which it deals their shares."""
+        return [Secret(sum, own_mask) for sum in range(len(self.sums)) for own_mask in (False, True)]
 
-        A dealer has two secrets a sum: the seed of the masks' key (`place` 2·sum) and that of its own mask (2·sum + 1).
-        """
-        text = _SHARE.pack(self.round, dealer, holder, *divmod(place, 2))
+    def mark(self, dealer: int, holder: int, secret: Secret, share: bytes) -> bytes:
+        """What everybody may know of a share: by it a wrong one is found, and nobody guesses 128 random bits."""
+        text = _SHARE.pack(self.round, dealer, holder, secret.sum, secret.own_mask)
         return hashlib.sha256(b"bifl share 1 " + text + share).digest()[:MARK]
 
     def marks(self, dealer: int, holder: int, shares: Sequence[bytes]) -> bytes:
         """Of all that one client deals another, in order."""
-        return b"".join(self.mark(dealer, holder, place, share) for place, share in enumerate(shares))
+        dealt = zip(self.secrets, shares, strict=False)  # none of a letter that cannot be opened
+        return b"".join(self.mark(dealer, holder, secret, share) for secret, share in dealt)
 
 
 def units(roster: Sequence[Card], place: Callable[[int], Hashable], number: int) -> tuple[int, int, int]:

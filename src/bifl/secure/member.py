@@ -22,7 +22,7 @@ from bifl.core.sides import Identity
 from bifl.core.sums import LARGEST_WEIGHT
 from bifl.errors import Refused
 from bifl.secure import cards
-from bifl.secure.cards import Card, SumTerms
+from bifl.secure.cards import Card, Secret, SumTerms
 from bifl.secure.integers import Sum, add_own, add_pair, direction, fields, pack, summands
 from bifl.secure.primitives import SECRET, Random, agree_key, commitment, public_key, seal, split, unseal
 
@@ -163,8 +163,8 @@ class Member:
         revealed: bytes = state["seeds"][index][1]
         for number in self._partners(state):
             if number != self.number:
-                shares = held.get(number)
-                revealed += b"\1" + shares[2 * index + (number in survivors)] if shares else bytes(cards.REVEALED)
+                shares, secret = held.get(number), Secret(index, own_mask=number in survivors)
+                revealed += b"\1" + shares[secret.place] if shares else bytes(cards.REVEALED)
         return revealed
 
     # ---- what it is made of ------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import numpy as np
 from bifl.core import Message, Total
 from bifl.core.sides import Abandoned, PrivateReplies, Signed
 from bifl.secure import cards, integers, primitives
-from bifl.secure.cards import Card, SumTerms
+from bifl.secure.cards import Card, Secret, SumTerms
 from bifl.secure.integers import Field, Fields, Parts
 
 
@@ -155,10 +155,10 @@ def revealed_fault(state: SumState, number: int, data: bytes, terms: SumTerms, n
     if primitives.commitment(data[: primitives.SECRET]) != state.cards[number].commitment(index):
         return "it has revealed another seed of its own mask than it committed to"
     for dealer, share in _revealed(state, number, data).items():
-        place = 2 * index + (dealer in state.survivors)
-        start = terms.sealed + cards.MARK * place
+        secret = Secret(index, own_mask=dealer in state.survivors)
+        start = terms.sealed + cards.MARK * secret.place
         mark = state.row(dealer, number)[start : start + cards.MARK]
-        if share is not None and terms.mark(dealer, number, place, share) != mark:
+        if share is not None and terms.mark(dealer, number, secret, share) != mark:
             return f"it has revealed another share of client {dealer}'s secret than it was dealt"
     return None
 
