@@ -115,13 +115,9 @@ class Network:
         moments = [Spec(name, (child.num_features,)) for name, child in norms]
         self.layout = Layout(tuple(layers), tuple(spec for spec, _ in coded), tuple(spec for spec, _ in affine), tuple(moments))
         self.constants = Constants(module, self._norms)
-        self._slots, initial = list[Slot](), list[Tensor]()
-        for vector, first, pairs in (0, torch.zeros(0), coded), (1, torch.ones(len(layers)), affine):
-            ends = accumulate((spec.size for spec, _ in pairs), initial=len(first))
-            parts = [slice(*each) for each in pairwise(ends)]
-            self._slots += [Slot(one, vector, part, spec.shape) for (spec, one), part in zip(pairs, parts, strict=True)]
-            initial.append(torch.cat([first, *(one.detach().ravel() for _, one in pairs)]))
-        self._initial = initial
+        coded_slots, aux = _in_vector(0, torch.zeros(0), coded)
+        affine_slots, trained = _in_vector(1, torch.ones(len(layers)), affine)  # ϑ comes first
+        self._slots, self._initial = coded_slots + affine_slots, (aux, trained)
 
     @cached_property
     def engine(self) -> Engine:
@@ -280,6 +276,16 @@ def _trained(layer: nn.Module, placed: set[nn.Parameter]) -> list[tuple[str, nn.
     """A layer's own trainable parameters by name, but for those that have a place already: tied ones are used by several layers."""
     own = [(name, parameter) for name, parameter in layer._parameters.items() if parameter is not None and parameter.requires_grad]
     return [(name, parameter) for name, parameter in own if parameter not in placed]
+
+
+def _in_vector(vector: int, first: Tensor, pairs: Iterable[tuple[Spec, nn.Parameter]]) -> tuple[list[Slot], Tensor]:
+    """Where parameters lie in a vector, one behind the other after its first numbers; and the vector with their values."""
+    slots, values, start = list[Slot](), [first], len(first)
+    for spec, parameter in pairs:
+        slots.append(Slot(parameter, vector, slice(start, start + spec.size), spec.shape))
+        values.append(parameter.detach().ravel())
+        start += spec.size
+    return slots, torch.cat(values)
 
 
 def _native(*vectors: Tensor) -> tuple[Any, ...]:
