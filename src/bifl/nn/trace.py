@@ -284,15 +284,11 @@ def _work(module: nn.Module, node: fx.Node) -> tuple[Work, list[fx.Node]]:
 
 def _of_one(module: nn.Module, node: fx.Node, shape: tuple[int, ...]) -> Work | None:
     """What a layer does, or a function that the network's code calls, with one value of a shape; None if it has no name here."""
-    if node.op == "call_module":
-        layer = module.get_submodule(str(node.target))
-        if type(layer) in LAYERS:
-            return Layer(layer)
-        name, names = _NAMED.get(type(layer), ("", ()))
-        options = {option: getattr(layer, option) for option in names if hasattr(layer, option)}
-    else:
-        name, names = _NAMED.get(node.target, ("", ()))
-        options = dict(zip(names, node.args[1:], strict=False)) | dict(node.kwargs)
+    layer = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+    if layer is not None and type(layer) in LAYERS:
+        return Layer(layer)
+    name = _NAMES.get(node.target if layer is None else type(layer), "")
+    options = _options(name, node, layer)
     work: Work | None = None
     match name:
         case "tanh" | "relu":
@@ -308,6 +304,14 @@ def _of_one(module: nn.Module, node: fx.Node, shape: tuple[int, ...]) -> Work | 
         case "mean of dimensions" if _of_whole_map(options, len(shape)):
             work = _adaptive(1, shape)
     return work
+
+
+def _options(name: str, node: fx.Node, layer: nn.Module | None) -> dict[str, Any]:
+    """The options that a layer has, or that a function is called with after the value."""
+    names = _OPTIONS.get(name, ())
+    if layer is None:
+        return dict(zip(names, node.args[1:], strict=False)) | dict(node.kwargs)
+    return {option: getattr(layer, option) for option in names if hasattr(layer, option)}
 
 
 def _pool(name: str, options: dict[str, Any], shape: tuple[int, ...]) -> Pool | None:
@@ -364,22 +368,23 @@ _IN_PLACE = {
     "irshift",
 }  # fmt: skip
 _ADDS = (operator.add, operator.iadd, torch.add, "add", "add_")
-_WINDOWS = ("kernel_size", "stride", "padding")
-_FLATTENING = (nn.Flatten, torch.flatten, torch.reshape, torch.squeeze, "flatten", "view", "reshape", "squeeze")
-_MAXIMA = (nn.MaxPool1d, nn.MaxPool2d, functional.max_pool1d, functional.max_pool2d, torch.max_pool1d, torch.max_pool2d)
-_MEANS = (nn.AvgPool1d, nn.AvgPool2d, functional.avg_pool1d, functional.avg_pool2d, torch.avg_pool1d)
-_ADAPTIVE = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d)
-_NAMED: dict[Any, tuple[str, tuple[str, ...]]] = {  # layers and functions: what they do, and their options, in a call's order
-    way: (name, options)
-    for name, options, ways in (
-        ("tanh", (), (nn.Tanh, torch.tanh, torch.tanh_, functional.tanh, "tanh", "tanh_")),
-        ("relu", (), (nn.ReLU, torch.relu, torch.relu_, functional.relu, "relu", "relu_")),
-        ("gelu", ("approximate",), (nn.GELU, functional.gelu)),
-        ("flatten", (), _FLATTENING),
-        ("max", (*_WINDOWS, "dilation", "ceil_mode", "return_indices"), _MAXIMA),
-        ("mean", (*_WINDOWS, "ceil_mode", "count_include_pad", "divisor_override"), _MEANS),
-        ("adaptive mean", ("output_size",), _ADAPTIVE),
-        ("mean of dimensions", ("dim", "keepdim"), (torch.mean, "mean")),
-    )
-    for way in ways
+_WAYS: dict[str, tuple[Any, ...]] = {  # what layers, functions and methods of a tensor do
+    "tanh": (nn.Tanh, torch.tanh, torch.tanh_, functional.tanh, "tanh", "tanh_"),
+    "relu": (nn.ReLU, torch.relu, torch.relu_, functional.relu, "relu", "relu_"),
+    "gelu": (nn.GELU, functional.gelu),
+    "flatten": (nn.Flatten, torch.flatten, torch.reshape, torch.squeeze, "flatten", "view", "reshape", "squeeze"),
+    "max": (nn.MaxPool1d, nn.MaxPool2d, functional.max_pool1d, functional.max_pool2d, torch.max_pool1d, torch.max_pool2d),
+    "mean": (nn.AvgPool1d, nn.AvgPool2d, functional.avg_pool1d, functional.avg_pool2d, torch.avg_pool1d),
+    "adaptive mean": (
+        nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d,
+    ),
+    "mean of dimensions": (torch.mean, "mean"),
+}  # fmt: skip
+_NAMES = {way: name for name, ways in _WAYS.items() for way in ways}
+_OPTIONS = {  # of those that have any, in the order of a call
+    "gelu": ("approximate",),
+    "max": ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"),
+    "mean": ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
+    "adaptive mean": ("output_size",),
+    "mean of dimensions": ("dim", "keepdim"),
 }
