@@ -195,12 +195,14 @@ class Rounds:
 
         Where clients hold samples out they are not asked once more.
         """
-        record, evaluation = self.state.record, self.run.evaluation
-        if record is None:
+        last, evaluation = self.state.record, self.run.evaluation
+        if last is None:
             return
-        if self._main.trains and not record.evaluated and (evaluation is None or not evaluation.share):
+        record = last._replace(ending=_early(self.state.ending))
+        if self._main.trains and not last.evaluated and (evaluation is None or not evaluation.share):
             record = record._replace(**_evaluated(Results.of(self._called().score(), self.run.task)))
-        self._keep(self.state, record)
+        if record != last:
+            self._keep(self.state._replace(record=record))
 
     def _called(self) -> Clients:
         """Those who train: they are called when the first round needs them, and stay."""
@@ -250,21 +252,19 @@ class Rounds:
         trust = NOTHING if self.run.robust is None else trust_of(server.server)
         if self._note_clients is not None:
             self._note_clients(round, _client_rows(main.replies, results.clients | reported, trust))
+        record = record._replace(ending=_early(ending))
         state = State(
             public, record, {**self.state.trained, **dict.fromkeys(trained, round)}, main.counted,
             server.server._replace(judge=None), clients.journal.steps, ending,
         )  # fmt: skip
-        return self._keep(state, record)
-
-    def _keep(self, state: State, record: Record) -> Record:
-        """Go on from a state, whose record says why the run ends early, if it does; in a folder it is written down first."""
-        record = record._replace(ending=None if state.ending is Ending.ROUNDS else state.ending)
-        if record != self.state.record:
-            state = state._replace(record=record)
-            if self.folder is not None:
-                checkpoint.save_server(self.folder, state, self._completing)
-            self.state = state
+        self._keep(state)
         return record
+
+    def _keep(self, state: State) -> None:
+        """Go on from a state; in a folder it is written down first."""
+        if self.folder is not None:
+            checkpoint.save_server(self.folder, state, self._completing)
+        self.state = state
 
     def _hold_exchange(
         self, exchange: Exchange, clients: Clients, requests: list[Request], public: Public, server: ServerSide,
@@ -420,6 +420,11 @@ class Outcome(NamedTuple):
             if reply.loss is not None:
                 losses.add(reply.loss, reply.weight)
         return float(losses.mean()) if losses.weight else math.nan
+
+
+def _early(ending: Ending | None) -> Ending | None:
+    """What a record says of a run's ending: nothing where it has had all of its rounds."""
+    return None if ending is Ending.ROUNDS else ending
 
 
 def _evaluated(results: Results) -> dict[str, Any]:
