@@ -79,7 +79,9 @@ def refuse_missing(inputs: Array, source: str) -> None:
 
 def _refuse_any(test: Callable[[Array], Array], array: Array, source: str, what: str) -> None:
     """Refuse floats of which one passes a test, and name the first sample that holds such a one."""
-    for start in range(0, len(array), _BLOCK) if array.dtype.kind == "f" else ():
+    if array.dtype.kind != "f":
+        return
+    for start in range(0, len(array), _BLOCK):
         if (true := test(array[start : start + _BLOCK])).any():
             sample = start + int(np.flatnonzero(true.reshape(len(true), -1).any(1))[0])
             raise DataError(f"{source} must be finite numbers: sample {sample} holds {what}")

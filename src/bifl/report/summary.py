@@ -63,12 +63,18 @@ def _heading(experiment: Experiment) -> str:
 
 def _distinct_titles(settings: list[Setting]) -> list[str]:
     """Titles of which none is there twice: with the network, then with the files of all, where these tell them apart."""
+    experiments = [one.series[0].experiment for one in settings]
     titles = [one.title for one in settings]
-    for way in (lambda one: _chosen_of("model", one.model), _files):
-        pairs = list(zip(titles, [way(one.series[0].experiment) for one in settings], strict=True))
-        counts = Counter(title for title, _ in set(pairs))
-        titles = [f"{title} · {text}" if counts[title] > 1 and text else title for title, text in pairs]
+    titles = _told_apart(titles, [_chosen_of("model", one.model) for one in experiments])
+    titles = _told_apart(titles, [_files(one) for one in experiments])
     return _numbered(titles)
+
+
+def _told_apart(titles: list[str], texts: list[str]) -> list[str]:
+    """Titles with their texts, where the same title has several."""
+    pairs = list(zip(titles, texts, strict=True))
+    counts = Counter(title for title, _ in set(pairs))
+    return [f"{title} · {text}" if counts[title] > 1 and text else title for title, text in pairs]
 
 
 def _numbered(texts: list[str]) -> list[str]:
@@ -110,13 +116,16 @@ def _repetitions(results: Iterable[Result]) -> list[list[Result]]:
     """Runs that differ in the seed alone, on the same data, together; of two with the same seed the longer."""
     repetitions = []
     for same in grouped(results, lambda run: but_for(run.experiment, "seed") + _own_file(run.experiment)).values():
-        told = next((run.data for run in same if run.data), None)  # for those of earlier versions, which do not tell
-        data = [run.data or told for run in same]
-        for kind in dict.fromkeys(data):
-            runs = [run for run, its in zip(same, data, strict=True) if its == kind]
+        for runs in _by_data(same):
             seeds = grouped(sorted(runs, key=lambda run: run.experiment.seed), lambda run: run.experiment.seed)
             repetitions.append([max(some, key=lambda run: len(run.records)) for some in seeds.values()])
     return repetitions
+
+
+def _by_data(runs: list[Result]) -> Iterable[list[Result]]:
+    """Runs on the same data together. Those of earlier versions do not tell theirs: they go with the first that does."""
+    first_known = next((run.data for run in runs if run.data), None)
+    return grouped(runs, lambda run: run.data or first_known).values()
 
 
 def _setting(group: list[list[Result]]) -> Setting:

@@ -244,7 +244,10 @@ class Series:
 
     def down_per_client(self) -> float:
         """Bytes that a client which takes part in every round receives in an average one."""
-        parameters = 8 * self.up_per_client() / self.average("up_bpp") if self.sends else 0.0
+        if not self.sends:
+            return 0.0
+        # down_bpp is per parameter, and no record says how many those are: what uploads take in bytes and per parameter tells
+        parameters = 8 * self.up_per_client() / self.average("up_bpp")
         return parameters * self.average("down_bpp") / 8
 
     def until(self, target: float) -> Sent | None:
