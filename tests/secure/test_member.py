@@ -22,7 +22,7 @@ from bifl.exchanges.exchange import message_of
 from bifl.secure import cards, primitives, threshold, unmasking
 from bifl.secure import member as members
 from bifl.secure.cards import SumTerms
-from bifl.secure.identities import simulated_keys
+from bifl.secure.identities import SimulatedKeys
 from bifl.secure.integers import Fields, Sum, add_own, add_pair, fields, pack, size, unpack
 from tests.secure.test_secure_sum import plain, same
 from tests.support.secure_round import COUNT, NEVER, SUM, Table, everywhere
@@ -281,7 +281,7 @@ class Haunted:
 
     def _table(self, run: str) -> Table:
         table = Table([1] * 6, alphabet=TERNARY, place=self.place)
-        table.identity = simulated_keys(7, run=run)
+        table.identity = SimulatedKeys(7, run=run)
         return table
 
 
@@ -316,7 +316,7 @@ def test_a_ghost_hides_nobody() -> None:
 def test_only_those_who_sign_are_counted() -> None:
     """A client that wants four to hide among wants four signatures: a list of four names is the server's word."""
     table = Table([1] * 4)
-    table.identity = simulated_keys(7, least=4)
+    table.identity = SimulatedKeys(7, least=4)
     sum_state, private_replies = table.keys(ALL)
     sum_state, private_replies = table.shares(sum_state, private_replies, ALL)
     sum_state, private_replies = table.uploads(sum_state, private_replies, ALL)

@@ -24,7 +24,7 @@ from bifl.exchanges.secure_sum import CommonGround
 from bifl.experiment.settings import Experiment, agreed
 from bifl.experiment.setup import build
 from bifl.secure import cards, primitives
-from bifl.secure.identities import simulated_keys, verified
+from bifl.secure.identities import SimulatedKeys, verified
 from bifl.secure.integers import Field, Fields, Parts, Sum, add_pair
 from tests.support.secure_round import NEVER, SUM, Table
 
@@ -100,13 +100,11 @@ def test_a_card_and_what_is_signed(table: Table) -> None:
 
 
 def test_a_signature_is_of_one_run() -> None:
-    own = simulated_keys(7, run="0123456789abcdef")
+    own = SimulatedKeys(7, run="0123456789abcdef")
     plain = own.sign(2, b"text")
-    _, public = own.pair(2)
-    assert public is not None
-    assert verified(public, b"bifl run 1 0123456789abcdef text", plain)
+    assert verified(own.public(2), b"bifl run 1 0123456789abcdef text", plain)
     assert own.signed(2, b"text", plain)
-    assert not simulated_keys(7, run="0123456789abcde0").signed(2, b"text", plain)
+    assert not SimulatedKeys(7, run="0123456789abcde0").signed(2, b"text", plain)
 
 
 def test_all_agree_on_settings_and_model() -> None:

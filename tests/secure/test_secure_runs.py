@@ -272,12 +272,12 @@ def test_a_server_that_forges_letters_is_refused(tmp_path: Path, small: Path, ke
     [("", "does not hold the public key"), ("0 ssh-ed25519 AAAA", "cannot read"), ("x" * 50, "cannot read")],
 )
 def test_lists_of_keys(tmp_path: Path, keys: Path, text: str, why: str) -> None:
-    from bifl.secure.identities import node_keys
+    from bifl.secure.identities import NodeKeys
 
     (tmp_path / "clients.pub").write_text(text)
     with pytest.raises(ConfigError, match=why):
-        node_keys(client_key(keys, 0), tmp_path / "clients.pub")
-    own = node_keys(client_key(keys, 0), peers(keys))
+        NodeKeys(client_key(keys, 0), tmp_path / "clients.pub")
+    own = NodeKeys(client_key(keys, 0), peers(keys))
     assert own.signed(0, b"text", own.sign(0, b"text"))
     assert not own.signed(1, b"text", own.sign(0, b"text"))
     assert not own.signed(9, b"text", own.sign(0, b"text"))

@@ -14,7 +14,7 @@ from bifl.core.sides import Abandoned
 from bifl.core.sums import Tally, Total
 from bifl.errors import Refused
 from bifl.secure import cards, integers, primitives
-from bifl.secure.identities import simulated_keys
+from bifl.secure.identities import SimulatedKeys
 from bifl.secure.integers import Field, Fields, Parts, Sum, add_own, add_pair, direction, fields, pack, packed_fault, unpack
 from tests.support.secure_round import COUNT, SUM, Table, ballot
 
@@ -168,10 +168,10 @@ def test_a_client_signs_no_sum_of_fewer_than_it_wants() -> None:
     sum_state, private_replies = table.keys(range(6))
     sum_state, private_replies = table.shares(sum_state, private_replies, range(6))
     sum_state, private_replies = table.uploads(sum_state, private_replies, range(6))
-    table.identity = simulated_keys(7, least=4)
+    table.identity = SimulatedKeys(7, least=4)
     with pytest.raises(Refused, match="fewer than 4 clients are left to speak"):
         table.member(0).agree(SUM, private_replies[0], table.place)
-    table.identity = simulated_keys(7, least=3)
+    table.identity = SimulatedKeys(7, least=3)
     assert table.member(0).agree(SUM, private_replies[0], table.place)
 
 

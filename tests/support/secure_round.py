@@ -13,7 +13,7 @@ from bifl.core.sums import Total
 from bifl.exchanges.exchange import message_of
 from bifl.secure import threshold, unmasking
 from bifl.secure.cards import SumTerms
-from bifl.secure.identities import simulated_keys
+from bifl.secure.identities import SimulatedKeys
 from bifl.secure.member import Member
 from bifl.secure.unmasking import SumState
 
@@ -51,7 +51,7 @@ class Table:
     ) -> None:
         count = len(weights)
         self.terms = SumTerms(1, (SUM,), count, threshold(count, colluders), 2 + colluders)
-        self.identity, self.place, self.alphabet = simulated_keys(7), place, alphabet
+        self.identity, self.place, self.alphabet = SimulatedKeys(7), place, alphabet
         self.random: Callable[[int], bytes] = secrets.token_bytes
         self.weights = dict(enumerate(weights))
         self.notes: dict[int, dict[str, bytes]] = {number: {} for number in self.weights}

@@ -180,9 +180,9 @@ def simulated_identity(experiment: Experiment) -> Identity | None:
     """What the clients of a simulation sign with, where they do."""
     if not experiment.secure_sum:
         return None
-    from bifl.secure.identities import simulated_keys
+    from bifl.secure.identities import SimulatedKeys
 
-    return simulated_keys(experiment.seed)
+    return SimulatedKeys(experiment.seed)
 
 
 # ---- what a round consists of ------------------------------------------------------------------------------------------

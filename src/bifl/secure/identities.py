@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -53,63 +52,89 @@ def _der(key: ec.EllipticCurvePublicKey) -> bytes:
     return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
-Pair = tuple[ec.EllipticCurvePrivateKey | None, bytes | None]
+class Keys(ABC):
+    """Clients' public keys, by which what they sign in a run is known."""
 
+    def __init__(self, run: str) -> None:
+        self._run = run
 
-@dataclass
-class Keys:
-    """Clients' keys, by which what they sign in a run is known, and made where their private keys are."""
-
-    run: str
-    pair: Callable[[int], Pair]  # a client's keys, as far as they are known here; the public one as SubjectPublicKeyInfo
-    least: int = 0  # clients that a sum must be of for one of them to sign it
-
-    def sign(self, number: int, data: bytes) -> bytes:
-        """The signature of a client whose private key is here."""
-        private, _ = self.pair(number)
-        assert private is not None
-        return signature(private, _of_run(self.run, data))
+    @abstractmethod
+    def public(self, number: int) -> bytes | None:
+        """A client's public key (SubjectPublicKeyInfo); None of one that is not known."""
 
     def signed(self, number: int, data: bytes, signature: bytes) -> bool:
         """Whether a client has signed this."""
-        _, public = self.pair(number)
-        return public is not None and verified(public, _of_run(self.run, data), signature)
+        public = self.public(number)
+        return public is not None and verified(public, _of_run(self._run, data), signature)
+
+
+class SimulatedKeys(Keys):
+    """Keys of all clients, made of an experiment's seed: a simulation has nobody to hide them from.
+
+    Attributes:
+        least: clients that a sum must be of for one of them to sign it.
+    """
+
+    def __init__(self, seed: int, least: int = 0, run: str = "") -> None:
+        super().__init__(run)
+        self._seed, self.least = seed, least
+
+    def public(self, number: int) -> bytes:
+        """Any client's public key."""
+        return _simulated(self._seed, number)[1]
+
+    def sign(self, number: int, data: bytes) -> bytes:
+        """Any client's signature."""
+        return signature(_simulated(self._seed, number)[0], _of_run(self._run, data))
 
 
 @lru_cache(maxsize=4096)
-def _simulated(seed: int, number: int) -> Pair:
+def _simulated(seed: int, number: int) -> tuple[ec.EllipticCurvePrivateKey, bytes]:
     secret = hashlib.sha512(f"bifl simulated client {seed} {number}".encode()).digest()
     key = ec.derive_private_key(1 + int.from_bytes(secret, "big") % (_ORDER - 1), ec.SECP384R1())
     return key, _der(key.public_key())
 
 
-def simulated_keys(seed: int, least: int = 0, run: str = "") -> Keys:
-    """Keys of all clients, made of an experiment's seed: a simulation has nobody to hide them from."""
-    return Keys(run, partial(_simulated, seed), least)
-
-
-def node_keys(key: Path, peers: Path, least: int = 0, run: str = "") -> Keys:
+class NodeKeys(Keys):
     """A client's own private key, of the file `client-N`, and the public keys of all, of the file `clients.pub`.
 
     That has a line for each client with its number and its public key as in `client-N.pub`.
+
+    Attributes:
+        least: clients that a sum must be of for this one to sign it.
     """
-    own, known = read_private_key(key), _read_peers(peers)
-    if _der(own.public_key()) not in known.values():
-        raise ConfigError(f"'{peers}' does not hold the public key of '{key}': take the list that was made with it")
-    return Keys(run, lambda number: (own, known.get(number)), least)
+
+    def __init__(self, key: Path, peers: Path, least: int = 0, run: str = "") -> None:
+        super().__init__(run)
+        self._own, self._peers, self.least = read_private_key(key), _read_peers(peers), least
+        if _der(self._own.public_key()) not in self._peers.values():
+            raise ConfigError(f"'{peers}' does not hold the public key of '{key}': take the list that was made with it")
+
+    def public(self, number: int) -> bytes | None:
+        """A client's public key; None of one that is not in the list."""
+        return self._peers.get(number)
+
+    def sign(self, number: int, data: bytes) -> bytes:
+        """This client's signature, whatever its number."""
+        return signature(self._own, _of_run(self._run, data))
 
 
-def server_keys(folder: Path, run: str) -> Keys:
+class ServerKeys(Keys):
     """The public keys of all clients, as the server has them: a folder with `client-N.pub` for each, also such as come later."""
-    known: dict[int, bytes] = {}
 
-    def pair(number: int) -> Pair:
-        if number not in known:
-            with suppress(OSError, ValueError, UnsupportedAlgorithm):
-                known[number] = _public_key((folder / f"client-{number}.pub").read_text())
-        return None, known.get(number)
+    def __init__(self, folder: Path, run: str) -> None:
+        super().__init__(run)
+        self._folder = folder
+        self._known: dict[int, bytes] = {}
 
-    return Keys(run, pair)
+    def public(self, number: int) -> bytes | None:
+        """A client's public key; None where its file is not there or cannot be read."""
+        if number not in self._known:
+            try:
+                self._known[number] = _public_key((self._folder / f"client-{number}.pub").read_text())
+            except (OSError, ValueError, UnsupportedAlgorithm):
+                return None
+        return self._known[number]
 
 
 def _public_key(text: str) -> bytes:

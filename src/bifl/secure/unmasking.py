@@ -113,7 +113,7 @@ def pass_on(state: SumState, sent: Mapping[int, bytes], terms: SumTerms) -> tupl
 def masked_fault(state: SumState, number: int, upload: Message, speakers: Speakers) -> str | None:
     """Why a masked upload cannot be added up; None if it can."""
     fault = integers.packed_fault(upload.update.symbols, state.form(speakers, number).flat)
-    return fault and f"its masked upload cannot be added up: {fault}"
+    return None if fault is None else f"its masked upload cannot be added up: {fault}"
 
 
 def survivors(

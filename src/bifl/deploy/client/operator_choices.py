@@ -123,9 +123,9 @@ class Operator(NamedTuple):
         """What the client signs with in a run's secure sums; None where it has no list of the others' keys."""
         if not self.key or not self.peers:
             return None
-        from bifl.secure.identities import node_keys
+        from bifl.secure.identities import NodeKeys
 
-        return node_keys(Path(self.key), Path(self.peers), self.least, run)
+        return NodeKeys(Path(self.key), Path(self.peers), self.least, run)
 
 
 def local_images(where: str, terms: Terms, experiment: Experiment, number: int) -> Images:

@@ -34,7 +34,7 @@ from bifl.nn.batch import Samples
 from bifl.runs.events import FAILED, FINISHED, Tell, writer
 from bifl.runs.folder import RunFolder, ended_early
 from bifl.runs.record import Record
-from bifl.secure.identities import server_keys
+from bifl.secure.identities import ServerKeys
 from bifl.training.evaluation import chunks
 
 RUN = "run"  # in the run's folder: its name, by which clients know it
@@ -82,7 +82,7 @@ def run_rounds(
     """
     tell = tell or writer(run.path)
     name = run_name(run.path)
-    signed = server_keys(keys, name).signed if keys is not None and run.experiment.secure_sum else None
+    signed = ServerKeys(keys, name).signed if keys is not None and run.experiment.secure_sum else None
     deployment = Deployment(grid, rules, name, tell, run.path, numbers, signed)
     try:
         setup = setup or serve(run.experiment)
