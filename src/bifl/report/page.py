@@ -97,9 +97,11 @@ def _compared(series: list[Series], against: str | None, margin: float) -> dict[
     except ConfigError:
         other = series[0]  # the algorithm is none of this setting's
     found = [one for one in differences(series, other, margin) if one.points]
-    rows = [(next(mine for mine in series if mine.label == one.label), cells(one)) for one in found]
-    told = any(len(one.points) > 1 for one in found)
-    return {"differences": rows if told else [], "other": other, "differing": remark(found, other.rounds) if told else ""}
+    if not any(len(one.points) > 1 for one in found):
+        return {"differences": [], "other": other, "differing": ""}
+    by_label = {one.label: one for one in series}
+    rows = [(by_label[one.label], cells(one)) for one in found]
+    return {"differences": rows, "other": other, "differing": remark(found, other.rounds)}
 
 
 def _section(
@@ -116,7 +118,7 @@ def _section(
     voted = [number for number in range(len(series)) if f"{key}-votes-{number}" in drawn]
     return {
         "key": key, "setting": group, "places": places, "remarks": remarks(series),
-        "measure": series[0].measure, "axis": series[0].axis,
+        "measure": series[0].measure, "axis": series[0].full_measure,
         "printed": any(map(printed, series)),
         "several": any(len(one.runs) > 1 for one in series),
         "settled": any(one.settled for one in series),

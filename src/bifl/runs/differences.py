@@ -139,11 +139,16 @@ def _difference(one: Series, other: Series, margin: float) -> Difference:
         return Difference(one.label, [], margin, f"{one.rounds} rounds, {short(other.label)} {other.rounds}")
     theirs = {result.experiment.seed: result for result in other.furthest}
     pairs = [(result, theirs[seed]) for result in one.furthest if (seed := result.experiment.seed) in theirs]
-    alike = [(mine, its) for mine, its in pairs if (mine.version, mine.data or its.data) == (its.version, its.data or mine.data)]
-    points = [100 * (score(mine) - score(its)) for mine, its in alike]
+    alike = [(this, that) for this, that in pairs if _alike(this, that)]
+    points = [100 * (score(this) - score(that)) for this, that in alike]
     known = [point for point in points if isfinite(point)]
     why = "" if known else "no seed in common" if not pairs else "another version or data" if not alike else "not evaluated"
     return Difference(one.label, known, margin, why)
+
+
+def _alike(this: Result, that: Result) -> bool:
+    """Whether two runs are of one version and, as far as both tell, on the same data."""
+    return this.version == that.version and (not this.data or not that.data or this.data == that.data)
 
 
 def score(result: Result) -> float:
