@@ -30,13 +30,13 @@ from bifl.runs.record import Record
 from bifl.show.output import console, counted, say
 from bifl.show.tables import Column, Table, facts
 
-_PLAIN = {"algorithm": "fedavg", "rounds": "1"}  # what is trained does not matter where nobody trains
+_ANY_TRAINING = {"algorithm": "fedavg", "rounds": "1"}  # what is trained does not matter where nobody trains
 
 
 def ask(options: argparse.Namespace) -> int:
     """Ask all clients once, and show what they say in sum."""
     preset, overrides = preset_of(options.settings)
-    settings = _PLAIN | {"exchange": "inputs"} | pairs(overrides)
+    settings = _ANY_TRAINING | {"exchange": "inputs"} | pairs(overrides)
     experiment = Experiment.of(preset).changed(settings)
     form = load(experiment).form
     if "model" not in settings and form.kind != TOKENS:  # none is used, and one that takes such inputs is needed
@@ -125,7 +125,7 @@ def _evaluate_clients(options: argparse.Namespace, model: Path) -> int:
     run = config_file.read(folder / CONFIG, options.trust) if (folder / CONFIG).is_file() else Experiment()
     plain = {"robust": "none", "attack": "none", "privacy": "none", "secure_sum": "false", "colluders": "0", "participation": "1"}
     asked = {"exchange": "evaluation", "start": str(model)}
-    experiment = run.changed(plain | _PLAIN | {"weigh": "auto"} | settings | asked)
+    experiment = run.changed(plain | _ANY_TRAINING | {"weigh": "auto"} | settings | asked)
     if (folder / CONFIG).is_file() and not any(key.partition(".")[0] == "dataset" for key in settings):
         data = load(run)
         share, wanted = share_of(run, data), share_of(experiment, data)

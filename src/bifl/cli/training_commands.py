@@ -25,7 +25,7 @@ from bifl.runs.trackers import checked, followed
 from bifl.show.difference_table import show_differences
 from bifl.show.output import console, say
 from bifl.show.plot import BITS, ROUNDS, draw, title
-from bifl.show.terminal import Meter, comparison_table, data_line, lies, price_table, run_table
+from bifl.show.terminal import Meter, attack_and_defence, comparison_table, data_line, price_table, run_table
 from bifl.tasks import usual
 
 
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         {short(run.experiment.algorithm.name): run}, lambda _: setup, f"run --resume {shlex.quote(str(run.path))}", track
     ):
         return 130
-    out.print(run_table(run.records(), run.model, lies(run.experiment, run.path)))
+    out.print(run_table(run.records(), run.model, attack_and_defence(run.experiment, run.path)))
     if run.experiment.privacy.name != "none":
         say(out, "ε is what a deployment would spend: noise of a simulation is made of the seed and hides nothing")
     if ended := ended_early(run.experiment, run.records()):
@@ -106,8 +106,8 @@ def compare(options: argparse.Namespace) -> int:
     again = f"compare --resume {shlex.quote(str(comparison.path))}"
     if not _train({run.path.name: run for _, run in comparison.runs}, setup_of, again, track):
         return 130
-    if told := lies(first):
-        say(out, "; ".join(f"{key}: {text}" for key, text in told.items()))
+    if facts := attack_and_defence(first):
+        say(out, "; ".join(f"{key}: {text}" for key, text in facts.items()))
     series = comparison.series()
     out.print(comparison_table(series))
     if prices := price_table(series):

@@ -356,7 +356,7 @@ def _counted_classes(labels: Array, arrays: dict[str, Array], path: Path | str) 
 
 
 @contextmanager
-def users_code(sentence: str, kind: type[BiflError]) -> Iterator[None]:
+def explaining_failures(sentence: str, kind: type[BiflError]) -> Iterator[None]:
     """Turn whatever a user's function raises into one sentence: what it should be, what it raised, and where."""
     try:
         yield
@@ -371,7 +371,7 @@ def users_code(sentence: str, kind: type[BiflError]) -> Iterator[None]:
 def own_dataset(name: str, make: Callable[[], Any]) -> Dataset:
     """What a user's function makes."""
     sentence = f"dataset '{name}' is a function whose arguments all have defaults and which must return a {RETURNS}"
-    with users_code(sentence, DataError):
+    with explaining_failures(sentence, DataError):
         return checked(make(), name)
 
 

@@ -21,7 +21,7 @@ from typing import Any, overload
 import numpy as np
 
 from bifl.core.randomness import stream
-from bifl.data.arrays import users_code
+from bifl.data.arrays import explaining_failures
 from bifl.data.inputs import Index
 from bifl.errors import ConfigError
 from bifl.registry import Registry, short
@@ -41,7 +41,7 @@ def split(deal: Split, labels: Index, clients: int, seed: int, users: Index | No
         "a partition is a function (labels, clients, generator, users) → a list with one array of sample numbers for each of "
         f"the {clients} clients, from 0 to {len(labels) - 1}"
     )
-    with users_code(sentence, ConfigError):
+    with explaining_failures(sentence, ConfigError):
         dealt = deal(labels, clients, np.random.default_rng([seed, 0]), users)
     parts = [np.asarray(part) for part in dealt] if isinstance(dealt, list | tuple) else []
     numbers = all(part.ndim == 1 and (part.dtype.kind in "iu" or not part.size) for part in parts)
@@ -62,7 +62,7 @@ def dealer(name: str, parameters: Mapping[str, Any]) -> Split:
         f"partition '{short(name)}' is a function whose arguments all have defaults and which returns the one that deals, "
         "(labels, clients, generator, users) → one array of sample numbers for each client"
     )
-    with users_code(sentence, ConfigError):
+    with explaining_failures(sentence, ConfigError):
         made = partition.make(name, parameters)
     if not callable(made):
         raise ConfigError(f"{sentence}: this one returned a {type(made).__name__}")

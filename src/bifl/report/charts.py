@@ -23,7 +23,7 @@ from bifl.show.plot import PALETTE, Chart, colour_of, dash_of
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]
-_PLAIN: Mapping[str, Any] = MappingProxyType({})  # an axis of which there is nothing to say
+_BARE: Mapping[str, Any] = MappingProxyType({})  # an axis of which there is nothing to say
 _FONT = {"color": "var(--soft-ink)", "size": 12}
 _PLOTLY = {"dashed": "dash", "dotted": "dot"}  # other names for dashes
 _CSS = {"dashdot": "double"}  # what CSS has instead
@@ -47,7 +47,7 @@ def accuracy(series: list[Series], places: dict[str, int], chart: Chart) -> Figu
     traces += [_printed(label, value, places[label], end * (1.02 + n / 100)) for n, (label, value) in enumerate(of_paper.items())]
     x = {"type": "log", "dtick": _labels([value for trace in traces for value in trace["x"]])} if chart.sent else _each(end)
     y = {"range": _accuracies(series)}
-    return _figure(traces, chart.across, f"{series[0].axis}, %", x, y, showlegend=not chart.sent)
+    return _figure(traces, chart.across, f"{series[0].full_measure}, %", x, y, showlegend=not chart.sent)
 
 
 def _labels(values: Sequence[float | None]) -> int | str:
@@ -168,7 +168,7 @@ def _accuracies(series: list[Series]) -> list[float | None]:
 
 
 def _figure(
-    traces: list[Trace], across: str, up: str, x: Mapping[str, Any] = _PLAIN, y: Mapping[str, Any] = _PLAIN, **more: Any
+    traces: list[Trace], across: str, up: str, x: Mapping[str, Any] = _BARE, y: Mapping[str, Any] = _BARE, **more: Any
 ) -> Figure:
     """Traces in a layout; `x` and `y` say more of the axes, `more` of all."""
     lines = {"gridcolor": "var(--line)", "linecolor": "var(--line)", "zeroline": False}

@@ -191,7 +191,7 @@ class Series:
         rounds: how many rounds the numbers are of.
         planned: how many rounds it was meant to have.
         measure: what is called accuracy here: the task's first metric; it says so where that is of validation samples.
-        axis: the same with the samples in any case: "test accuracy", "validation accuracy".
+        full_measure: the same with the samples in any case: "test accuracy", "validation accuracy".
         sends: whether anything is sent: not so when one machine trains alone.
         settled: whether there are rounds enough for a mean of the last ones to say where it ends.
     """
@@ -203,7 +203,7 @@ class Series:
         self.runs = [result.records for result in self.furthest]
         self.planned = max(result.experiment.rounds for result in results)
         self.measure = tested(self.runs[0])[-1].named
-        self.axis = self.measure if self.experiment.validation else f"test {self.measure}"
+        self.full_measure = self.measure if self.experiment.validation else f"test {self.measure}"
         self.sends = bool(self.runs[0][0].up_bytes)
         self.settled = self.rounds >= LAST
 

@@ -99,7 +99,7 @@ def figure_of(splits: Splits, charts: Sequence[Chart] = ROUNDS) -> Figure:
     rows: npt.NDArray[Any] = figure.subplots(len(splits), len(charts), sharey="row", squeeze=False)
     taken = places({one.label: one.experiment.algorithm.name for series in splits.values() for one in series})
     for row, (split, series) in zip(rows, splits.items(), strict=True):
-        axis = series[0].axis if series else "test accuracy"
+        axis = series[0].full_measure if series else "test accuracy"
         row[0].set_ylabel(f"{split}\n{axis}, %" if len(splits) > 1 else f"{axis}, %")
         for axes, chart in zip(row, charts, strict=True):
             for one in series:

@@ -192,21 +192,21 @@ def _digits(number: float) -> str:
 _MANY = 20  # clients that are named
 
 
-def lies(experiment: Experiment, folder: Path | None = None) -> dict[str, str]:
+def attack_and_defence(experiment: Experiment, folder: Path | None = None) -> dict[str, str]:
     """Who lies, and the rule against it, as far as there are any.
 
     In the folder of a run liars are named, and those whom the rule believes no more; of a comparison each seed has others.
     """
-    told = {}
+    found = {}
     by = experiment.attack.made(attack)
     if by is not None:
         who = liars(experiment.seed, experiment.clients, by.share)
         numbers = f" ({_listed(who)})" if folder and who else ""
-        told["attack"] = f"{short(experiment.attack.name)}, {len(who)} of {counted(experiment.clients, 'client')}{numbers}"
+        found["attack"] = f"{short(experiment.attack.name)}, {len(who)} of {counted(experiment.clients, 'client')}{numbers}"
     if experiment.robust.name != "none":
         parameters = "".join(f", {key} {value}" for key, value in experiment.robust.parameters.items())
-        told["robust"] = short(experiment.robust.name) + (f"{parameters}{_credit(experiment, folder)}" if folder else "")
-    return told
+        found["robust"] = short(experiment.robust.name) + (f"{parameters}{_credit(experiment, folder)}" if folder else "")
+    return found
 
 
 def _credit(experiment: Experiment, folder: Path) -> str:
