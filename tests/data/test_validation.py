@@ -177,8 +177,9 @@ def test_records_and_data_say_so(finished: Path, here: Run) -> None:
     lines = (finished / "rounds.jsonl").read_text().splitlines()
     assert [Record.from_json(line).named for line in lines] == ["validation accuracy"] * 2
     table = read_runs(finished)
-    assert table["validation_accuracy"].tolist() == table["score"].tolist()
-    assert not {"accuracy", "loss"} & {*table.columns}, "trackers and notebooks get the same names"
+    assert table["validation_accuracy"].tolist() == table["validation_score"].tolist()
+    assert table["score"].isna().all()
+    assert not {"accuracy", "loss", "validated"} & {*table.columns}, "trackers and notebooks get the same names"
     assert "on mnist5k's 400 validation samples" in here("eval", finished).stdout
     assert "on mnist5k's 1,000 test samples" in here("eval", finished / "model", "mnist5k").stdout
     done = here("run", "--resume", finished)

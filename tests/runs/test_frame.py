@@ -46,6 +46,17 @@ def test_rounds_without_evaluation_and_other_metrics_have_their_columns() -> Non
     assert table.iloc[1][["r2", "mse", "flips/conv1"]].tolist() == [0.4, 2.0, 0.1]
 
 
+def test_what_validation_samples_say_is_in_no_column_of_test_samples() -> None:
+    (validated,) = (record._replace(validated=400, metrics={"accuracy": 0.9, "f1": 0.8}) for record in records(0.9))
+    tested = Result("tested", Experiment(), records(0.7))
+    table = frame([tested, Result("validated", Experiment(validation=0.1), [validated])]).set_index("run")
+    assert table["score"].dropna().to_dict() == table["accuracy"].dropna().to_dict() == {"tested": 0.7}
+    assert table["loss"].dropna().index.tolist() == ["tested"]
+    assert table["validation_score"].dropna().to_dict() == table["validation_accuracy"].dropna().to_dict() == {"validated": 0.9}
+    assert table["validation_f1"]["validated"] == 0.8
+    assert "validation_score" not in frame([tested]).columns
+
+
 def test_runs_in_folders_and_kept_runs_are_read(finished: Path, tmp_path: Path) -> None:
     keeping.save(tmp_path, Experiment(seed=7), records(0.1, 0.2))
     (tmp_path / "cut.jsonl.gz").write_bytes(b"")

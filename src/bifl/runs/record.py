@@ -88,7 +88,7 @@ class Record(NamedTuple):
 
     def numbers(self) -> dict[str, float]:
         """Every number by name; nothing of an evaluation that there was not, and `validation_accuracy` where it is no test's."""
-        flat = {name: value for name, value in self.fields().items() if isinstance(value, (int, float)) and name != "round"}
+        flat = {name: value for name, value in self.fields().items() if isinstance(value, (int, float)) and name not in _NO_NUMBERS}
         flat |= {name: value for name, value in (self.metrics or {}).items() if name not in self._fields}
         if self.validated is not None:
             of_samples = {"accuracy", "loss", *(self.metrics or {})}
@@ -112,6 +112,7 @@ class Record(NamedTuple):
 
 _KINDS = get_type_hints(Record)
 _EVALUATED = ("accuracy", "loss", "metrics")  # what only an evaluation tells
+_NO_NUMBERS = ("round", "validated")  # what a round is called, and what is the same in all
 _SELDOM = ("report", "validated", "ending")  # what most records do not have
 
 

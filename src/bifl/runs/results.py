@@ -134,7 +134,8 @@ def frame(results: Sequence[Result]) -> DataFrame:
     """A row for every round of every run.
 
     Columns are the `run` (its folder or file), the settings in which these runs differ, always `algorithm` and `seed`, then the
-    `round`, whether it was `evaluated`, its `score` (the task's first metric) and the numbers of `Record.numbers`.
+    `round`, whether it was `evaluated`, its `score` (the task's first metric) and the numbers of `Record.numbers`. What was measured
+    on validation samples is in columns of its own, `validation_score` and so on, with NaN in those of test samples.
     """
     from pandas import DataFrame  # takes half a second to import: only where a table is made
 
@@ -143,11 +144,16 @@ def frame(results: Sequence[Result]) -> DataFrame:
     differ = [name for name in names if name in _ALWAYS or len({repr(one.get(name)) for one in settings}) > 1]
     rows = [
         {"run": result.name, **{name: one.get(name) for name in differ}}
-        | {"round": record.round, "evaluated": record.evaluated, "score": record.score, **record.numbers()}
+        | {"round": record.round, "evaluated": record.evaluated, **_scored(record), **record.numbers()}
         for result, one in zip(results, settings, strict=True)
         for record in result.records
     ]
     return DataFrame(rows)
+
+
+def _scored(record: Record) -> dict[str, float]:
+    """The score, which is of test samples alone; one of validation samples has a name of its own."""
+    return {"score": record.score} if record.validated is None else {"score": nan, "validation_score": record.score}
 
 
 class Spread(NamedTuple):
