@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ from scipy import stats
 
 from bifl.data.fingerprint import Loaded
 from bifl.errors import ConfigError
+from bifl.experiment.settings import Experiment
+from bifl.report.page import _compared
+from bifl.report.summary import settings
 from bifl.runs.differences import (
     FEW,
     MARGIN,
@@ -22,12 +26,14 @@ from bifl.runs.differences import (
     differences,
     interval,
     more_seeds,
+    no_interval,
     reach,
     reference,
     remark,
     score,
     verdict,
 )  # fmt: skip
+from bifl.runs.folder import Result
 from bifl.runs.record import Record
 from bifl.runs.results import Series
 from tests.support.commands import Run, refused
@@ -132,11 +138,40 @@ def test_what_is_no_pair_says_why() -> None:
     far = Series(other.label, [r._replace(experiment=r.experiment.changed({"seed": 7 + n})) for n, r in enumerate(other.furthest)])
     old = Series(other.label, [r._replace(version="0.1") for r in other.furthest])
     said = [one.verdict for one in differences([far, old, series("biml", records(0.6))], FEDAVG, 0.1)]
-    assert said == ["no seed in common", "another version or data", "1 rounds, fedavg 2"]
+    assert said == ["no seed in common", "another version or data", "1 round, fedavg 2"]
     assert differences([elsewhere(other)], FEDAVG, 0.1)[0].points, "runs of earlier versions do not tell their data"
     moved = elsewhere(FEDAVG)
     moved = Series(moved.label, [r._replace(data=r.data and r.data._replace(test=2)) for r in moved.furthest])
     assert differences([elsewhere(other)], moved, 0.1)[0].verdict == "another version or data"
+
+
+def test_why_there_is_no_interval_is_what_applies() -> None:
+    other = series("biml", records(0.6, 0.91), records(0.6, 0.90))
+    far = Series("far", [r._replace(experiment=r.experiment.changed({"seed": 7 + n})) for n, r in enumerate(other.furthest)])
+    single, short_one = series("single", records(0.6, 0.9)), series("short", records(0.6))
+
+    def said(*those: Series) -> str:
+        return no_interval(differences(those, FEDAVG, 0.1), "fedavg")
+
+    assert said(single) == "differences to fedavg have no interval: take several seeds, such as seeds=0,1,2,3,4"
+    assert said(far, far) == "differences to fedavg have no interval: no seed in common"
+    assert said(far, short_one) == "differences to fedavg have no interval: far: no seed in common; short: 1 round, fedavg 2"
+    assert said(far, other) == ""
+
+
+def test_the_report_shows_rows_without_a_pair(tmp_path: Path) -> None:
+    alone: dict[str, Any] = {"clients": 2, "workers": 1, "rounds": 2}
+    seeds = {"fedavg": (0, 1), "biml": (0, 1), "up_down": (7, 8)}
+    results = [
+        Result(f"{name}-{seed}", Experiment(algorithm=name, seed=seed, **alone), records(0.5, 0.9 + seed / 1000))
+        for name, several in seeds.items() for seed in several
+    ]  # fmt: skip
+    (group,) = settings(results)
+    found = _compared(group.series, "fedavg", 0.1)
+    assert {one.label: row[3] for one, row in found["differences"]}["up_down"] == "no seed in common"
+    (group,) = settings([result for result in results if result.experiment.algorithm.name != "biml"])
+    found = _compared(group.series, "fedavg", 0.1)
+    assert (found["differences"], found["differing"]) == ([], "differences to fedavg have no interval: no seed in common")
 
 
 def test_whom_to_compare_with() -> None:

@@ -26,7 +26,7 @@ from bifl.registry import short, without_folder
 from bifl.report import charts
 from bifl.report.remarks import remarks
 from bifl.report.summary import Setting, idealised, megabytes, printed, without_path
-from bifl.runs.differences import MARGIN, differences, reference, remark
+from bifl.runs.differences import MARGIN, differences, no_interval, reference, remark
 from bifl.runs.folder import MODEL, Result
 from bifl.runs.results import KEPT, LAST, TARGETS, Series
 from bifl.show import split_stats
@@ -91,14 +91,14 @@ def _places(groups: list[Setting]) -> list[dict[str, int]]:
 
 
 def _compared(series: list[Series], against: str | None, margin: float) -> dict[str, Any]:
-    """A section's table of differences: none with one algorithm, nor where no seeds can tell."""
+    """A section's table of differences, or why there is none; nothing of one algorithm."""
     try:
         other = series[reference([one.label for one in series], against)]
     except ConfigError:
         other = series[0]  # the algorithm is none of this setting's
-    found = [one for one in differences(series, other, margin) if one.points]
-    if not any(len(one.points) > 1 for one in found):
-        return {"differences": [], "other": other, "differing": ""}
+    found = differences(series, other, margin)
+    if sentence := no_interval(found, other.label):
+        return {"differences": [], "other": other, "differing": sentence if found else ""}
     by_label = {one.label: one for one in series}
     rows = [(by_label[one.label], cells(one)) for one in found]
     return {"differences": rows, "other": other, "differing": remark(found, other.rounds)}

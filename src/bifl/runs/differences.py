@@ -32,6 +32,7 @@ CONFIDENCE = 0.95
 EQUIVALENCE = 0.9  # an interval of 90 % within the margin is what two one-sided tests of 5 % each ask for
 MARGIN = 0.1  # points within which two algorithms count as equally good
 FEW = 5  # seeds below which an interval is wide for their number alone
+ONE = "one seed: no interval"
 MOST = 1000  # seeds that anybody would add
 
 
@@ -102,7 +103,7 @@ class Difference(NamedTuple):
     def verdict(self) -> str:
         """In words."""
         if len(self.points) < 2:
-            return self.why_none or "one seed: no interval"
+            return self.why_none or ONE
         found = verdict(self.points, self.margin)
         if found is Verdict.LEVEL:
             return f"level within {self.margin:g} points"
@@ -136,7 +137,9 @@ def differences(series: Sequence[Series], other: Series, margin: float = MARGIN)
 
 def _difference(one: Series, other: Series, margin: float) -> Difference:
     if one.rounds != other.rounds:
-        return Difference(one.label, [], margin, f"{one.rounds} rounds, {short(other.label)} {other.rounds}")
+        return Difference(
+            one.label, [], margin, f"{one.rounds} round{'s' * (one.rounds != 1)}, {short(other.label)} {other.rounds}"
+        )
     theirs = {result.experiment.seed: result for result in other.furthest}
     pairs = [(result, theirs[seed]) for result in one.furthest if (seed := result.experiment.seed) in theirs]
     alike = [(this, that) for this, that in pairs if _alike(this, that)]
@@ -163,8 +166,23 @@ def remark(found: Sequence[Difference], rounds: int) -> str:
     what = f"mean of each run's last {LAST} rounds" if rounds >= LAST else "last round"
     seeds = min((len(one.points) for one in found if one.points), default=0)
     text = f"{what}, this less the other, run by run of the same seed; level: its 90 % interval is within the margin (TOST)"
-    if 2 <= seeds < FEW:
-        text += (
-            f"; of {seeds} seeds an interval reaches {reach(seeds):.1f} standard errors to either side, of {FEW} {reach(FEW):.1f}"
-        )
-    return text
+    return f"{text}; {hint}" if (hint := few(seeds)) else text
+
+
+def few(seeds: int) -> str:
+    """How wide intervals of few seeds are; nothing where there are none, or seeds enough."""
+    if not 2 <= seeds < FEW:
+        return ""
+    return f"of {seeds} seeds an interval reaches {reach(seeds):.1f} standard errors to either side, of {FEW} {reach(FEW):.1f}"
+
+
+def no_interval(found: Sequence[Difference], other: str) -> str:
+    """Why none of these differences has an interval, in a sentence; empty where one has."""
+    if any(len(one.points) > 1 for one in found):
+        return ""
+    reasons = {
+        short(one.label): "take several seeds, such as seeds=0,1,2,3,4" if one.verdict == ONE else one.verdict for one in found
+    }
+    same = len(set(reasons.values())) == 1
+    told = next(iter(reasons.values())) if same else "; ".join(f"{label}: {reason}" for label, reason in reasons.items())
+    return f"differences to {short(other)} have no interval: {told}"

@@ -134,8 +134,8 @@ def frame(results: Sequence[Result]) -> DataFrame:
     """A row for every round of every run.
 
     Columns are the `run` (its folder or file), the settings in which these runs differ, always `algorithm` and `seed`, then the
-    `round`, whether it was `evaluated`, its `score` (the task's first metric) and the numbers of `Record.numbers`. What was measured
-    on validation samples is in columns of its own, `validation_score` and so on, with NaN in those of test samples.
+    `round`, whether it was `evaluated`, its `score` (the task's first metric) and the numbers of `Record.numbers`. What was
+    measured on validation samples is in columns of its own, `validation_score` and so on, with NaN in those of test samples.
     """
     from pandas import DataFrame  # takes half a second to import: only where a table is made
 

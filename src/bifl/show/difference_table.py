@@ -8,7 +8,7 @@ from statistics import fmean
 from rich.console import Console
 
 from bifl.registry import short
-from bifl.runs.differences import Difference, differences, interval, reference, remark
+from bifl.runs.differences import Difference, differences, interval, no_interval, reference, remark
 from bifl.runs.results import Series
 from bifl.show.output import say
 from bifl.show.tables import NAME, TEXT, Column, Table
@@ -18,8 +18,8 @@ def show_differences(out: Console, series: Sequence[Series], against: str | None
     """A row for each algorithm but the one that the others are compared with; a sentence where no seeds can tell."""
     other = series[reference([one.label for one in series], against)]
     found = differences(series, other, margin)
-    if all(len(one.points) < 2 for one in found):
-        say(out, f"differences to {short(other.label)} have no interval: take several seeds, such as seeds=0,1,2,3,4")
+    if sentence := no_interval(found, other.label):
+        say(out, sentence)
         return
     columns = [Column("algorithm", NAME), Column("points"), Column("95 % interval"), Column("seeds"), Column("that is", TEXT)]
     rows = [[short(one.label), *cells(one)] for one in found]
