@@ -182,6 +182,9 @@ def test_records_and_data_say_so(finished: Path, here: Run) -> None:
     assert not {"accuracy", "loss", "validated"} & {*table.columns}, "trackers and notebooks get the same names"
     assert "on mnist5k's 400 validation samples" in here("eval", finished).stdout
     assert "on mnist5k's 1,000 test samples" in here("eval", finished / "model", "mnist5k").stdout
+    said = refused(here("eval", finished, "validation=0"))
+    assert "'validation' is a setting of the run in" in said
+    assert f"such as bifl eval {finished / 'model'} mnist5k" in said
     done = here("run", "--resume", finished)
     assert "3,600 to train, 400 to validate (no test sample is used)" in done.stdout
     assert "validation accuracy" in done.stdout

@@ -20,7 +20,7 @@ from bifl.experiment import config_file
 from bifl.experiment.model import Model
 from bifl.experiment.presets import pairs, preset_of
 from bifl.experiment.run import share_of
-from bifl.experiment.settings import Experiment, plain_algorithm
+from bifl.experiment.settings import SETTINGS, Experiment, plain_algorithm
 from bifl.experiment.setup import build, load
 from bifl.files import size
 from bifl.registry import short, without_folder
@@ -93,7 +93,14 @@ def _of_run(path: Path, settings: dict[str, str], trust: bool) -> tuple[Dataset,
     folder = path if path.is_dir() else path.parent
     if not (folder / CONFIG).is_file():
         raise ConfigError(f"say what to test '{path}' on, such as mnist5k or mine.npz: it lies in no run's folder")
-    experiment = config_file.read(folder / CONFIG, trust).changed({f"dataset.{key}": value for key, value in settings.items()})
+    run = config_file.read(folder / CONFIG, trust)
+    for key in settings:
+        if key in SETTINGS:
+            raise ConfigError(
+                f"'{key}' is a setting of the run in '{folder}', which stays as it was trained: leave it out, or name what to "
+                f"test on, such as bifl eval {folder / MODEL} {short(run.dataset.name)}"
+            )
+    experiment = run.changed({f"dataset.{key}": value for key, value in settings.items()})
     data, name = load(experiment), short(experiment.dataset.name)
     if not len(data.test_labels):
         raise DataError(
