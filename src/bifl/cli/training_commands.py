@@ -15,6 +15,7 @@ from bifl.errors import ConfigError, RunError
 from bifl.experiment.presets import pairs, preset_of
 from bifl.experiment.settings import Experiment
 from bifl.experiment.setup import LastDataset, Setup, build
+from bifl.experiment.starting import remark_validated
 from bifl.files import size
 from bifl.nn.sent import remark
 from bifl.registry import short
@@ -58,6 +59,7 @@ def _start(options: argparse.Namespace) -> tuple[RunFolder, Setup]:
     experiment = Experiment.of(preset, overrides)
     setup = build(experiment)
     remark(setup.run.network)
+    remark_validated(experiment.start, experiment.validation)
     usual.remark_unit(setup.data.labels)
     return RunFolder.start(options.out or claim(Path("runs"), folder_name(experiment, preset)), experiment), setup
 
@@ -135,6 +137,7 @@ def _plan(options: argparse.Namespace, data: LastDataset) -> tuple[Comparison, d
     setups = {row.name: build(row.experiment, data=data.of(row.experiment)) for row in rows}
     remark(*(setup.run.network for setup in setups.values()))
     usual.remark_unit(data.of(base).labels)
+    remark_validated(base.start, base.validation)
     path = options.out or claim(Path("runs"), f"compare-{preset or base.dataset.name}")
     return Comparison.start(path, rows), setups
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,6 +54,16 @@ def refuse_nameless(start: str) -> None:
     """Refuse to begin a run with a model of which only the digest is known: that is enough for one that goes on."""
     if start.startswith("@"):
         raise ConfigError(f"start={start} names no file: give the path of the model")
+
+
+def remark_validated(start: str, validation: float) -> None:
+    """Tell a person at the terminal that a model to start with may know the validation samples."""
+    if start and validation:
+        print(
+            f"bifl: validation={validation:g} holds samples back from this run alone: the model of start= may have been trained on "
+            "them, and flatters what is chosen then",
+            file=sys.stderr,
+        )
 
 
 def start_with(start: str, public: Public, forward: Forward, make: Callable[[Forward], Network]) -> Public:
