@@ -24,6 +24,13 @@ _COMPARE_KEYS = {
     "seeds (0)": "several give mean ± standard deviation",
     **dict(words for name, words in _KEYS.items() if name not in ("algorithm", "seed")),
 }
+_HELD_BACK = (
+    "validation (0.1)",
+    "share of the training samples, of whole users where these are known, that nobody trains on and by which the best is chosen",
+)
+_TUNE_KEYS = {"seeds (0)": "several: their mean counts"} | dict(
+    _HELD_BACK if name == "validation" else words for name, words in _KEYS.items() if name != "seed"
+)
 
 EXAMPLES = {
     "bifl run": "train on embedded digits, with half a bit per weight up",
@@ -153,7 +160,7 @@ def _add_training(commands: Commands[Parser]) -> None:
         commands, "tune", "bifl.cli.tune_command:run", "choose settings on a grid, on validation samples",
         "Run every point of a grid, lr=0.01,0.03,0.1 algorithm.group=32,64,128, and choose the best on training samples that are "
         "held back, never on test samples. The same command goes on where it stopped, and runs what is new in a larger grid.",
-        {"seeds (0)": "several: their mean counts"} | RUN_KEYS[_HEADING], ["seeds"],
+        _TUNE_KEYS, ["seeds"],
     )  # fmt: skip
     tune.add_argument("--out", type=Path, metavar="DIR", help="runs, and what was tried (default: runs/tune-<name>)")
     for command in (run, compare):

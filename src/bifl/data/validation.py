@@ -33,8 +33,7 @@ def validated(data: Dataset, share: float) -> Dataset:
         chosen, whose = _of_whole_users(data.users, wanted), f"samples of {len(np.unique(data.users)):,} users, taken whole,"
     if len(chosen) < (1 if share >= LARGE_SHARE else LEAST_TESTS):
         raise ConfigError(
-            f"validation={share:g} of {len(data.labels):,} {whose} are {len(chosen)}, too few to choose by: take a larger share, "
-            "or 0, with which runs are evaluated on test samples"
+            f"validation={share:g} of {len(data.labels):,} {whose} are {len(chosen)}, too few to choose by: take a larger share"
         )
     return data.tested_on(chosen)._replace(validation=chosen)
 
