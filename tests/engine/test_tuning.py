@@ -15,6 +15,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import bifl
+from bifl.cli import main
+from bifl.cli.tune_command import table, verdict
 from bifl.engine import tuning
 from bifl.engine.tuning import Trial, Tuning, extension, points_of, tune
 from bifl.errors import ConfigError, RunError
@@ -78,10 +80,39 @@ def test_the_best_mean_is_chosen_and_its_experiment_is_for_the_test_samples() ->
         _ = Tuning(BASE, {"lr": ["0.1", "0.2"]}, [trial(0.9, "gone", lr="0.1")]).best
 
 
+def test_the_edge_of_every_word_counts() -> None:
+    grid = {"optimizer": ["sgd", "adam"], "lr": ["0.3", "0.01", "0.1"]}
+    scores = {"sgd": (0.8, 0.6, 0.7), "adam": (0.7, 0.8, 0.9)}
+    trials = [
+        trial(score, optimizer=word, lr=rate) for word in scores for rate, score in zip(grid["lr"], scores[word], strict=True)
+    ]
+    found = Tuning(BASE, grid, trials)
+    assert found.best.point == {"optimizer": "adam", "lr": "0.1"}
+    assert found.beyond == {}
+    assert [(edge.at, edge.key, edge.value) for edge in found.edges] == [({"optimizer": "sgd"}, "lr", "0.3")]
+    assert found.optimum is None, "sgd with a larger rate may be better"
+    (said,) = verdict(found)
+    assert said == "optimizer=sgd: lr=0.3 is the largest that was tried, so no optimum: add lr=0.01,0.1,0.3,0.9"
+    lost = found._replace(trials=[one._replace(why_not="gone") if one.point["optimizer"] == "sgd" else one for one in trials])
+    assert lost.edges == [], "of a word with which all diverged nothing is known"
+    one = found._replace(trials=[each for each in trials if each.point["optimizer"] == "sgd"])
+    assert [edge.at for edge in one.edges] == [{}], "the best of all is not told twice"
+
+
+def test_the_table_says_how_far_to_trust_it() -> None:
+    found = Tuning(BASE, {"lr": ["0.1", "0.2"]}, [trial(0.9, lr="0.1"), trial(0.8, lr="0.2")])
+    assert table(found).caption == "the best of 2 points is chosen by these same seeds, which flatters it"
+    twice = found._replace(trials=[one._replace(results=one.results * 2) for one in found.trials])
+    assert "intervals are not corrected for the number of points; of 2 seeds an interval reaches 12.7" in table(twice).caption
+
+
 WRONG: list[tuple[Mapping[str, list[Any]], str]] = [
     ({}, "a grid needs a key with several values"), ({"lr": [0.1]}, "a grid needs a key"), ({"lr": []}, "lr must have values"),
     ({"lr": [0.1, 0.1]}, "values that differ"), ({"rounds": [1, 2]}, "'rounds' cannot be tuned"),
     ({"dataset.path": ["a", "b"]}, "'dataset.path' cannot be tuned"),
+    ({"lr": "0.1"}, "lr must have a list of values, such as .*, not '0.1'"),  # type: ignore[dict-item]
+    ({"lr": {0.1: 1, 0.2: 1}}, "lr must have a list of values"), ({"lr": 0.1}, "lr must have a list of values"),  # type: ignore[dict-item]
+    ({"algorithm": [{"name": "murmur"}, "biml"]}, "algorithm must have words or numbers as values"),
 ]  # fmt: skip
 
 
@@ -141,9 +172,10 @@ def test_the_folder_tells_what_was_tried(tmp_path: Path) -> None:
     tried = json.loads((tmp_path / "tried.json").read_text())
     assert tried["version"] == bifl.__version__
     assert tried["grid"] == {"lr": ["0.1", "1e+30"]}
-    assert tried["common"]["validation"] == 0.1
-    assert "lr" not in tried["common"]
-    assert [(run["settings"], run["seed"], run["rounds"]) for run in tried["runs"]] == [
+    assert {run["settings"]["validation"] for run in tried["runs"]} == {0.1}
+    assert {*tried["runs"][0]["settings"]} >= {"lr", "batch", "optimizer.momentum"}, "also what is as usual today"
+    assert {run["run"] for run in tried["runs"] + tried["failed"]} <= {path.name for path in tmp_path.iterdir()}
+    assert [(run["point"], run["seed"], run["rounds"]) for run in tried["runs"]] == [
         ({"lr": "0.1"}, 0, 1),
         ({"lr": "0.1"}, 1, 1),
     ]
@@ -152,8 +184,27 @@ def test_the_folder_tells_what_was_tried(tmp_path: Path) -> None:
     assert tried["runs"][0]["validation_score"] == records[0]["accuracy"]
     assert records[0]["validated"] == 400
     (failed,) = tried["failed"]
-    assert failed["settings"] == {"lr": "1e+30"}
+    assert (failed["point"], failed["seed"]) == ({"lr": "1e+30"}, 0)
     assert "the training diverged" in failed["why_not"]
+
+
+def test_the_folder_remembers_what_other_calls_tried(tmp_path: Path) -> None:
+    def tried() -> dict[float, int]:
+        return {run["settings"]["lr"][0]: run["rounds"] for run in json.loads((tmp_path / "tried.json").read_text())["runs"]}
+
+    tune(BASE, {"lr": [0.03, 0.1]}, [0], tmp_path)
+    tune(BASE.changed({"rounds": 2}), {"lr": [0.1, 0.3]}, [0], tmp_path)
+    assert tried() == {0.03: 1, 0.1: 2, 0.3: 2}
+    (tmp_path / "tried.json").write_text('{"runs": [{}], "failed": []}')
+    with pytest.raises(RunError, match="is no list of what was tried: move it elsewhere"):
+        tune(BASE, {"lr": [0.03, 0.1]}, [0], tmp_path)
+
+
+def test_a_run_is_no_folder_of_runs(tmp_path: Path) -> None:
+    RunFolder.start(tmp_path, BASE)
+    with pytest.raises(RunError, match="is the folder of a single run: choose another"):
+        tune(BASE, {"lr": [0.03, 0.1]}, [0], tmp_path)
+    assert not list(tmp_path.glob("mnist5k*"))
 
 
 def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
@@ -207,15 +258,41 @@ def test_the_command(here: Run, tmp_path: Path) -> None:
     )
 
 
+def test_where_all_diverged_the_table_is_shown_all_the_same(here: Run, tmp_path: Path) -> None:
+    done = here("tune", *WORDS, "lr=1e29,1e30", "--out", tmp_path)
+    assert "no point of the grid can be scored: round 1: " in refused(done)
+    assert done.stdout.count("diverged") == 2
+    assert len(json.loads((tmp_path / "tried.json").read_text())["failed"]) == 2
+
+
+def test_a_start_that_may_know_the_samples_is_told(here: Run, finished: Path, tmp_path: Path) -> None:
+    start = f"start={finished / 'model'}"
+    told = "the model of start= may have been trained on them"
+    assert told in here("run", *WORDS, start, "validation=0.1", "--out", tmp_path / "one").stderr
+    assert told in here("tune", *WORDS, start, "lr=0.001,0.002", "--out", tmp_path / "grid").stderr
+    assert told not in here("run", *WORDS, start, "--out", tmp_path / "plain").stderr
+
+
+def test_the_help_is_of_what_the_command_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["tune", "--help"])
+    said = capsys.readouterr().out
+    assert f"validation ({tuning.VALIDATION:g})" in said
+    assert "seeds (0)" in said
+    assert "  seed (" not in said
+
+
 REFUSED = {
     ("lr=0.1",): "a grid needs a key with several values, such as lr=0.01,0.03,0.1",
     ("lr=0.1,x",): "lr must be a number, not 'x'",
     ("lr=0.1,",): "lr must be",
     ("lr=0.1,-1",): "lr must be one or more positive numbers",
     ("lr=0.1,0.3", "seed=1"): "bifl tune takes seeds=",
-    ("lr=0.1,0.3", "seeds=1,1"): "a grid needs seeds, and values that all differ",
+    ("lr=0.1,0.3", "seeds=1,1"): "seeds must be one or more that differ, not '1,1'",
+    ("lr=0.1,0.3", "exchange=inputs"): "exchange must be ballot where settings are chosen, not 'inputs'",
+    ("lr=0.1,0.3", "validation=0.001"): "too few to choose by: take a larger share\n",
     ("lr=0.1,0.3", "seeds=x"): "seed must be a whole number, not 'x'",
-    ("lr=0.1,0.10",): "values that all differ",
+    ("lr=0.1,0.10",): "lr must have values that differ: lr=0.1 and lr=0.10 are the same run",
     ("lr=0.1,0.3", "validation=0"): "never by test samples",
     ("lr=0.1,0.3", "validation=0.1,0.2"): "validation must be a number",
     ("lr=0.1,0.3", "rounds=1,2"): "rounds must be a whole number",

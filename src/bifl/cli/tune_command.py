@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import stdev
 
-from bifl.engine.tuning import NOT_TUNED, TRIED, Tuning, points_of, tune, validating
+from bifl.engine.tuning import NOT_TUNED, TRIED, Edge, Trial, Tuning, points_of, tune, validating
 from bifl.errors import ConfigError
 from bifl.experiment.presets import pairs, preset_of
 from bifl.experiment.settings import Experiment
+from bifl.experiment.starting import remark_validated
 from bifl.files import size
 from bifl.registry import short
-from bifl.runs.differences import interval
+from bifl.runs.differences import few, interval
 from bifl.runs.folder import RunFolder
 from bifl.runs.record import Record
 from bifl.runs.results import LAST
@@ -41,6 +42,7 @@ def run(options: argparse.Namespace) -> int:
     folder = options.out or Path("runs") / f"tune-{preset or short(base.dataset.name)}-{short(base.algorithm.name)}"
     out = console()
     say(out, f"{counted(len(points), 'point')} of the grid, {counted(len(seeds), 'seed')} each, in {folder}")
+    remark_validated(base.start, base.validation)
     with Meter(out, len(points) * len(seeds) * base.rounds).running() as meter:
         running = ""
 
@@ -57,9 +59,9 @@ def run(options: argparse.Namespace) -> int:
             print("bifl: stopped; the same command goes on", file=sys.stderr)
             return 130
     out.print(table(found))
+    say(out, f"tried: {folder / TRIED} ({size((folder / TRIED).stat().st_size)})")
     for sentence in verdict(found):
         say(out, sentence)
-    say(out, f"tried: {folder / TRIED} ({size((folder / TRIED).stat().st_size)})")
     return 0
 
 
@@ -72,8 +74,8 @@ def _label(experiment: Experiment, grid: dict[str, list[str]]) -> str:
 
 def table(found: Tuning) -> Table:
     """A row for each point: its score, and, of several seeds, where its difference to the best lies."""
-    best, seeds = found.best, max(len(trial.results) for trial in found.trials)
-    measure = best.results[0].records[-1].named
+    best, seeds = found.best_with({}), max(len(trial.results) for trial in found.trials)
+    measure = next((trial.results[0].records[-1].named for trial in found.trials if trial.results), "validation score")
     columns = [Column(key, NAME) for key in found.grid] + [Column(f"{measure}\n%", SPREAD)]
     columns += [Column("less the best\n95 % interval")] if seeds > 1 else []
     rows = []
@@ -81,29 +83,47 @@ def table(found: Tuning) -> Table:
         spread = f" ± {100 * stdev(trial.scores):.2f}" if len(trial.scores) > 1 else ""
         cells = ["diverged" if trial.why_not else f"{100 * trial.mean:.2f}{spread}"]
         if seeds > 1:
-            points = [100 * (mine - its) for mine, its in zip(trial.scores, best.scores, strict=False)]
-            where = None if trial.why_not or trial is best else interval(points)
+            where = None if best is None or trial.why_not or trial is best else interval(_less(trial, best))
             cells.append("best" if trial is best else f"{where.low:+.2f} … {where.high:+.2f}" if where else "–")
         rows.append([*trial.point.values(), *cells])
     rounds = found.experiment.rounds
     what = f"mean of the last {LAST} of {rounds} rounds" if rounds >= LAST else f"after {counted(rounds, 'round')}"
     over = f", mean ± std of {seeds} seeds" if seeds > 1 else ""
-    return Table(columns, rows, f"{what}{over}, on validation={found.experiment.validation:g}, not on test samples")
+    title = f"{what}{over}, on validation={found.experiment.validation:g}, not on test samples"
+    return Table(columns, rows, title, _caution(len(found.trials), seeds))
+
+
+def _less(trial: Trial, best: Trial) -> list[float]:
+    """What a trial's score is less than the best one's, seed by seed, in points."""
+    return [100 * (mine - its) for mine, its in zip(trial.scores, best.scores, strict=False)]
+
+
+def _caution(points: int, seeds: int) -> str:
+    """How far to trust the table, in a sentence."""
+    chosen = f"the best of {points} points is chosen by these same seeds, which flatters it"
+    if seeds < 2:
+        return chosen
+    return "; ".join(filter(None, [f"{chosen}; intervals are not corrected for the number of points", few(seeds)]))
 
 
 def verdict(found: Tuning) -> list[str]:
     """What is best, or what to try next."""
-    best, beyond = found.best, found.beyond
+    best = found.best
     words = " ".join(f"{key}={value}" for key, value in best.point.items())
-    edges = [
-        f"{key}={best.point[key]} is the {_end(found.grid[key], best.point[key])} that was tried, so no optimum: "
-        f"add {key}={','.join([*found.grid[key], value])}"
-        for key, value in beyond.items()
-    ]
+    edges = [_edge(edge, found.grid[edge.key]) for edge in found.edges]
     alone = [] if len(best.results) > 1 or edges else ["one seed: the next one may choose otherwise, seeds=0,1,2 tell"]
     chosen = [] if edges else [f"best inside the grid: {words}; now test it, without validation="]
     failed = sum(bool(trial.why_not) for trial in found.trials)
     return [*edges, *chosen, *alone, *([f"{counted(failed, 'point')} diverged"] if failed else [])]
+
+
+def _edge(edge: Edge, values: Sequence[str]) -> str:
+    """Which key to extend, and with what."""
+    where = "".join(f"{key}={value}: " for key, value in edge.at.items())
+    longer = ",".join(sorted({*values, edge.beyond}, key=float))
+    return (
+        f"{where}{edge.key}={edge.value} is the {_end(values, edge.value)} that was tried, so no optimum: add {edge.key}={longer}"
+    )
 
 
 def _end(values: Sequence[str], value: str) -> str:

@@ -27,13 +27,14 @@ from bifl.experiment import config_file
 from bifl.experiment.declarations import MAY_CHANGE, text_of
 from bifl.experiment.settings import Experiment, checksum, pairs
 from bifl.experiment.setup import LastDataset, build
-from bifl.files import write_atomic, writing
+from bifl.files import parse_json, write_atomic, writing
 from bifl.runs.differences import score
 from bifl.runs.folder import CONFIG, Result, RunFolder, folder_name, read_records
 from bifl.runs.record import Record
 
 VALIDATION = 0.1  # of the training samples, where nobody says another share
 TRIED = "tried.json"
+_KINDS = ("runs", "failed")  # of what it lists
 NOT_TUNED = ("dataset", "partition", "validation", "seed", "rounds", "evaluate_every", "lr_steps", "device", "workers")
 """Settings of which a grid makes no sense: others than the data would be compared, or nothing at all."""
 _SHORTER = range(5)  # how often a step beyond an edge is made shorter until it is allowed
@@ -48,6 +49,7 @@ class Trial(NamedTuple):
     point: Point
     results: list[Result]
     why_not: str = ""  # a run has no end: its training diverged
+    diverged: Experiment | None = None  # that run
 
     @property
     def scores(self) -> list[float]:
@@ -58,6 +60,22 @@ class Trial(NamedTuple):
     def mean(self) -> float:
         """Over seeds; NaN where a training diverged."""
         return math.nan if self.why_not else fmean(self.scores)
+
+
+class Edge(NamedTuple):
+    """A best value with nothing tried beyond it.
+
+    Attributes:
+        at: the words whose own best point it is of, such as optimizer=sgd; none of the best of all.
+        key: whose value it is.
+        value: the largest or the smallest that was tried.
+        beyond: a value to try next.
+    """
+
+    at: Point
+    key: str
+    value: str
+    beyond: str
 
 
 class Tuning(NamedTuple):
@@ -80,10 +98,15 @@ class Tuning(NamedTuple):
         Raises:
             RunError: nothing is known of any.
         """
-        known = [trial for trial in self.trials if math.isfinite(trial.mean)]
-        if not known:
+        found = self.best_with({})
+        if found is None:
             raise RunError(f"no point of the grid can be scored: {self.trials[0].why_not or 'no round was evaluated'}")
-        return max(known, key=lambda trial: trial.mean)
+        return found
+
+    def best_with(self, words: Point) -> Trial | None:
+        """The best of those points that have these values; None where nothing is known of any."""
+        known = [trial for trial in self.trials if math.isfinite(trial.mean) and words.items() <= trial.point.items()]
+        return max(known, key=lambda trial: trial.mean, default=None)
 
     @property
     def beyond(self) -> dict[str, str]:
@@ -91,24 +114,39 @@ class Tuning(NamedTuple):
         return extension(self.experiment, self.grid, self.best.point)
 
     @property
+    def edges(self) -> list[Edge]:
+        """Those of the best point, and those of the best point of every word: it may have lost for want of another value."""
+        words = [{key: value} for key, values in self.grid.items() if not _numeric(values) for value in values]
+        found: dict[tuple[str, ...], Edge] = {}
+        for at in [{}, *words]:
+            if best := self.best_with(at):
+                for key, value in extension(self.experiment, self.grid, best.point).items():
+                    found.setdefault((key, *best.point.values()), Edge(at, key, best.point[key], value))
+        return list(found.values())
+
+    @property
     def optimum(self) -> Experiment | None:
         """What all runs have in common, with the best point's settings, to be tested (`validation=0`); None at an edge."""
-        return None if self.beyond else self.experiment.changed({**self.best.point, "validation": 0.0})
+        return None if self.edges else self.experiment.changed({**self.best.point, "validation": 0.0})
 
     def facts(self) -> dict[str, Any]:
-        """What was tried, for a file."""
-        usual = Experiment().flat()
-        flat = {key: value for key, value in self.experiment.flat().items() if not {key, key.partition(".")[0]} & {*self.grid}}
-        common = {key: value for key, value in flat.items() if usual.get(key) != value}
+        """What was tried, for a file: every run by its folder's name, with all of its settings."""
         runs = [
             {
-                "settings": dict(trial.point), "seed": result.experiment.seed, "validation_score": score(result),
-                "measure": result.records[-1].measure, "rounds": len(result.records), "version": result.version,
+                "run": Path(result.name).name, "point": dict(trial.point), "seed": result.experiment.seed,
+                "validation_score": score(result), "measure": result.records[-1].measure, "rounds": len(result.records),
+                "version": result.version, "settings": result.experiment.flat(),
             }
             for trial in self.trials for result in trial.results
         ]  # fmt: skip
-        failed = [{"settings": dict(trial.point), "why_not": trial.why_not} for trial in self.trials if trial.why_not]
-        return {"version": __version__, "common": common, "grid": self.grid, "runs": runs, "failed": failed}
+        failed = [
+            {
+                "run": _name(one), "point": dict(trial.point), "seed": one.seed, "why_not": trial.why_not,
+                "version": __version__, "settings": one.flat(),
+            }
+            for trial in self.trials if (one := trial.diverged)
+        ]  # fmt: skip
+        return {"version": __version__, "grid": self.grid, "runs": runs, "failed": failed}
 
 
 def tune(
@@ -130,25 +168,81 @@ def tune(
     """
     base, path, data = validating(experiment), Path(folder), LastDataset()
     points, numbers = points_of(grid), list(seeds)
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise ConfigError(f"seeds must be one or more that differ, not '{','.join(map(str, numbers))}'")
     rows = [[base.changed({**point, "seed": seed}) for seed in numbers] for point in points]
-    folders = {_name(one) for row in rows for one in row}
-    if not folders or len(folders) < len(points) * len(numbers):
-        raise ConfigError("a grid needs seeds, and values that all differ")
+    _refuse_alike(points, [first for first, *_ in rows])
+    _refuse_folder(path)
     for first, *_ in rows:
+        if first.exchange.name != "ballot":
+            raise ConfigError(
+                f"exchange must be ballot where settings are chosen, not '{first.exchange.name}', in which nobody trains"
+            )
         build(first, data=data.of(first))  # what cannot be run is refused before anything is written
     values = {key: list(dict.fromkeys(point[key] for point in points)) for key in grid}
     trials: list[Trial] = []
     for point, row in zip(points, rows, strict=True):
-        results, why_not = list[Result](), ""
-        try:
-            for one in row:
-                results.append(_run(path / _name(one), one, data, watch))
-        except Diverged as error:
-            why_not = str(error)
-        trials.append(Trial(point, results, why_not))
-        with writing(path):
-            write_atomic(path / TRIED, json.dumps(Tuning(base, values, trials).facts(), ensure_ascii=False, indent=1) + "\n")
+        trials.append(_tried(point, row, path, data, watch))
+        _note(path, Tuning(base, values, trials).facts())
     return Tuning(base, values, trials)
+
+
+def _tried(point: Point, row: Sequence[Experiment], path: Path, data: LastDataset, watch: Watch) -> Trial:
+    """A point with its runs, as far as none of them diverged."""
+    results = list[Result]()
+    for one in row:
+        try:
+            results.append(_run(path / _name(one), one, data, watch))
+        except Diverged as error:
+            return Trial(point, results, str(error), one)
+    return Trial(point, results)
+
+
+def _refuse_alike(points: Sequence[Point], firsts: Sequence[Experiment]) -> None:
+    """Refuse a grid with two points that are the same run."""
+    before: dict[str, Point] = {}
+    for point, first in zip(points, firsts, strict=True):
+        same = before.setdefault(_name(first), point)
+        if differ := [key for key in point if point[key] != same[key]]:
+            one, other = (" ".join(f"{key}={each[key]}" for key in differ) for each in (same, point))
+            raise ConfigError(f"{' and '.join(differ)} must have values that differ: {one} and {other} are the same run")
+
+
+# ---- what is remembered -------------------------------------------------------------------------------------------------
+
+
+def _refuse_folder(path: Path) -> None:
+    """Refuse a folder that is a run's own, or whose list of what was tried cannot be read."""
+    if (path / CONFIG).is_file():
+        raise RunError(f"'{path}' is the folder of a single run: choose another, in which every run of the grid has one of its own")
+    _remembered(path)
+
+
+def _remembered(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """What a folder's list holds of earlier calls: runs, and those that failed."""
+    try:
+        facts = parse_json((path / TRIED).read_text())
+        kept = {kind: [dict(one) for one in facts[kind]] for kind in _KINDS}
+        if all(isinstance(one["run"], str) for several in kept.values() for one in several):
+            return kept
+    except (FileNotFoundError, NotADirectoryError):
+        return {kind: [] for kind in _KINDS}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        pass
+    raise RunError(f"'{path / TRIED}' is no list of what was tried: move it elsewhere, and it is written anew")
+
+
+def _note(path: Path, facts: Mapping[str, Any]) -> None:
+    """Write down what was tried, with what earlier calls tried; of the same run what is known now."""
+    before, now = _remembered(path), {one["run"] for kind in _KINDS for one in facts[kind]}
+    kept = {kind: [one for one in before[kind] if one["run"] not in now] for kind in _KINDS}
+    text = json.dumps({**facts, **{kind: kept[kind] + facts[kind] for kind in _KINDS}}, ensure_ascii=False, indent=1)
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+        write_atomic(path / TRIED, text + "\n")
+
+
+# ---- grids and runs -----------------------------------------------------------------------------------------------------
 
 
 def validating(experiment: Experiment) -> Experiment:
@@ -158,9 +252,7 @@ def validating(experiment: Experiment) -> Experiment:
 
 def points_of(grid: Mapping[str, Iterable[Any]]) -> list[dict[str, str]]:
     """All points, the last key's values changing fastest."""
-    values = {
-        key: [text_of(value) if isinstance(value, tuple) else str(value) for value in several] for key, several in grid.items()
-    }
+    values = {key: _texts(key, several) for key, several in grid.items()}
     for key, several in values.items():
         if key.partition(".")[0] in NOT_TUNED:
             raise ConfigError(f"'{key}' cannot be tuned: give it one value")
@@ -169,6 +261,19 @@ def points_of(grid: Mapping[str, Iterable[Any]]) -> list[dict[str, str]]:
     if all(len(several) < 2 for several in values.values()):
         raise ConfigError("a grid needs a key with several values, such as lr=0.01,0.03,0.1")
     return [dict(zip(values, point, strict=True)) for point in product(*values.values())]
+
+
+def _texts(key: str, several: Any) -> list[str]:
+    """A key's values as the command line has them; the letters of a text are none, nor is a mapping."""
+    if isinstance(several, str | Mapping) or not isinstance(several, Iterable):
+        raise ConfigError(f"{key} must have a list of values, such as [1, 2, 4], not {several!r:.40}")
+    values = list(several)
+    for value in values:
+        if isinstance(value, Mapping):
+            raise ConfigError(
+                f"{key} must have words or numbers as values, and its parameters are keys of the grid, not {value!r:.40}"
+            )
+    return [text_of(value) if isinstance(value, tuple) else str(value) for value in values]
 
 
 def _name(experiment: Experiment) -> str:
@@ -209,15 +314,22 @@ def extension(experiment: Experiment, grid: Mapping[str, Sequence[str]], best: P
     """
     found: dict[str, str] = {}
     for key, texts in grid.items():
-        try:
-            ordered = sorted(texts, key=float)
-        except ValueError:
+        if not _numeric(texts):
             continue
+        ordered = sorted(texts, key=float)
         if len(ordered) > 1 and best[key] in (ordered[0], ordered[-1]):
             end = ordered[-2:] if best[key] == ordered[-1] else ordered[1::-1]
             beyond = _next(experiment.changed(best), key, *end)
             found |= {key: beyond} if beyond else {}
     return found
+
+
+def _numeric(texts: Iterable[str]) -> bool:
+    """Whether these are numbers, which have an order."""
+    try:
+        return all(math.isfinite(float(text)) for text in texts)
+    except ValueError:
+        return False
 
 
 def _next(experiment: Experiment, key: str, inner: str, last: str) -> str | None:
