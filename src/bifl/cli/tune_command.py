@@ -90,7 +90,7 @@ def table(found: Tuning) -> Table:
     what = f"mean of the last {LAST} of {rounds} rounds" if rounds >= LAST else f"after {counted(rounds, 'round')}"
     over = f", mean ± std of {seeds} seeds" if seeds > 1 else ""
     title = f"{what}{over}, on validation={found.experiment.validation:g}, not on test samples"
-    return Table(columns, rows, title, _caution(len(found.trials), seeds))
+    return Table(columns, rows, title, _caution(len(found.trials), seeds) if best else "")
 
 
 def _less(trial: Trial, best: Trial) -> list[float]:
