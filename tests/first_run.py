@@ -15,9 +15,7 @@ from typing import NamedTuple
 
 PAGE = Path(__file__).parent.parent / "docs" / "first-run.md"
 IMAGE, DEVIATIONS, BITS = 0.1, 3, 0.01
-_ROW = re.compile(
-    r"^  (\w+) +([\d.]+) +[\d.]+ +[\d.]+ \wB +[\d.]+ \wB +([\d.]+) +([\d.]+) +[\d.]+ +[\d.]+ +[\d.]+ *$", re.MULTILINE
-)
+_ROW = re.compile(r"^  (\w+) +([\d.]+) +[\d.]+ +[\d.]+ \wB +[\d.]+ \wB +([\d.]+) +([\d.]+) +[\d.]+ *$", re.MULTILINE)
 
 
 class Row(NamedTuple):

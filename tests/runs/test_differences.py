@@ -195,7 +195,7 @@ def test_compare_and_the_report_say_it(here: Run, tmp_path: Path) -> None:
     assert "difference to up_down" in done
     assert re.search(r"fedavg +\+\d+\.\d\d +-?\+?\d.* … \+\d.* 2 +", done)
     assert "12.7 standard errors" in done
-    assert "kB a" in done
+    assert "kB up" in done
     here("report", tmp_path / "both", "-o", tmp_path / "page.html", "--margin", "90")
     page = (tmp_path / "page.html").read_text()
     assert "difference to fedavg" in page

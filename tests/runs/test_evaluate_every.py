@@ -24,7 +24,7 @@ from bifl.report.summary import settings
 from bifl.runs.folder import Result, RunFolder
 from bifl.runs.record import Record
 from bifl.show import plot
-from bifl.show.terminal import Meter, price_table, run_table
+from bifl.show.terminal import Meter, client_table, run_table
 from studies import keeping
 from studies.cells import cells as cells_of
 from studies.runner import Store
@@ -129,7 +129,7 @@ def test_tables_take_the_evaluated_rounds() -> None:
     assert sent is not None
     assert (sent.rounds, sent.up_bpp) == pytest.approx((3, 1.5))
     screen = Console(width=100, file=StringIO())
-    screen.print(price_table([row]))
+    screen.print(client_table([row]))
     screen.print(run_table(runs[0], Path(__file__)))
     assert isinstance(screen.file, StringIO)
     assert "reach an accuracy in a round that was evaluated" in screen.file.getvalue()

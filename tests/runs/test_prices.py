@@ -11,7 +11,7 @@ from rich.console import Console
 from bifl.experiment.settings import Experiment
 from bifl.runs.record import Record
 from bifl.show.plot import BITS, draw
-from bifl.show.terminal import price_table
+from bifl.show.terminal import client_table
 from studies import keeping
 from tests.support.series import series
 
@@ -33,8 +33,7 @@ def test_an_accuracy_that_a_seed_did_not_reach_has_no_price() -> None:
 
 def test_the_table_fits_60_columns_and_leaves_out_what_nobody_reached() -> None:
     screen = Console(width=64, file=StringIO())
-    table = price_table([series("fedavg", records(0.96, 0.975, up=32, down=32)), series("murmur", records(0.9, 0.96))])
-    assert table is not None
+    table = client_table([series("fedavg", records(0.96, 0.975, up=32, down=32)), series("murmur", records(0.9, 0.96))])
     screen.print(table)
     assert isinstance(screen.file, StringIO)
     text = screen.file.getvalue()
@@ -44,11 +43,16 @@ def test_the_table_fits_60_columns_and_leaves_out_what_nobody_reached() -> None:
     rows = {
         line.split()[0]: line.split()[1:] for line in text.splitlines() if line.split() and line.split()[0] in ("fedavg", "murmur")
     }
-    assert rows == {"fedavg": ["32.0", "64.0", "64.0", "128"], "murmur": ["0.200", "2.20", "–", "–"]}
+    assert rows == {
+        "fedavg": ["0.0100", "0.0100", "32.0", "64.0", "64.0", "128"],
+        "murmur": ["0.0100", "0.100", "0.200", "2.20", "–", "–"],
+    }
 
 
-def test_nothing_is_shown_where_nobody_reached_anything() -> None:
-    assert price_table([series("up_down", records(0.5))]) is None
+def test_no_accuracy_has_a_column_where_nobody_reached_any() -> None:
+    assert [column.heading for column in client_table([series("up_down", records(0.5))]).columns] == [
+        "algorithm", "a round\nkB up", "\nkB down",
+    ]  # fmt: skip
 
 
 def test_the_picture_is_drawn_also_of_one_round_and_of_training_that_sends_nothing(tmp_path: Path) -> None:

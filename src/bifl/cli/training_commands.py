@@ -26,7 +26,7 @@ from bifl.runs.trackers import checked, followed
 from bifl.show.difference_table import show_differences
 from bifl.show.output import console, say
 from bifl.show.plot import BITS, ROUNDS, draw, title
-from bifl.show.terminal import Meter, attack_and_defence, comparison_table, data_line, price_table, run_table
+from bifl.show.terminal import Meter, attack_and_defence, client_table, comparison_table, data_line, run_table
 from bifl.tasks import usual
 
 
@@ -112,8 +112,7 @@ def compare(options: argparse.Namespace) -> int:
         say(out, "; ".join(f"{key}: {text}" for key, text in facts.items()))
     series = comparison.series()
     out.print(comparison_table(series))
-    if prices := price_table(series):
-        out.print(prices)
+    out.print(client_table(series))
     if len(series) > 1:
         show_differences(out, series, options.against, margin)
     for picture, charts in {"compare.png": ROUNDS, "bits.png": BITS}.items():

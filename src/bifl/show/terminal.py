@@ -157,31 +157,31 @@ def comparison_table(series: list[Series]) -> Table:
     seeds = max(len(one.runs) for one in series)
     over = f", mean ± std of {seeds} seeds" if seeds > 1 else ""
     columns = [Column("algorithm", NAME), Column(f"{series[0].measure}\n%", SPREAD)]
-    sent = ("bytes\nup", "bytes\ndown", "bit/param\nup", "bit/param\ndown", "kB a\nclient\nup", "kB a\nclient\ndown")
-    columns += map(Column, ("best\n%", *sent, "time\ns"))
+    columns += map(Column, ("best\n%", "bytes\nup", "bytes\ndown", "bit/param\nup", "bit/param\ndown", "time\ns"))
     rows = []
     for one in series:
         numbers = [f"{one.best().mean:.2f}", *(size(one.total(name)) for name in ("up_bytes", "down_bytes"))]
-        numbers += [f"{one.average(name):.3f}" for name in ("up_bpp", "down_bpp")]
-        numbers += [_digits(one.up_per_client() / 1000), _digits(one.down_per_client() / 1000), f"{one.total('seconds'):.1f}"]
+        numbers += [*(f"{one.average(name):.3f}" for name in ("up_bpp", "down_bpp")), f"{one.total('seconds'):.1f}"]
         rows.append([short(one.label), str(one.last()), *numbers])
     return Table(columns, rows, f"after {counted(max(one.rounds for one in series), 'round')}{over}")
 
 
-def price_table(series: list[Series]) -> Table | None:
-    """What accuracies cost: one row per algorithm. None if nobody reached any."""
-    columns, rows = [Column("algorithm", NAME)], [[short(one.label)] for one in series]
+def client_table(series: list[Series]) -> Table:
+    """What one client sends and is sent: one row per algorithm, with what accuracies cost, as far as anybody reached them."""
+    columns = [Column("algorithm", NAME), Column("a round\nkB up"), Column("\nkB down")]
+    rows = [[short(one.label), _digits(one.up_per_client() / 1000), _digits(one.down_per_client() / 1000)] for one in series]
     for target in TARGETS:
         prices = [one.until(target) for one in series]
         if any(prices):
             columns += [Column(f"{target} %\nup"), Column(f"{target} %\nup + down")]
             for row, price in zip(rows, prices, strict=True):
                 row.extend(["–", "–"] if price is None else [_digits(price.up_bpp), _digits(price.up_bpp + price.down_bpp)])
-    if len(columns) == 1:
-        return None
-    seldom = any(one.averaged is not None for one in series)
-    what = "a validation accuracy" if series[0].experiment.validation else "an accuracy"
-    return Table(columns, rows, f"bits per parameter to reach {what}{' in a round that was evaluated' * seldom}")
+    about = "of one client: kB a round"
+    if len(columns) > 3:
+        seldom = any(one.averaged is not None for one in series)
+        what = "a validation accuracy" if series[0].experiment.validation else "an accuracy"
+        about += f", bits per parameter to reach {what}{' in a round that was evaluated' * seldom}"
+    return Table(columns, rows, about)
 
 
 def _digits(number: float) -> str:
