@@ -174,9 +174,9 @@ def train(
 
 def augmented(change: Augment, inputs: Tensor, generator: np.random.Generator) -> Tensor:
     """The inputs of a step after augmentation, laid out as networks like them."""
-    if change is as_they_are:
-        return inputs
     changed = change(inputs, generator)
+    if changed is inputs:  # nothing to lay out anew
+        return inputs
     if not isinstance(changed, Tensor) or changed.shape != inputs.shape or changed.dtype != inputs.dtype:
         what = f"{changed.dtype} {tuple(changed.shape)}" if isinstance(changed, Tensor) else f"a {type(changed).__name__}"
         raise ConfigError(f"augment must return {SIGNATURE}: {inputs.dtype} {tuple(inputs.shape)} became {what}")
